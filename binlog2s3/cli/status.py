@@ -133,12 +133,14 @@ class StatusSource:
 
         (status,) = seen.statuses
         workers = Workers(min(s3.concurrency, MOST_THREADS))
-        max_age = self._config.backup_max_age
+        max_age, drill_max_age = self._config.backup_max_age, self._config.drill_max_age
         try:
             store = self._opened(s3)
-            status = with_backups(status, store, s3.prefix, workers, max_age=max_age)
+            status = with_backups(
+                status, store, s3.prefix, workers, max_age=max_age, drill_max_age=drill_max_age
+            )
         except StoreError:
-            if max_age is not None:
+            if max_age is not None or drill_max_age is not None:
                 raise
         return replace(seen, statuses=(status,))
 

@@ -119,6 +119,17 @@ class StatusConfig:
             most=100 * _YEAR_SECONDS,
         ),
     ] = None
+    drill_max_age: Annotated[
+        float | None,
+        Option(
+            "TIME",
+            "Warning if the last drill that proved a recovery is older than this, or none did. Not "
+            "with --all or --watch.",
+            "duration",
+            least=0,
+            most=100 * _YEAR_SECONDS,
+        ),
+    ] = None
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     watch: Annotated[bool, Option("", "Update continuously, until Ctrl-C.")] = False
     interval: Annotated[
@@ -177,8 +188,9 @@ def _problems(given: Given) -> Iterable[str]:
     if whole and look_at == "daemon":
         yield contradiction(given, "all", "from", "a streamer knows its own source alone")
     for name in ("all", "watch"):
-        if given.has("backup-max-age") and given.wants(name):
-            yield contradiction(given, "backup-max-age", name, "ask for one source, once")
+        for age in ("backup-max-age", "drill-max-age"):
+            if given.has(age) and given.wants(name):
+                yield contradiction(given, age, name, "ask for one source, once")
     yield from _output_problems(given)
     yield from _serve_problems(given)
     if given.wants("check"):

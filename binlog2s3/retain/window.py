@@ -12,6 +12,7 @@ from datetime import datetime
 
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import newest
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import executed
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -20,17 +21,23 @@ from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.reach import earliest_us
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.status.model import Status, Trouble, backups_of
+from binlog2s3.status.model import DrillStatus, Status, Trouble, backups_of, drill_of
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
 
 def with_backups(
-    status: Status, store: Store, prefix: str, workers: Workers, *, max_age: float | None
+    status: Status,
+    store: Store,
+    prefix: str,
+    workers: Workers,
+    *,
+    max_age: float | None,
+    drill_max_age: float | None = None,
 ) -> Status:
-    """The status with its source's base backups, and a trouble if the newest one is too old.
+    """The status with its source's base backups and drills, and a trouble for what is too old.
 
-    One listing if none is registered. Raises StoreError.
+    Two listings if there is none. Raises StoreError.
     """
     catalog = Catalog(store, Layout(prefix, status.source))
     backups = registered(catalog)
@@ -42,7 +49,26 @@ def with_backups(
             window = None
     found = backups_of(backups, window)
     troubles = [*status.troubles, *_troubles(status, found.newest_at, max_age)]
-    return replace(status, backups=found, troubles=tuple(troubles))
+    drill = drill_of(*newest(catalog))
+    troubles += _drill_troubles(status, drill, drill_max_age)
+    return replace(status, backups=found, drill=drill, troubles=tuple(troubles))
+
+
+def _drill_troubles(
+    status: Status, drill: DrillStatus | None, max_age: float | None
+) -> list[Trouble]:
+    if max_age is None or (drill is not None and drill.failed):  # a failure is a trouble itself
+        return []
+    if drill is None or drill.proven_at is None:
+        text = "no recovery was ever proved by a drill"
+    else:
+        age = (status.at - drill.proven_at).total_seconds()
+        if age <= max_age:
+            return []
+        text = f"the last proof by a drill is {duration_text(age)} old, more than "
+        text += duration_text(max_age)
+    hint = "does the timer of `binlog2s3 drill` run? docs/drill.md"
+    return [Trouble(code="drill", level="warning", text=text, hint=hint)]
 
 
 def _troubles(status: Status, newest: datetime | None, max_age: float | None) -> list[Trouble]:

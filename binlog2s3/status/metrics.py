@@ -164,6 +164,16 @@ METRICS = (
            "When the newest registered base backup was taken."),
     Metric("binlog2s3_recovery_window_timestamp_seconds", "backups.window_from",
            "Earliest time from which a registered base backup reaches now without a gap."),
+    Metric("binlog2s3_drill_proven_timestamp_seconds", "drill.proven_at",
+           "When the last drill ended that proved a recovery; absent if none did."),
+    Metric("binlog2s3_drill_proven_until_timestamp_seconds", "drill.proven_until",
+           "Everything committed until then was restored by that drill."),
+    Metric("binlog2s3_drill_duration_seconds", "drill.proven_seconds",
+           "How long that drill took."),
+    Metric("binlog2s3_drill_last_timestamp_seconds", "drill.last_at",
+           "When the newest drill ended, whatever it showed."),
+    Metric("binlog2s3_drill_failed", "drill.failed",
+           "1 if the newest drill failed, else 0; absent without drills."),
 )
 # fmt: on
 

@@ -15,6 +15,7 @@ from typing import Literal
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
@@ -231,6 +232,23 @@ class BackupsStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DrillStatus:
+    """What drills have shown: when the last proof ended, until when it has everything.
+
+    `proven_seconds`: how long that drill took; None if nothing was proved. `last_at`: when the
+    newest drill ended. If it `failed`, `step` and `error` say where and why.
+    """
+
+    proven_at: datetime | None = None
+    proven_until: datetime | None = None
+    proven_seconds: float | None = None
+    last_at: datetime | None = None
+    failed: bool = False
+    step: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
     """One stream at one moment. Sizes in bytes; times in UTC, by the clock of the observer.
 
@@ -261,6 +279,7 @@ class Status:
     purge: Purge = field(default_factory=Purge)
     history: HistoryStatus | None = None
     backups: BackupsStatus | None = None
+    drill: DrillStatus | None = None
     ignored: bool = False
 
 
@@ -432,6 +451,21 @@ def backups_of(backups: Sequence[Backup], window_from: datetime | None = None) -
     """The status of these registered base backups."""
     newest = max((one.taken_at for one in backups), default=None)
     return BackupsStatus(count=len(backups), newest_at=newest, window_from=window_from)
+
+
+def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus | None:
+    """The status of the newest drill and of the newest proof; None if there was no drill."""
+    if last is None:
+        return None
+    return DrillStatus(
+        proven_at=proof.finished_at if proof is not None else None,
+        proven_until=proof.proven_until if proof is not None else None,
+        proven_seconds=proof.seconds if proof is not None else None,
+        last_at=last.finished_at,
+        failed=not last.is_proved,
+        step=last.step or "",
+        error=last.error,
+    )
 
 
 def writer_status(process: Process, heartbeat_at: datetime | None) -> WriterStatus:

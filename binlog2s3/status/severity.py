@@ -21,6 +21,7 @@ RISING: tuple[Severity, ...] = ("ok", "warning", "unknown", "critical")
 
 _NEWS_SECONDS = 7 * 86400.0
 """How long a gap between two lineages is a warning."""
+DRILL_HINT = "its logs are in the work directory of the drill; docs/drill.md says what to look at"
 GAP_HINT = "take a new base backup: no recovery crosses a gap"
 
 
@@ -73,13 +74,20 @@ def urgency(status: Status) -> tuple[int, float, str]:
 def _troubles(status: Status) -> Iterator[Trouble]:
     """The status's own troubles, and those that follow from its state and its gaps."""
     for trouble in status.troubles:
-        if trouble.code != "gap" or status.history is None:  # else judged by its gaps
-            yield trouble
+        if trouble.code == "gap" and status.history is not None:
+            continue  # judged by its gaps
+        if trouble.code == "drill" and status.drill is not None and status.drill.failed:
+            continue  # judged by the last drill
+        yield trouble
     if status.state == "unknown" and not status.troubles:
         yield Trouble(code="unknown", level="critical", text="nothing is known about its streamer")
     elif status.state not in WELL and not status.troubles:
         text = f"it is not streaming; its state is: {status.state}"
         yield Trouble(code="unknown", level="critical", text=text)
+    drill = status.drill
+    if drill is not None and drill.failed:
+        text = f"the last drill failed at the step {drill.step}: {drill.error}"
+        yield Trouble(code="drill", level="warning", text=text, hint=DRILL_HINT)
     news = [gap for gap in (status.history.gaps if status.history else ()) if is_news(gap, status)]
     if news:
         more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""

@@ -148,6 +148,7 @@ def fields_of(status: Status) -> Iterator[Field]:
     yield from _purge_of(status.purge)
     yield from _history_of(status)
     yield from _backups_of(status)
+    yield from _drill_of(status)
     yield _writer_of(status)
     yield from _standbys_of(status)
 
@@ -291,6 +292,18 @@ def _backups_of(status: Status) -> Iterator[Field]:
     else:
         until = time_text(status.covered_until or status.latest)
         yield "", f"recovery window from {time_text(backups.window_from)} to {until}", ""
+
+
+def _drill_of(status: Status) -> Iterator[Field]:
+    drill = status.drill
+    if drill is None:
+        return
+    if drill.proven_at is None:
+        yield "last proven", "never: no drill has succeeded", _WARN
+        return
+    until = f", to {time_text(drill.proven_until)}" if drill.proven_until else ""
+    took = f", took {duration_text(drill.proven_seconds)}" if drill.proven_seconds else ""
+    yield "last proven", f"{time_text(drill.proven_at)}{until}{took}", ""
 
 
 def _history_of(status: Status) -> Iterator[Field]:

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import newest
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
@@ -30,6 +31,7 @@ from binlog2s3.status.lag import (
 from binlog2s3.status.model import (
     BackupsStatus,
     ChildStatus,
+    DrillStatus,
     HistoryStatus,
     Lag,
     Phase,
@@ -41,6 +43,7 @@ from binlog2s3.status.model import (
     Totals,
     Vitals,
     backups_of,
+    drill_of,
     history_of,
     judge,
     writer_status,
@@ -129,6 +132,7 @@ class Reporter:
         self._paused_since: float | None = None
         self.history: HistoryStatus | None = None
         self.backups: BackupsStatus | None = None
+        self.drill: DrillStatus | None = None
 
     def _note_work(self, now: float) -> None:
         """Note since when there is something to upload, and when the last request succeeded."""
@@ -266,6 +270,7 @@ class Reporter:
             purge=self._purge(sight, lag),
             history=self.history,
             backups=self.backups,
+            drill=self.drill,
         )
 
     def _spool(self, room: Room, *, paused: bool) -> SpoolStatus:
@@ -397,7 +402,7 @@ _HISTORY_SECONDS = 600.0
 def look_at_history(
     reporter: Reporter, catalog: Catalog, intake: Intake, ended: threading.Event
 ) -> None:
-    """Read lineages and base backups when the current lineage changes, and every ten minutes."""
+    """Read lineages, base backups and drills every ten minutes, and when the lineage changes."""
     seen: str | None = None
     next_look = 0.0
     while not ended.wait(_LOOK_SECONDS):
@@ -409,6 +414,7 @@ def look_at_history(
             unreadable: list[ArchiveError] = []
             reporter.history = history_of(catalog.lineages(unreadable), id_)
             reporter.backups = backups_of(registered(catalog))
+            reporter.drill = drill_of(*newest(catalog))
         except Binlog2s3Error as error:
             _log.info("lineages not looked at", error=error)
         seen, next_look = id_, time.monotonic() + _HISTORY_SECONDS

@@ -19,6 +19,7 @@ from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import (
     BackupsStatus,
     ChildStatus,
+    DrillStatus,
     Gap,
     HistoryStatus,
     Lag,
@@ -105,6 +106,12 @@ FULL = replace(
         newest_at=AT - timedelta(seconds=71),
         window_from=AT - timedelta(seconds=72),
     ),
+    drill=DrillStatus(
+        proven_at=AT - timedelta(seconds=73),
+        proven_until=AT - timedelta(seconds=74),
+        proven_seconds=75.0,
+        last_at=AT - timedelta(seconds=76),
+    ),
 )
 ENOUGH = {
     "binlog2s3_standbys": 2,
@@ -157,6 +164,11 @@ ENOUGH = {
     "binlog2s3_backups": 3,
     "binlog2s3_newest_backup_timestamp_seconds": AT.timestamp() - 71,
     "binlog2s3_recovery_window_timestamp_seconds": AT.timestamp() - 72,
+    "binlog2s3_drill_proven_timestamp_seconds": AT.timestamp() - 73,
+    "binlog2s3_drill_proven_until_timestamp_seconds": AT.timestamp() - 74,
+    "binlog2s3_drill_duration_seconds": 75.0,
+    "binlog2s3_drill_last_timestamp_seconds": AT.timestamp() - 76,
+    "binlog2s3_drill_failed": 0,
 }
 LABELLED = {"binlog2s3_info", "binlog2s3_state", "binlog2s3_troubles"}
 

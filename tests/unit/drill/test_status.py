@@ -1,0 +1,68 @@
+"""What `status` says of drills: the last proof, a failure, and a proof that is too old."""
+
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+
+from binlog2s3.archive.layout import Layout
+from binlog2s3.output import Plain
+from binlog2s3.retain.window import with_backups
+from binlog2s3.status.document import document, from_document
+from binlog2s3.status.model import Status, drill_of
+from binlog2s3.status.severity import judged
+from binlog2s3.status.text import print_status
+from binlog2s3.workers import Workers
+from lab.status_examples import IDLE
+from tests.documents import DRILL, TIME
+from tests.memory_store import MemoryStore
+
+PROVED = replace(IDLE, source="orders", drill=drill_of(DRILL, DRILL))
+FAILED = replace(DRILL, outcome="failed", step="restore", error="status 3", proven_until=None)
+
+
+def page(status: Status) -> str:
+    out = StringIO()
+    print_status(status, Plain(out), now=status.at)
+    return out.getvalue()
+
+
+def test_the_last_proof_is_shown() -> None:
+    """When, to when, and how long it took; no trouble."""
+    assert f"last proven  {TIME + timedelta(minutes=41):%Y-%m-%d %H:%M:%SZ}, to " in page(PROVED)
+    assert "took 41 min" in page(PROVED)
+    assert judged(PROVED).severity == "ok"
+    assert from_document(document(PROVED)).drill == PROVED.drill
+
+
+def test_a_failed_drill_is_a_trouble() -> None:
+    """Everywhere, with its step; once, also when a document is read back."""
+    status = replace(PROVED, drill=drill_of(FAILED, None))
+    for one in (status, from_document(document(status))):
+        (trouble,) = judged(one).troubles
+        assert (trouble.code, trouble.level) == ("drill", "warning")
+        assert "failed at the step restore: status 3" in trouble.text
+    assert "last proven  never" in page(status)
+
+
+@pytest.mark.parametrize(
+    ("age", "most", "text"),
+    [
+        (3600, 7200.0, ""),
+        (7201, 7200.0, "old, more than 2 h"),
+        (7201, None, ""),
+        (None, 7200.0, "no recovery was ever proved"),
+    ],
+)
+def test_a_proof_can_be_too_old(age: int | None, most: float | None, text: str) -> None:
+    """Only if --drill-max-age says how old it may be."""
+    store, layout = MemoryStore(), Layout("", "orders")
+    status = replace(IDLE, source="orders", at=DRILL.finished_at)
+    if age is not None:
+        store.put(layout.drill(DRILL.id), DRILL.to_json())
+        status = replace(status, at=DRILL.finished_at + timedelta(seconds=age))
+    found = with_backups(status, store, "", Workers(1), max_age=None, drill_max_age=most)
+    texts = [one.text for one in judged(found).troubles]
+    assert len(texts) == bool(text)
+    assert all(text in one for one in texts)
