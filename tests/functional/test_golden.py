@@ -18,6 +18,7 @@ KINDS = (
     r"archive/test/[^/]+/pages/\d+-\d+\.json",
     r"archive/test/[^/]+/floors/\d+\.json",
     r"archive/test/backups/[^/]+\.json",
+    r"archive/test/drills/[^/]+\.json",
     r"archive/test/turns/\d+\.json",
     r"archive/gone/retired\.json",
     r"live/test/\d[^/]+/mysql-bin\.\d+/\d+-\d+-[0-9a-f]+",

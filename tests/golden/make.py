@@ -8,6 +8,7 @@ that docs/format.md describes. What is written is never changed again: the archi
 import hashlib
 import io
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -77,7 +78,9 @@ class Maker:
             self._wait(lambda: bool(self._has("/pages/")), "a page")
             self._wait_archived()
             before = state_of(server)
-            self._call("backup", "add", f"--from-backup={dump}", "--label=golden")
+            where = "--location=s3://backups/before.sql"
+            self._call("backup", "add", f"--from-backup={dump}", where, "--label=golden")
+            self._drill(dump)
             self._call("prune", f"--keep-from-backup={dump}", "--yes")
             server.query("RESET BINARY LOGS AND GTIDS")
             self._sell(300, 10)
@@ -117,6 +120,22 @@ class Maker:
             self._wait(lambda: bool(self._of(RETIRED, "/binlogs/")), "a binlog of the other source")
             assert stream.terminate() == 0
         self._call("prune", "--retire", "--yes", source=RETIRED)
+
+    def _drill(self, dump: Path) -> None:
+        """A recovery of the registered backup, for real: its result is an object, too."""
+        script = self._folder / "restore.sh"
+        client = self._server.binaries.client
+        script.write_text(f'exec {client} --no-defaults -uroot --socket="$1" < {dump.resolve()}\n')
+        work = self._folder / "drill"
+        work.mkdir()
+        self._call(
+            "drill",
+            f"--restore-command=sh {script} {{socket}}",
+            "--restore-into=server",
+            f"--mysqld={self._server.binaries.server}",
+            f"--work-dir={work}",
+            *(["--mysqld-option=--user=root"] if os.geteuid() == 0 else []),
+        )
 
     def _call(self, *arguments: str, source: str = SOURCE) -> str:
         done = command.run(

@@ -21,7 +21,7 @@ SET @@SESSION.SQL_LOG_BIN= 0;
 -- GTID state at the beginning of the backup 
 --
 
-SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ 'd61282ae-e846-11f1-8474-02fc00000001:1-32';
+SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '89d2d73a-e849-11f1-bf03-02fc00000001:1-32';
 
 --
 -- Position to start replication or point-in-time recovery from
@@ -71,4 +71,4 @@ SET @@SESSION.SQL_LOG_BIN = @MYSQLDUMP_TEMP_LOG_BIN;
 /*!40101 SET COLLATION_CONNECTION=@OLD_COLLATION_CONNECTION */;
 /*!40111 SET SQL_NOTES=@OLD_SQL_NOTES */;
 
--- Dump completed on 2026-11-24 20:37:18
+-- Dump completed on 2026-11-24 20:56:47
