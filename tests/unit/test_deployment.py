@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from binlog2s3.config.drill import DRILL
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
 from binlog2s3.config.serve import SERVE_OPTIONS
@@ -332,6 +333,27 @@ def test_prometheus_finds_the_pods() -> None:
 
 
 SERVE = KUBERNETES / "serve"
+
+
+def test_the_cron_job_of_drill_is_valid_and_confined() -> None:
+    """It names options of drill, runs one drill at a time, and repeats no failure."""
+    path = KUBERNETES / "drill/cronjob.yaml"
+    code, said = judged(program("kubernetes-validate"), "--strict", str(path))
+    assert (code, said.count("passed")) == (0, 1), said
+    spec = loaded(path)["spec"]
+    assert spec["concurrencyPolicy"] == "Forbid"
+    assert spec["jobTemplate"]["spec"]["backoffLimit"] == 0
+    pod = spec["jobTemplate"]["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    assert container["args"] == ["drill"]
+    known = {option.environment for option in DRILL.options} | {"AWS_SHARED_CREDENTIALS_FILE"}
+    named = {one["name"] for one in container["env"]}
+    assert named <= known
+    required = {option.environment for option in DRILL.options if option.required}
+    assert required <= named
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
 def test_the_manifests_of_serve_are_valid() -> None:

@@ -14,10 +14,12 @@ ROOT = Path(__file__).parents[2]
 UNITS = ROOT / "systemd"
 TEMPLATE, PLAIN = UNITS / "binlog2s3@.service", UNITS / "binlog2s3.service"
 SERVE = UNITS / "binlog2s3-serve@.service"
+DRILL = UNITS / "binlog2s3-drill@.service"
 INSTANCES = {
     TEMPLATE: "binlog2s3@orders-primary.service",
     PLAIN: "binlog2s3.service",
     SERVE: "binlog2s3-serve@orders-primary.service",
+    DRILL: "binlog2s3-drill@orders-primary.service",
 }
 MOST_EXPOSED = 2.0
 
@@ -174,6 +176,29 @@ def test_the_unit_of_serve_is_confined_as_the_streamers() -> None:
     mine = settings(SERVE.read_text())
     for line in settings(TEMPLATE.read_text()):
         assert line in mine or not kept.match(line) or line.startswith("Restart"), line
+
+
+def test_what_the_unit_of_drill_promises() -> None:
+    """It fails for good, leaves the source's disk alone, and is confined as the streamer's."""
+    lines = settings(DRILL.read_text())
+    for line in (
+        "Type=oneshot",
+        (
+            "ExecStart=binlog2s3 drill --config /etc/binlog2s3/%i.toml "
+            "--work-dir %S/binlog2s3-drill/%i"
+        ),
+        "EnvironmentFile=/etc/binlog2s3/%i.drill",
+        "LoadCredential=aws:/etc/binlog2s3/%i.aws",
+        "StateDirectoryMode=0700",
+        "ProtectSystem=strict",
+        "DynamicUser=yes",
+        "User=binlog2s3-drill",
+    ):
+        assert line in lines
+    assert not [line for line in lines if line.startswith("Restart=")]
+    timer = settings((UNITS / "binlog2s3-drill@.timer").read_text())
+    assert "Persistent=yes" in timer
+    assert "WantedBy=timers.target" in timer
 
 
 def test_one_place_for_each_file() -> None:
