@@ -166,6 +166,19 @@ def test_a_guide_can_be_read_in_one_sitting(path: Path) -> None:
     assert len(text.split()) <= 1200
 
 
+def test_a_case_can_be_read_at_3_a_m() -> None:
+    """Each section of the recovery page: at most 400 words, without its commands.
+
+    The list of messages is looked up, not read.
+    """
+    text = (ROOT / "docs/recovery.md").read_text(encoding="utf-8")
+    head, *sections = re.split(r"(?m)^#{2,3} ", re.sub(r"(?ms)^ *```.*?^ *```$", "", text))
+    assert len(sections) >= 20
+    for one in (head, *sections):
+        heading = one.splitlines()[0]
+        assert len(one.split()) <= 400 or heading == "What it says, and what to do", heading
+
+
 def test_every_option_is_in_the_reference_and_no_other() -> None:
     """With its name in the file and in the environment."""
     documented = {tuple(cell.strip("`") for cell in row[:3]) for row in rows(REFERENCE, "option")}
