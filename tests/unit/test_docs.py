@@ -27,6 +27,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli import group
+from binlog2s3.config.drill import DRILL_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.serve import SERVE_OPTIONS
@@ -406,7 +407,7 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
-    known = {option.environment for option in (*FILE_OPTIONS, *SERVE_OPTIONS)}
+    known = {option.environment for option in (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS)}
     assert variables - known - {"BINLOG2S3_CONFIG"} == set()
 
 
