@@ -256,17 +256,21 @@ class Prune:
         return found
 
     def _keys(self, lineage: Lineage, there: Archived) -> Below:
-        """Each binlog goes before its entry, the oldest first; pages below the floor come last."""
-        id_, keys, size = lineage.id, list[str](), 0
+        """Pages below the floor go first, then each binlog before its entry, the oldest first.
+
+        A later run looks below a floor only while a binlog or an entry is there. A page that was
+        deleted after them would stay if prune died before that.
+        """
+        id_, size = lineage.id, 0
+        index = Index(self._catalog, lineage)
+        floor = lineage.begin.number
+        pages = [first for first in index.firsts() if first + SPAN <= floor]
+        keys = [self._layout.page(id_, first) for first in pages]
         names = sorted(there.binlogs.keys() | there.entries.keys())
         for name in names:
             keys += [self._layout.binlog(id_, name)] if name in there.binlogs else []
             keys += [self._layout.entry(id_, name)] if name in there.entries else []
             size += there.binlogs[name].size if name in there.binlogs else 0
-        index = Index(self._catalog, lineage)
-        floor = lineage.begin.number
-        pages = [first for first in index.firsts() if first + SPAN <= floor]
-        keys += [self._layout.page(id_, first) for first in pages]
         return self._unlocked(
             Below(lineage=id_, keys=tuple(keys), size=size, binlogs=len(there.binlogs))
         )

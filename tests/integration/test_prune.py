@@ -7,6 +7,7 @@ mysqldump on the way and registered. Then the archive is pruned to a window.
 import json
 import random
 import re
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -14,21 +15,24 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from lab.disk import temporary_directory
+from lab.fault import DropAnswer, Request
 from lab.get import ServerBinaries
-from lab.mysql import MysqlServer
+from lab.mysql import MariadbServer, MysqlServer
+from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, environment_for
 from tests import command
 from tests.integration.bucket import Bucket
 from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.recovery_truth import dump_of, gtids_of, load
 from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
 BINLOGS = 40
@@ -61,10 +65,16 @@ class World:
 
     def run(self, *words: str, rights: str = "pruner") -> "subprocess.CompletedProcess[str]":
         """A command with the rights of a policy."""
-        where = [f"--s3-url=s3://{self.bucket}/pre", f"--endpoint-url={self.minio.endpoint_url}"]
-        where += ["--addressing-style=path", f"--region={REGION}", "--source=test"]
-        given = environment_for(**self.minio.restricted(policy(rights, self.bucket)))
-        return command.run(*words, *where, **given)
+        return command.run(*words, *self.where(self.minio.endpoint_url), **self.rights(rights))
+
+    def where(self, endpoint_url: str) -> list[str]:
+        """The options that name the archive."""
+        where = [f"--s3-url=s3://{self.bucket}/pre", f"--endpoint-url={endpoint_url}"]
+        return [*where, "--addressing-style=path", f"--region={REGION}", "--source=test"]
+
+    def rights(self, name: str) -> dict[str, str]:
+        """The credentials of a policy, as an environment."""
+        return environment_for(**self.minio.restricted(policy(name, self.bucket)))
 
     def good(self, *words: str) -> str:
         done = self.run(*words)
@@ -98,6 +108,55 @@ class World:
     def wait_archived(self, count: int) -> None:
         wait_until(lambda: len(self.archived()) >= count, what=f"{count} archived binlogs")
 
+    def wait_prunable(self, count: int) -> None:
+        """The store's dates are whole seconds: what was just written is not old at once."""
+
+        def plan() -> int:
+            document = json.loads(self.good("prune", "--keep=0", "--dry-run", "--json"))
+            return sum(int(one["binlogs"]) for one in document["given_up"])
+
+        wait_until(lambda: plan() >= count, what=f"{count} binlogs to prune")
+
+    def copied(self) -> "World":
+        """The same archive in another bucket."""
+        bucket = self.minio.make_bucket()
+        with closing(self.minio.client()) as client:
+            for key in Bucket(self.minio, self.bucket).keys():
+                source = {"Bucket": self.bucket, "Key": key}
+                client.copy_object(Bucket=bucket, Key=key, CopySource=source)
+        return World(self.server, self.minio, bucket, self.folder, self.at)
+
+    def kill_prune(self, method: str, resource: str, after_seconds: float) -> None:
+        """Start to prune, and kill -9 so long after the first such request reached the store.
+
+        The process never gets the answer.
+        """
+        began, dead = Event(), Event()
+
+        def rule(request: Request) -> DropAnswer | None:
+            if request.method != method or resource not in f"{request.path}?{request.query}":
+                return None
+            began.set()
+            return DropAnswer(done=lambda: dead.wait(PATIENCE))
+
+        with RecordingProxy(self.minio.endpoint_url, [rule]) as proxy:
+            words = ["prune", "--keep=0", "--grace=0", "--yes", *self.where(proxy.url)]
+            process = subprocess.Popen(
+                command.argv(*words),
+                env=command.environment(**self.rights("pruner")),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            try:
+                assert began.wait(PATIENCE), f"prune made no {method} of {resource}"
+                time.sleep(after_seconds)
+            finally:
+                process.kill()
+                status = process.wait(PATIENCE)
+                dead.set()
+        assert status == -signal.SIGKILL
+
     def numbers(self, count: int, begin: int) -> Sequence[int]:
         """Rows whose moments are tried, by chance."""
         return sorted(random.sample(range(begin, len(self.at) - 1), count))
@@ -110,11 +169,13 @@ def restored(binaries: ServerBinaries, moment: datetime, pitr: Recovery) -> int:
     assert said.status == 0, said.stderr
     found = re.search(r"restore backup \S+ \((\w+)\) from (\S+\.sql)", said.stdout)
     assert found, said.stdout
+    is_mariadb = binaries.flavour == "mariadb"
+    server = MariadbServer if is_mariadb else MysqlServer
     with (
         temporary_directory() as directory,
-        MysqlServer(binaries, directory, server_id=random.randint(100, 10_000)) as target,
+        server(binaries, directory, server_id=random.randint(100, 10_000)) as target,
     ):
-        target.query("RESET BINARY LOGS AND GTIDS")
+        target.query("RESET MASTER" if is_mariadb else "RESET BINARY LOGS AND GTIDS")
         load(target, Path(found[2]))
         pitr.to(target, to, "--stop-target-threads")
         rows = target.query("SELECT COUNT(*), MAX(n) FROM shop.t")
@@ -181,6 +242,83 @@ def test_a_window_of_forty_binlogs(
         assert gone > 0
         listed = world.good("backup", "list")
         assert listed.count("up to now, no gap") == len(BACKUPS) - 1, listed
+
+
+def needed_is_there(world: World, needed: Sequence[str]) -> None:
+    """What the kept backup needs is there, it reaches now, and a reader finds nothing wrong."""
+    assert set(needed) <= set(world.archived())
+    backups = json.loads(world.good("backup", "list", "--json"))["backups"]
+    assert [one["reach"]["complete"] for one in backups if one["label"] == "kept"] == [True]
+    verified = world.run("verify", rights="reader")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+
+
+def test_a_kill_while_it_deletes(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """What is needed is there at once, and the next run ends as if nothing had happened."""
+    origin = World(mysql, minio, bucket, disk_tmp_path)
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        mysql.query(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
+        )
+        for count, label in ((2, "old"), (9, "kept"), (4, "")):
+            origin.write(count)
+            origin.wait_archived(len(origin.at))
+            if label:
+                origin.back_up(label)
+        assert stream.terminate() == 0
+    whole = origin.copied()
+    whole.wait_prunable(8)
+    whole.good("prune", "--keep=0", "--grace=0", "--yes")
+    needed = whole.archived()
+    assert 4 < len(needed) < len(origin.archived()) - 7
+
+    kills = [("PUT", "/floors/", 0.0), ("POST", "?delete", 0.0)]
+    kills += [("POST", "?delete", random.uniform(0, 0.03)) for _ in range(3)]
+    for kill in kills:
+        world = origin.copied()
+        world.wait_prunable(8)
+        world.kill_prune(*kill)
+        needed_is_there(world, needed)
+        world.good("prune", "--keep=0", "--grace=0", "--yes")
+        needed_is_there(world, needed)
+        assert Bucket(minio, world.bucket).keys() == Bucket(minio, whole.bucket).keys(), kill
+    pitr = Recovery(minio, world.bucket, read_only(minio))
+    for at in origin.at[11:]:
+        planned = pitr.run(None, f"--to-time={at.isoformat()}")
+        assert planned.status == 0, planned.stderr
+        assert "(kept)" in planned.stdout
+    assert restored(mysql.binaries, origin.at[13], pitr) == 14
+
+
+def test_mariadb(
+    mariadb: MariadbServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """What the backup needs stays and is restored; a moment before it is refused."""
+    world = World(mariadb, minio, bucket, disk_tmp_path)
+    with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        mariadb.query(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
+        )
+        world.write(4)
+        world.wait_archived(4)
+        world.back_up("kept")
+        world.write(2)
+        world.wait_archived(6)
+        assert stream.terminate() == 0
+    before = world.archived()
+    world.wait_prunable(3)
+    world.good("prune", "--keep=0", "--grace=0", "--yes")
+    left = world.archived()
+    assert left == before[3:]
+    needed_is_there(world, left)
+    pitr = Recovery(minio, bucket, read_only(minio))
+    assert restored(mariadb.binaries, world.at[4], pitr) == 5
+    refused = pitr.refused_without_target(f"--to-time={world.at[0].isoformat()}")
+    assert "were pruned" in refused, refused
 
 
 def test_nothing_is_pruned_of_nothing(minio: MinioServer, bucket: str, tmp_path: Path) -> None:

@@ -15,7 +15,10 @@ from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.archive.history import missing_binlogs
+from binlog2s3.archive.index import Index, NumberRange
+from binlog2s3.archive.pages import build
 from binlog2s3.archive.retired import Retired
+from binlog2s3.archive.writers import Turn
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
@@ -31,7 +34,7 @@ from binlog2s3.retain.prune import Bucket, Prune
 from binlog2s3.retain.window import with_backups
 from binlog2s3.status.model import Status
 from binlog2s3.stream.archive_end import archive_end
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
+from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BACKUP, FLOOR, ID, LINEAGE, parent_of
 from tests.memory_store import Contents
 from tests.surveyed import LAYOUT, workers
@@ -47,6 +50,7 @@ DAYS = (5, 18, 33)
 """When base backups were made."""
 S3 = S3Config(bucket="b", prefix="pre")
 DEAD = "20260103T000000Z-3e11fa47-b2c3"
+PROMOTED = "20260104T000000Z-3e11fa47-c3d4"
 
 
 def name_of(number: int) -> BinlogName:
@@ -85,31 +89,36 @@ def backup_of(day: int) -> Backup:
 
 
 class World(Archive):
-    """Forty binlogs, one a day, with the store's dates; three registered backups."""
+    """Forty binlogs, one a day, with the store's dates; three registered backups.
 
-    def __init__(self, backups: Sequence[int] = DAYS, *, count: int = COUNT) -> None:
+    `before`: the number before that of the first binlog.
+    """
+
+    def __init__(
+        self, backups: Sequence[int] = DAYS, *, count: int = COUNT, before: int = 0
+    ) -> None:
         self.clock = BEGIN
-        super().__init__(replace(LINEAGE, first_binlog=name_of(1), gtid_set=""))
+        super().__init__(replace(LINEAGE, first_binlog=name_of(before + 1), gtid_set=""))
         self._now = lambda: self.clock
         for number in range(1, count + 1):
             self.clock = BEGIN + timedelta(days=number)
-            self.archive(binlog(number), name_of(number))
+            self.archive(binlog(number), name_of(before + number))
         for day in backups:
             self.put(LAYOUT.backup(backup_of(day).id), backup_of(day).to_json())
         self.clock = NOW
 
-    def prune(self, kept: Any = None, **options: Any) -> str:
+    def prune(self, kept: Any = None, at_once: int = 5, **options: Any) -> str:
         """Run it; what it prints."""
         given: dict[str, Any] = {"keep": 10.0 * DAY, "yes": True, **options}
         config = PruneConfig(s3=S3, source="orders", **given)
         out = StringIO()
         with redirect_stdout(out):
-            Prune(config, Bucket(self, self.clock, kept), at_once=5).run()
+            Prune(config, Bucket(self, self.clock, kept), at_once=at_once).run()
         return out.getvalue()
 
-    def numbers(self) -> list[int]:
+    def numbers(self, lineage: str = ID) -> list[int]:
         """The binlogs that are there."""
-        prefix = LAYOUT.binlogs(ID)
+        prefix = LAYOUT.binlogs(lineage)
         return [int(key[-6:]) for key in sorted(self.objects) if key.startswith(prefix)]
 
     def plan(self, at_us: int) -> Plan:
@@ -328,6 +337,126 @@ def test_a_dead_lineage_is_pruned_as_a_whole() -> None:
     assert floors[DEAD].gtid_set == f"{UUID_A}:1-6"
     end = archive_end(Catalog(there, LAYOUT), replace(dead, floor=floors[DEAD]))
     assert (end.last, end.next_binlog, str(end.gtids)) == (None, name_of(3), f"{UUID_A}:1-6")
+
+
+def promoted(number: int) -> bytes:
+    """The binlog of a day on a server that was promoted after day 10: one transaction."""
+    begin = BEGIN_US + (number - 1) * DAY_US
+    found = BinlogWriter(checksum=True, timestamp=begin // 1_000_000)
+    own = f",{UUID_B}:1-{number - 11}" if number > 11 else ""
+    found.previous_gtids(GtidSet.parse(f"{UUID_A}:1-30{own}"))
+    found.transaction(
+        [statement("BEGIN"), statement("INSERT"), XID],
+        gtid=(UUID_B, "", number - 10),
+        commit_us=begin + DAY_US // 2,
+    )
+    found.rotate()
+    return bytes(found.data)
+
+
+def forked() -> World:
+    """The first server goes on after another was promoted; its lineages are a dead branch.
+
+    The first lineage has days 1 to 20, its dead child the others; the promoted one begins on day
+    11. Backups: one that only the dead branch can bring further, and one of the current lineage.
+    """
+    there = World((), count=20)
+    first = there.lineage
+    for id_, begin, last, data in (
+        (DEAD, 21, COUNT - 1, binlog),
+        (PROMOTED, 11, COUNT, promoted),
+    ):
+        gtids = f"{UUID_A}:1-{3 * (begin - 1)}"
+        cut = {"binlog": str(name_of(begin - 1)), "offset": len(binlog(begin - 1))}
+        there.lineage = replace(
+            first,
+            id=id_,
+            first_binlog=name_of(begin),
+            gtid_set=gtids,
+            parent=parent_of(ID, gtid_set=gtids, **cut),
+        )
+        there.put(LAYOUT.lineage(id_), there.lineage.to_json())
+        for number in range(begin, last + 1):
+            there.clock = BEGIN + timedelta(days=number)
+            there.archive(data(number), name_of(number))
+    there.lineage, there.clock = first, NOW
+    turn = Turn(number=1, lineage=PROMOTED, generation=1, token="0" * 16)
+    there.put(LAYOUT.turn(1), turn.to_json())
+    current = replace(backup_of(25), gtid_set=f"{UUID_A}:1-30,{UUID_B}:1-15")
+    for backup in (backup_of(15), current):
+        there.put(LAYOUT.backup(backup.id), backup.to_json())
+    return there
+
+
+def test_the_route_through_a_dead_branch_stays() -> None:
+    """A backup that reaches moments of the window only there keeps each binlog on its way."""
+    there = forked()
+
+    def plan(at_us: int) -> Plan:
+        start = start_of_registered(backup_of(15), "mysql")
+        return make(Request(goal=ToTime(at_us, "then"), start=start, lineage=DEAD), there.survey())
+
+    moments = [BEGIN_US + day * DAY_US for day in (30, 35, 38)]
+    before = [plan(at_us) for at_us in moments]
+    assert {piece.lineage for piece in before[0].pieces} == {ID, DEAD}
+    assert before[0].pieces[0].binlog == name_of(16)
+    there.prune(grace=0.0)
+    assert there.numbers() == [*range(15, 21)]
+    assert there.numbers(DEAD) == [*range(21, COUNT)]
+    assert there.numbers(PROMOTED) == [*range(25, COUNT + 1)]
+    after = [plan(at_us) for at_us in moments]
+    assert [(one.pieces, one.stop) for one in after] == [(one.pieces, one.stop) for one in before]
+    # when its last moment has left the window, the branch is given up
+    there.clock += timedelta(days=11)
+    there.prune(grace=0.0)
+    assert (there.numbers(), there.numbers(DEAD)) == ([], [])
+    assert there.numbers(PROMOTED) == [*range(25, COUNT + 1)]
+
+
+def paged() -> World:
+    """Binlogs 981 to 1020, and the page of those up to 999."""
+    there = World(before=980)
+    catalog = Catalog(there, LAYOUT)
+    entries = {n: catalog.entry(there.lineage, name_of(n)) for n in range(981, 1000)}
+    there.put(LAYOUT.page(ID, 0), build(there.lineage, 0, entries, None).to_json())
+    return there
+
+
+def test_a_page_that_reaches_below_the_floor_is_clipped() -> None:
+    """It stays, and nobody believes what it says of pruned binlogs."""
+    whole, there = paged(), paged()
+    there.prune(grace=0.0)
+    assert there.numbers() == [*range(998, 1021)]
+    assert LAYOUT.page(ID, 0) in there.objects
+    (lineage,) = Catalog(there, LAYOUT).lineages()
+    index = Index(Catalog(there, LAYOUT), lineage)
+    assert index.runs() == [NumberRange(998, 1020)]
+    assert not index.has(997)
+    assert not there.survey().problems
+    for day in (30, 35, 39):
+        at_us = BEGIN_US + day * DAY_US
+        assert there.plan(at_us).pieces == whole.plan(at_us).pieces
+    with pytest.raises(RecoveryError):
+        there.plan(BEGIN_US + 10 * DAY_US)
+
+
+@pytest.mark.parametrize("when", ["before", "after", "halfway"])
+def test_a_page_below_the_floor_is_deleted(when: str) -> None:
+    """Also if prune died before that: no page is left that no later run would delete."""
+    whole = paged()
+    whole.clock += timedelta(days=15)
+    total = changes(whole, lambda: whole.prune(grace=0.0, at_once=16))
+    assert whole.numbers() == [*range(1013, 1021)]
+    assert not [key for key in whole.objects if "/pages/" in key]
+    for number in range(total - 1, total + 1):  # the last request deletes one key
+        there = paged()
+        there.clock = whole.clock
+        die_at(there, number, when)
+        with pytest.raises(_Killed):
+            there.prune(grace=0.0, at_once=16)
+        there.on_act, there.on_acted = lambda *_: None, lambda *_: None
+        there.prune(grace=0.0)
+        assert there.objects.keys() == whole.objects.keys(), number
 
 
 def test_a_source_is_retired() -> None:
