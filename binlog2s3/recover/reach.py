@@ -53,11 +53,14 @@ class BackupReach:
     hint: str = ""
 
 
-def reach_of(start: Start, history: BucketHistory) -> BackupReach:
-    """What a backup that ends there can be brought to, along the history that fits it."""
+def reach_of(start: Start, history: BucketHistory, lineage: str | None = None) -> BackupReach:
+    """What a backup that ends there can be brought to, along the history that fits it.
+
+    With `lineage`, only along the history that ends there, as `pitr --lineage` does it.
+    """
     refusal: RecoveryError | ArchiveError | None = None
-    for lineage in _tips(start, history):
-        request = Request(goal=Latest(), start=start, lineage=lineage)
+    for tip in _tips(start, history) if lineage is None else (lineage,):
+        request = Request(goal=Latest(), start=start, lineage=tip)
         try:
             plan = make(request, history)
         except (RecoveryError, ArchiveError) as error:

@@ -77,13 +77,13 @@ def survey_of(store: Store, catalog: Catalog, threads: int, advance: Any, target
     return survey
 
 
-def reach_of_backup(backup: Backup, survey: Survey) -> BackupReach:
-    """What a registered backup can be brought to."""
+def reach_of_backup(backup: Backup, survey: Survey, lineage: str | None = None) -> BackupReach:
+    """What a registered backup can be brought to; `lineage` as in `reach_of`."""
     try:
         start = start_of_registered(backup, survey.flavour(backup.lineage))
     except RecoveryError as error:
         return BackupReach(is_complete=False, why=str(error), hint=error.hint)
-    return reach_of(start, survey)
+    return reach_of(start, survey, lineage)
 
 
 # Adding and removing

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Archived, Catalog, read
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.index import Index
@@ -151,13 +151,16 @@ class Prune:
             floors = {one.lineage.id: one.floor for one in found}
             kept += [one for one in backups if _is_usable(one, floors)]
             lost = [one for one in backups if one.reach.lineage and not _is_usable(one, floors)]
+        names = {one.name for one in kept}  # along another history, perhaps
+        lost = [one for one in lost if one.name not in names]
         return Choice(given_up=tuple(found), kept=tuple(kept), lost=tuple(lost))
 
     def _backups(self, survey: Survey) -> list[KnownBackup]:
         unreadable: list[ArchiveError] = []
         found = [
-            KnownBackup(name=one.name, reach=reach_of_backup(one, survey))
+            KnownBackup(name=one.name, reach=reach)
             for one in registered(self._catalog, unreadable)
+            for reach in _reaches(one, survey)
         ]
         if unreadable:
             raise ArchiveError(
@@ -342,6 +345,18 @@ class Prune:
             self._store.put(key, data)
         self.outcome.retired = True
         print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
+
+
+def _reaches(backup: Backup, survey: Survey) -> list[BackupReach]:
+    """What a backup can be brought to: along the current history, too, if `pitr` needs --lineage.
+
+    While a dead branch has the latest transactions, no history is the obvious one. The next
+    transaction of the current one changes that: what the backup needs there is not given up.
+    """
+    found = [reach_of_backup(backup, survey)]
+    if found[0].lineage != survey.current:
+        found.append(reach_of_backup(backup, survey, survey.current))
+    return [reach for reach in found if reach.lineage] or found[:1]
 
 
 def _is_usable(backup: KnownBackup, floors: dict[str, BinlogName]) -> bool:

@@ -413,6 +413,25 @@ def test_the_route_through_a_dead_branch_stays() -> None:
     assert there.numbers(PROMOTED) == [*range(25, COUNT + 1)]
 
 
+@pytest.mark.parametrize("day", [5, 25])
+def test_the_current_history_stays_while_a_dead_branch_is_later(day: int) -> None:
+    """Then `pitr` asks for --lineage; what the backup needs of the current history is kept."""
+    there = forked()
+    (dead,) = (one for one in Catalog(there, LAYOUT).lineages() if one.id == DEAD)
+    there.lineage, there.clock = dead, NOW - timedelta(hours=1)
+    there.archive(binlog(COUNT), name_of(COUNT))
+    there.clock = NOW
+    if day < 11:  # it fits both histories
+        there.delete([LAYOUT.backup(backup_of(one).id) for one in (15, 25)])
+        there.put(LAYOUT.backup(backup_of(day).id), backup_of(day).to_json())
+    (backup,) = (one for one in registered(Catalog(there, LAYOUT)) if one.label == f"day {day}")
+    assert not reach_of_backup(backup, there.survey()).is_complete
+    there.prune(grace=0.0)
+    assert reach_of_backup(backup, there.survey(), PROMOTED).is_complete
+    assert min(there.numbers(PROMOTED)) == max(day, 11)
+    assert min(there.numbers()) == min(day, 15)
+
+
 def paged() -> World:
     """Binlogs 981 to 1020, and the page of those up to 999."""
     there = World(before=980)
