@@ -181,6 +181,8 @@ def restored(binaries: ServerBinaries, to: str, pitr: Recovery) -> int:
     ):
         target.query("RESET MASTER" if is_mariadb else "RESET BINARY LOGS AND GTIDS")
         load(target, Path(found[2]))
+        if is_mariadb:  # the load is in the target's own binlogs
+            target.query("RESET MASTER")
         # a dump of MariaDB leaves no GTIDs in the target
         end = [f"--from-backup={found[2]}"] if is_mariadb else []
         pitr.to(target, to, "--stop-target-threads", *end)
