@@ -25,8 +25,8 @@ Tool: TypeAlias = Literal[
 ]
 
 HINT = (
-    "say where the backup ends: --from-gtid-set SET, or, for pitr, --from-binlog NAME and "
-    "--from-position N"
+    "say where the backup ends: its GTID set, or its binlog and position (--from-gtid-set, or "
+    "--from-binlog and --from-position; of `backup add`: --gtid-set, or --binlog and --position)"
 )
 MOST_GTIDS = 1 << 20
 """The most characters of a GTID set; one of 1,000 servers with 100 gaps each is shorter."""

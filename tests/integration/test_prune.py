@@ -261,6 +261,7 @@ def needed_is_there(world: World, needed: Sequence[str]) -> None:
     assert verified.returncode == 0, verified.stdout + verified.stderr
 
 
+@pytest.mark.gate
 def test_a_kill_while_it_deletes(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
@@ -337,6 +338,7 @@ def test_nothing_is_pruned_of_nothing(minio: MinioServer, bucket: str, tmp_path:
     assert "there is nothing of source test" in done.stderr
 
 
+@pytest.mark.gate
 def test_object_lock_survives_an_administrator(
     mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path
 ) -> None:
