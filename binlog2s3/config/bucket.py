@@ -63,7 +63,7 @@ def for_reading(s3: S3Config) -> StoreConfig:
 
 
 def for_restoring(s3: S3Config) -> StoreConfig:
-    """The same for a command that must see what Object Lock keeps, whoever replaced or deleted it.
+    """The same for a command that sees what Object Lock keeps, even if it was replaced or deleted.
 
     Below archive/ objects are written once, so their oldest version counts.
     """

@@ -157,7 +157,7 @@ def remove(catalog: Catalog, id_: str, kept: Callable[[str], datetime | None] | 
     if until is not None and until > datetime.now(UTC):
         raise ArchiveError(
             f"Object Lock keeps {backup.name} until {moment_text(until)}",
-            hint="remove it then: until then readers see it, whoever deletes it",
+            hint="remove it then: until then readers see it, even if it is deleted",
         )
     catalog.store.delete([key])
     print(f"removed {backup.name}; the backup itself was not touched")  # noqa: T201

@@ -414,9 +414,13 @@ class _Witness:
         self._block = BODY_BLOCK if bandwidth is None else bandwidth.block
         self.sends = False
         self.failure: Exception | None = None
-        self.seek = reader.seek
         self.tell = reader.tell
         self.close = reader.close
+
+    def seek(self, offset: int, whence: int = 0, /) -> int:
+        """Begin again: what reads next may compute a signature, as after a redirect."""
+        self.sends = False
+        return self._reader.seek(offset, whence)
 
     def read(self, size: int = -1, /) -> bytes:
         try:

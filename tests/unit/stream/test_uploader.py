@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -647,4 +648,31 @@ def test_a_backlog_goes_in_chunks_where_it_must(tmp_path: Path, why: str) -> Non
     settle(streamer, now)
     chunks = [key for key in store.objects if key.startswith(LAYOUT.chunks(LINEAGE, track.name))]
     assert max(Chunk.parse(key.rsplit("/", 1)[1]).end for key in chunks) == track.size
+    streamer.close()
+
+
+class Careless(MemoryStore):
+    """A store that keeps no checksums, and one byte of each full chunk wrongly."""
+
+    def put(self, key: str, body: Body | bytes, **more: Any) -> ObjectInfo:
+        """See Store."""
+        if not key.startswith(LAYOUT.live) or isinstance(body, bytes) or body.size < 100:
+            return super().put(key, body, **more)
+        data = bytearray(body.open().read(body.size))
+        data[50] ^= 1
+        return super().put(key, bytes(data), **{**more, "crc64": None})
+
+
+def test_an_etag_proves_nothing_where_the_store_confirms_no_checksum(tmp_path: Path) -> None:
+    """A chunk that arrived with other bytes does not become a part: its ETag is of those bytes."""
+    now, source, store = [100.0], Source(), Careless(min_part_bytes=1, crc64=False)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(950)
+    fetch_all(streamer)
+    settle(streamer, now)
+    assert any(key.startswith(LAYOUT.live) for key in store.objects)
+    source.rotate()
+    fetch_all(streamer)
+    settle(streamer, now)
+    assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
     streamer.close()
