@@ -98,10 +98,7 @@ def faketime() -> Path:
 
 
 def promtool() -> Path:
-    """Prometheus' promtool, for the alert rules: the one on PATH, else Debian bookworm's.
-
-    Its package needs no other one and is there in seconds; to build it takes minutes.
-    """
+    """promtool, for the alert rules: the one on PATH, else Debian bookworm's."""
     on_path = shutil.which("promtool")
     if on_path is not None:
         return Path(on_path)
@@ -141,6 +138,12 @@ def nfpm() -> Path:
     """nfpm, which makes packages: on PATH, else built; newer ones need what no proxy may serve."""
     module = "github.com/goreleaser/nfpm/v2/cmd/nfpm"
     return _on_path_or_built("nfpm", module, "nfpm", "30 to 90 s", version="v2.45.0")
+
+
+def actionlint() -> Path:
+    """actionlint, which checks GitHub's workflows: the one on PATH, else built."""
+    module = "github.com/rhysd/actionlint/cmd/actionlint"
+    return _on_path_or_built("actionlint", module, "actionlint", "20 s", version="v1.7.7")
 
 
 def patchelf() -> Path:
@@ -472,6 +475,7 @@ def main(names: list[str]) -> int:
         "s5cmd": s5cmd,
         "kustomize": kustomize,
         "nfpm": nfpm,
+        "actionlint": actionlint,
         "patchelf": patchelf,
         "mandoc": mandoc,
         "mmdebstrap": mmdebstrap,

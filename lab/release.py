@@ -7,6 +7,7 @@ version is published with them.
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from binlog2s3 import __version__
-from lab import package
+from lab import package, share
 from lab.cache import say
+from lab.disk import temporary_directory
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "binlog2s3"
@@ -37,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"lab: {into} is not empty; remove what an older version left there", file=sys.stderr)
         return 2
     say("building wheel and sdist")
-    hatchling = Path(sys.executable).with_name("hatchling")
-    subprocess.run([str(hatchling), "build", "-d", str(into.resolve())], check=True, cwd=ROOT)
+    distributions(into, homepage=os.environ.get("PACKAGE_HOMEPAGE", ""))
     code = package.main([str(into)])
     if code != 0:
         return code
@@ -47,6 +48,22 @@ def main(arguments: Sequence[str]) -> int:
     (into / SUMS).write_text(checksums(into), encoding="utf-8")
     print(f"{into / SUMS}: `sha256sum -c {SUMS}` compares")
     return 0
+
+
+def distributions(into: Path, *, homepage: str) -> None:
+    """Wheel and sdist, with manual pages and completions, and links to the public repository.
+
+    Without a homepage the links of README.md stay relative, which a page elsewhere cannot follow.
+    """
+    hatchling = Path(sys.executable).with_name("hatchling")
+    with temporary_directory() as directory:
+        share.fill(directory)
+        subprocess.run(
+            [str(hatchling), "build", "-d", str(into.resolve())],
+            check=True,
+            cwd=ROOT,
+            env={**os.environ, "PACKAGE_SHARE": str(directory), "PACKAGE_HOMEPAGE": homepage},
+        )
 
 
 def bill_of_materials() -> dict[str, Any]:

@@ -179,6 +179,12 @@ def promtool() -> Path:
 
 
 @pytest.fixture(scope="session")
+def actionlint() -> Path:
+    """The checker of workflows."""
+    return _had(get.actionlint)
+
+
+@pytest.fixture(scope="session")
 def mandoc() -> Path:
     """mandoc, which shows and checks manual pages."""
     return _had(get.mandoc)

@@ -1,11 +1,10 @@
 """binlog2s3 as a wheel or sdist, and installed from it: building it, and whether it starts."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import binlog2s3
-from lab.package import ROOT
+from lab import release
 from tests import command
 
 EVERY_MODULE = """
@@ -33,9 +32,9 @@ def run(*argv: str | Path, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def build(into: Path) -> Path:
-    """A wheel and an sdist of this checkout; nothing is downloaded for them."""
-    run(sys.executable, "-m", "hatchling", "build", "-d", into, cwd=ROOT)
+def build(into: Path, *, homepage: str = "") -> Path:
+    """A wheel and an sdist as `make release` makes them; nothing is downloaded for them."""
+    release.distributions(into, homepage=homepage)
     return into
 
 

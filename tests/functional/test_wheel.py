@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 import binlog2s3
+from lab.share import COMPLETIONS, MANUAL
 from tests.installed import build, run, started
 
 PACKAGE = Path(binlog2s3.__file__).parent
+HOMEPAGE = "https://git.example.com/binlog2s3"
 # What a distribution is called is not always what is imported of it.
 IMPORTED = {"boto3": {"boto3", "botocore", "awscrt", "urllib3"}}
 
@@ -23,7 +25,7 @@ IMPORTED = {"boto3": {"boto3", "botocore", "awscrt", "urllib3"}}
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a wheel and an sdist of this checkout; nothing is downloaded for them."""
     folder = tmp_path_factory.mktemp("built")
-    return build(folder)
+    return build(folder, homepage=HOMEPAGE)
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +47,15 @@ def metadata(wheel: Path) -> Message:
 
 
 def test_the_wheel_is_the_package_and_nothing_else(wheel: Path) -> None:
-    """Every module, the marker of its types, the licence; no tests, no lab."""
+    """Every module, the types' marker, licence, manual pages, completions; no tests, no lab."""
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     info = {name for name in names if ".dist-info/" in name}
+    shared = {name for name in names if f"-{binlog2s3.__version__}.data/data/share/" in name}
     ours = {path.relative_to(PACKAGE.parent).as_posix() for path in PACKAGE.rglob("*.py")}
     ours |= {"binlog2s3/py.typed"}
-    assert names - info == ours
+    assert names - info - shared == ours
+    assert shared
     assert any(name.endswith("/licenses/LICENSE") for name in info)
 
 
@@ -74,6 +78,19 @@ def test_the_wheel_says_what_it_needs(wheel: Path) -> None:
     assert imported - sys.stdlib_module_names - {"binlog2s3"} == required
 
 
+def test_the_description_has_links_that_work_elsewhere(wheel: Path) -> None:
+    """All of them lead out of the page, to files that are there at the tag of this version."""
+    text = metadata(wheel).get_payload()
+    assert isinstance(text, str)
+    links = re.findall(r"\]\(([^()\s]+)\)", text)
+    tag = rf"{HOMEPAGE}/(?:blob|raw)/v{binlog2s3.__version__}/([^#]+)"
+    ours = [found[1] for link in links if (found := re.match(tag, link))]
+    assert len(ours) > 20
+    assert [name for name in ours if not (PACKAGE.parent / name).is_file()] == []
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert metadata(wheel)["Project-URL"] == f"Repository, {HOMEPAGE}"
+
+
 def test_the_sdist_has_what_belongs_to_it(sdist: Path) -> None:
     """Sources, tests, documents, what is deployed; nothing that was downloaded or made here."""
     with tarfile.open(sdist) as file:
@@ -83,19 +100,23 @@ def test_the_sdist_has_what_belongs_to_it(sdist: Path) -> None:
         "README.md",
         "Makefile",
         "pyproject.toml",
-        "docs/reference.md",
+        "docs/reference/options.md",
         "packaging/nfpm.yaml",
         "systemd/binlog2s3@.service",
         "tests/conftest.py",
         "lab/get.py",
+        "hatch_build.py",
+        "build/share/man/man1/binlog2s3.1",
     ):
         assert wanted in names
-    strange = re.compile(r"\.cache|\.venv|__pycache__|\.git/|\.hypothesis|(^|/)(dist|build)/")
+    strange = re.compile(
+        r"\.cache|\.venv|__pycache__|\.git/|\.hypothesis|(^|/)dist/|(^|/)build/(?!share/)"
+    )
     assert [name for name in names if strange.search(name)] == []
 
 
 def test_the_wheel_starts_where_nothing_else_is(wheel: Path, tmp_path: Path) -> None:
-    """In a new environment, beside the run-time dependencies alone, help and version come."""
+    """In a new environment, with only the run-time dependencies; it brings its manual pages."""
     environment = tmp_path / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", environment)
     python = environment / "bin" / "python"
@@ -105,7 +126,13 @@ def test_the_wheel_starts_where_nothing_else_is(wheel: Path, tmp_path: Path) -> 
     needed = closure({"binlog2s3"}) - {"binlog2s3"}
     for path in needed_files(needed):
         (site / path.name).symlink_to(path)
-    started(environment / "bin" / "binlog2s3", tmp_path)
+    program = environment / "bin" / "binlog2s3"
+    started(program, tmp_path)
+    share = environment / "share"
+    for shell, name in COMPLETIONS.items():
+        assert (share / name).read_text() == run(program, "completion", shell), shell
+    assert (share / MANUAL / "binlog2s3.1").read_text() == run(program, "man")
+    assert (share / MANUAL / "binlog2s3-pitr.1").read_text() == run(program, "man", "pitr")
 
 
 def closure(names: set[str]) -> set[str]:

@@ -1,6 +1,7 @@
 """What a release has: checksums, the list of its parts, workflows that call what there is."""
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -63,6 +64,20 @@ def test_workflows_call_targets_that_there_are(path: Path) -> None:
     called = [name for step in steps for name in re.findall(RUNS, step.get("run", ""))]
     assert set(called) <= TARGETS
     assert any(".ci/run" in step.get("run", "") for step in steps)
+
+
+def test_workflows_are_what_github_takes(actionlint: Path, tmp_path: Path) -> None:
+    """Keys, expressions, types of values and needs of jobs; a wrong expression is seen."""
+    # without the checkers of scripts that may be on PATH: other versions find other things
+    argv = [actionlint, "-no-color", "-shellcheck=", "-pyflakes="]
+    done = subprocess.run([*argv, *WORKFLOWS], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wrong = tmp_path / "wrong.yml"
+    text = (ROOT / ".github/workflows/release.yml").read_text()
+    wrong.write_text(text.replace("github.ref_name", "github.no_such_name"))
+    done = subprocess.run([*argv, wrong], check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "no_such_name" in done.stdout
 
 
 def test_there_are_two_workflows() -> None:
