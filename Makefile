@@ -52,10 +52,10 @@ stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-f
 	        tests/integration/test_durable.py tests/integration/test_two_writers.py || exit 1; \
 	done
 
-chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, 10 to 40 s a round (see docs/reliability.md)
+chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, 10 to 40 s a round (see docs/proof.md)
 	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1)
 
-mutants: $(STAMP)  ## take out each safeguard of docs/reliability.md, and show the test that goes red
+mutants: $(STAMP)  ## take out each safeguard of tests/mutants/mutants.toml, and show the test that goes red
 	$(VENV)/bin/python -m tests.mutants.run $(MUTANTS)
 
 bench: $(STAMP)  ## measure seconds from commit to restorable, speed of catching up, of recovery and of serve; an hour or two (docs/benchmarks.md)

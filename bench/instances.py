@@ -1,6 +1,6 @@
 """What many streamers on one machine take: `python -m bench.instances 1 10 50`.
 
-    python -m bench.instances 1 10 50 --write   # and put the table into docs/operations.md
+    python -m bench.instances 1 10 50 --write   # and put the table into docs/guides/many-sources.md
 
 One real MySQL serves them all, each streams it under a source's name of its own into one MinIO,
 with the default settings. Two minutes of each number: in the first nobody commits, in the second
@@ -35,7 +35,7 @@ SECONDS = 60.0
 READY_SECONDS = 300.0
 AT_ONCE = 4
 """So many are started together: Python's start takes a second of a processor."""
-PAGE = Path(__file__).parents[1] / "docs/operations.md"
+PAGE = Path(__file__).parents[1] / "docs/guides/many-sources.md"
 BEGIN, END = "<!-- begin instances -->", "<!-- end instances -->"
 HEAD = (
     "instances",
@@ -228,7 +228,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("counts", type=int, nargs="+", metavar="COUNT")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each of the two spans")
-    parser.add_argument("--write", action="store_true", help="put it into docs/operations.md")
+    parser.add_argument(
+        "--write", action="store_true", help="put it into docs/guides/many-sources.md"
+    )
     given = parser.parse_args()
     done = []
     for count in given.counts:

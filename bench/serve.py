@@ -255,16 +255,15 @@ def _watch(replica: MysqlServer, plan: Plan, alive: ways.Alive) -> dict[int, flo
     deadline = monotonic() + plan.seconds + START_SECONDS
     with closing(replica.connect()) as connection, connection.cursor() as cursor:
         while len(seen) < wanted:
-            # until the replica has applied CREATE TABLE there is nothing to read
             with suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
                 cursor.execute("SELECT id FROM bench.t WHERE id >= %s", (low,))
-                now = monotonic()
-                for (number,) in cursor.fetchall():
-                    seen.setdefault(number, now)
+            now = monotonic()
+            for (number,) in cursor.fetchall():
+                seen.setdefault(number, now)
             while low in seen:
                 low += 1
             alive()
-            if monotonic() > deadline:
+            if now > deadline:
                 raise ServerFailedError(f"the replica has {len(seen)} of {wanted} rows")
             pause.wait(POLL_SECONDS)
     return seen

@@ -3,7 +3,7 @@
 Law: one line per event, on standard error. Fields have values, never secrets. The name of an event
 does not depend on the values, so that a log can be searched and counted by name. An error is logged
 with its hint. What recurs during an outage is logged once a minute, with a count; at level debug,
-each time. docs/reference.md lists every event.
+each time. docs/reference/events.md lists every event.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Accidents to practise docs/recovery.md on.
+"""Accidents to practise docs/recovery/ on.
 
     python -m lab.accident dropped-table
 
 starts real servers, streams one of them into a bucket, lets the accident happen, prints what to
-put into the variables at the top of that page, and waits for Ctrl-C; then all is gone again. The
-page's test runs every command of it at these accidents.
+put into the variables of docs/recovery/prepare.md, and waits for Ctrl-C; then all is gone again.
+The test of these pages runs every command of them at these accidents.
 
 Law: what a recovery must give was asked of the servers themselves, before they were lost.
 """

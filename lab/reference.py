@@ -1,7 +1,7 @@
 """What the documents say of the code, taken from the code: `python -m lab.reference` writes it.
 
 What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NAME -->`: the
-options in docs/reference.md, the table of what ends a transaction in docs/format.md, the modules in
+options in docs/reference/, the table of what ends a transaction in docs/format.md, the modules in
 docs/architecture.md, what `status` and `pitr` print in docs/guides/. The pictures of README.md are
 made too (lab/screens.py). A test (tests/unit/test_docs.py) fails if a document or a picture is not
 what this would write.
@@ -49,7 +49,7 @@ def option_tables() -> str:
             "|---|---|---|---|---|---|",
             *(_option_row(option) for option in FILE_OPTIONS if option.table == table),
         ]
-        sections.append(f"### {_TABLE_TITLES[table]}: `[{table}]`\n\n" + "\n".join(rows))
+        sections.append(f"## {_TABLE_TITLES[table]}: `[{table}]`\n\n" + "\n".join(rows))
     return "\n\n".join(sections)
 
 
@@ -203,20 +203,22 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "status watched": status_examples.screen,
     },
     "docs/guides/pitr.md": {"pitr": pitr_examples.plan},
-    "docs/reference.md": {
-        "options": option_tables,
+    "docs/reference/options.md": {"options": option_tables},
+    "docs/reference/status.md": {
         "options of status": status_option_table,
-        "options of pitr": pitr_option_table,
+        "lines of status": status_examples.line,
+    },
+    "docs/reference/pitr.md": {"options of pitr": pitr_option_table},
+    "docs/reference/verify.md": {
         "options of verify": verify_option_table,
         "kinds of defects": defect_table,
-        "options of find": find_option_table,
-        "options of serve": serve_option_table,
-        "options of backup": backup_option_table,
-        "options of drill": drill_option_table,
-        "options of prune": prune_option_table,
-        "lines of status": status_examples.line,
-        "example": sample_file,
     },
+    "docs/reference/find.md": {"options of find": find_option_table},
+    "docs/reference/serve.md": {"options of serve": serve_option_table},
+    "docs/reference/backup.md": {"options of backup": backup_option_table},
+    "docs/reference/drill.md": {"options of drill": drill_option_table},
+    "docs/reference/prune.md": {"options of prune": prune_option_table},
+    "docs/reference/configuration.md": {"example": sample_file},
     "docs/format.md": {"transaction ends": transaction_ends},
     "docs/architecture.md": {"modules": module_tables},
 }

@@ -1,7 +1,7 @@
 """An archive with two lineages as a streamer leaves it, and every way to damage it.
 
 Each damage says which kinds of defects `verify` finds by looking, and which by reading every byte:
-docs/reference.md has the same table.
+docs/reference/verify.md has the same table.
 """
 
 import json

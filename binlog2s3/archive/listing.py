@@ -318,7 +318,7 @@ def _listed(
 
 
 def document(listing: Listing) -> dict[str, Any]:
-    """The JSON document of --json, which docs/reference.md describes."""
+    """The JSON document of --json, which docs/reference/list.md describes."""
     return {
         "format": FORMAT,
         "target": listing.target,

@@ -1,8 +1,8 @@
 """The configuration file: read it, print an example, print the values that apply.
 
 Place in the flow: `cli` reads a file here, and prints the others with the command `config`.
-docs/reference.md and the packages have the same example. This module has an example value for each
-option without a default.
+docs/reference/configuration.md and the packages have the same example. This module has an example
+value for each option without a default.
 
 Law: the example is a valid file; if all of its settings are uncommented, every name and value is
 valid, too. A file has no secrets, so neither text has one.

@@ -3,7 +3,7 @@
 A config dataclass declares its options: a field is `Annotated` with an `Option`, and `options_of`
 completes that from the field's name, type and default. So each option is declared once. `cli`
 declares the same options to click, `config.file` reads them from a file, and `lab.reference`
-generates docs/reference.md from them.
+generates docs/reference/options.md from them.
 
 Law: pure. A value is parsed the same way from every origin. An error message is one line and never
 repeats a password: of a URL it shows only what follows the last "@".

@@ -212,7 +212,7 @@ class PitrConfig:
 
 _HELP = {
     "target-host": "Server to bring forward; it was restored from a base backup.",
-    "target-user": "User that may make the target a replica; docs/operations.md has the GRANTs.",
+    "target-user": "User that may make the target a replica: docs/guides/permissions.md",
 }
 _SERVER = tuple(
     replace(

@@ -40,7 +40,7 @@ _NEEDS: dict[Flavour, Sequence[tuple[str, tuple[str, str]]]] = {
         *((name, _NOTES) for name in ("CREATE", "DROP", "INSERT", "SELECT", "UPDATE")),
     ),
 }
-"""What docs/operations.md grants at the target: the privilege, and on which table."""
+"""What docs/guides/permissions.md grants at the target: the privilege, and on which table."""
 _INSTEAD = {"SESSION_VARIABLES_ADMIN": "SYSTEM_VARIABLES_ADMIN"}
 _NOT_IN_SUPER = ("RELOAD", "PROCESS")
 _QUOTED = r"(?:`(?:[^`]|``)*`|\"(?:[^\"]|\"\")*\")"

@@ -30,9 +30,9 @@ CHANNEL = "binlog2s3"
 
 PRIVILEGES: dict[Flavour, str] = {
     "mysql": "GRANT REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN "
-    "ON *.* and the others that docs/operations.md lists for this account",
+    "ON *.* and the others that docs/guides/permissions.md lists for this account",
     "mariadb": "GRANT SLAVE MONITOR, REPLICATION SLAVE ADMIN, RELOAD, BINLOG ADMIN, PROCESS ON *.* "
-    "and the others that docs/operations.md lists for this account",
+    "and the others that docs/guides/permissions.md lists for this account",
 }
 """What the account at the target needs, for hints."""
 

@@ -115,7 +115,7 @@ def print_outcome(outcome: PruneOutcome, is_versioned: bool, layout: Layout, pag
 def document(
     config: PruneConfig, choice: Choice, below: Sequence[Below], outcome: PruneOutcome
 ) -> dict[str, Any]:
-    """The JSON document of --json, which docs/reference.md describes."""
+    """The JSON document of --json, which docs/reference/prune.md describes."""
     return {
         "format": FORMAT,
         "source": config.source,

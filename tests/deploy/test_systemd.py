@@ -34,7 +34,7 @@ from tests.integration.certificates import Authority
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/operations.md").read_text()
+PAGE = "".join((ROOT / f"docs/guides/{name}.md").read_text() for name in ("systemd", "credentials"))
 UNIT = "binlog2s3@orders.service"
 SPOOL = "binlog2s3/orders"
 PASSWORD, ADMIN, ROTATED = "Not-For-The-Journal-1", "Nor-This-One-2", "The-Next-One-3"
@@ -385,7 +385,7 @@ class Memory:
 
 
 def commands(name: str) -> list[str]:
-    """A block of docs/operations.md, line by line, for the instance that is installed here."""
+    """A block of the guides, line by line, for the instance that is installed here."""
     found = re.search(rf"<!-- commands: {name} -->\n\n```sh\n(.*?)\n```", PAGE, re.DOTALL)
     assert found, name
     return found[1].replace("orders-primary", "orders").split("\n")

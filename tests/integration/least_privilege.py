@@ -1,4 +1,4 @@
-"""A source and a bucket with just the rights of docs/operations.md, and what the tests of them do.
+"""A source and a bucket with just the rights of the guide, and what the tests of them do.
 
 The S3 policies are applied as they are in docs/policies to MinIO's temporary credentials (a session
 has the rights of its policy and no others); only the bucket's name is another. The document's own
@@ -38,7 +38,7 @@ from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guides/permissions.md").read_text(encoding="utf-8")
 SOURCE, BUCKET = "orders-primary", "acme-binlogs"
 PASSWORD = "Of-a-test-1"
 KINDS: dict[str, type[MysqlServer]] = {"mysql": MysqlServer, "mariadb": MariadbServer}

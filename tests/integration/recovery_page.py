@@ -1,7 +1,7 @@
-"""docs/recovery.md as a program: its blocks, a shell that runs them, what they must print.
+"""The pages of docs/recovery/ as programs: their blocks, a shell to run them, what they must print.
 
 Law: a block is run as it stands, by bash, in one shell from the first to the last, as by somebody
-who pastes them. Only the variables at the top of the page have other values.
+who pastes them. Only the variables of prepare.md have other values.
 """
 
 import os
@@ -19,18 +19,21 @@ from typing import Self
 from lab.get import ServerBinaries
 from tests.waiting import PATIENCE, wait_until
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/recovery.md"
-VARIABLES = "Variables"
+START = Path(__file__).resolve().parents[2] / "docs/recovery.md"
+PAGES = [START, *sorted(START.with_suffix("").glob("*.md"))]
+VARIABLES = "prepare: Variables"
 BLOCK_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A block to paste, and the one behind it that shows what comes of it.
+    """A block to paste, and the one after it that shows what comes of it.
 
-    `status` is the exit code that is announced before it; `not_run` says why nobody runs it here.
+    `section` is `page: heading`, or `page` before its first heading. `status` is the exit code that
+    is announced before it; `not_run` says why nobody runs it here.
     """
 
+    page: Path
     section: str
     line: int
     text: str
@@ -41,17 +44,21 @@ class Block:
     @property
     def name(self) -> str:
         """Where it stands, for messages."""
-        return f"docs/recovery.md, line {self.line} ({self.section})"
+        return f"{self.page.name}, line {self.line} ({self.section})"
 
 
-def read_page() -> list[Block]:
-    """All blocks of the page in their order."""
+def read_pages() -> list[Block]:
+    """All blocks of all pages, each page's in their order."""
+    return [block for page in PAGES for block in _read(page)]
+
+
+def _read(page: Path) -> list[Block]:
     blocks: list[Block] = []
-    section, said = "", ""
-    lines = iter(enumerate(PAGE.read_text(encoding="utf-8").splitlines(), 1))
+    section, said = page.stem, ""
+    lines = iter(enumerate(page.read_text(encoding="utf-8").splitlines(), 1))
     for number, line in lines:
         if heading := re.fullmatch(r"#{2,3} (.*)", line):
-            section, said = heading[1], ""
+            section, said = f"{page.stem}: {heading[1]}", ""
         elif comment := re.fullmatch(r"<!-- (.*) -->", line):
             said = comment[1]
         elif line.startswith("```"):
@@ -63,24 +70,24 @@ def read_page() -> list[Block]:
             text = "\n".join(body) + "\n"
             kind = line[3:]
             if kind == "sh":
-                blocks.append(_block(section, number, text, said))
+                blocks.append(_block(page, section, number, text, said))
             elif kind == "" and blocks and blocks[-1].section == section:
                 assert blocks[-1].shown is None, f"two blocks of output for {blocks[-1].name}"
                 blocks[-1] = replace(blocks[-1], shown=text)
             else:
-                raise AssertionError(f"line {number}: nobody knows what to do with {line}")
+                raise AssertionError(f"{page.name}, line {number}: unknown kind of block: {line}")
             said = ""
     return blocks
 
 
-def _block(section: str, line: int, text: str, said: str) -> Block:
+def _block(page: Path, section: str, line: int, text: str, said: str) -> Block:
     """With what a comment before it says."""
-    made = Block(section=section, line=line, text=text)
+    made = Block(page=page, section=section, line=line, text=text)
     if reason := re.fullmatch(r"not run: (.+)", said):
         return replace(made, not_run=reason[1])
     if status := re.fullmatch(r"exit (\d+)", said):
         return replace(made, status=int(status[1]))
-    assert not said, f"line {line}: nobody knows what to do with the comment {said!r}"
+    assert not said, f"{page.name}, line {line}: unknown comment {said!r}"
     return made
 
 
@@ -127,7 +134,7 @@ def differs(shown: str, printed: str) -> str:
 
 
 class Shell:
-    """One bash for a whole accident, with the page's variables; it dies with us, and all in it.
+    """One bash for a whole accident, with the pages' variables; it dies with us, and all in it.
 
     `problems` are the blocks whose output is not what the page shows.
     """

@@ -150,7 +150,7 @@ def write_counting(server: MysqlServer, rounds: int = 150) -> None:
 
 
 def start_again(server: MysqlServer) -> None:
-    """Start a server that was killed; a MariaDB that refuses to as docs/recovery.md says."""
+    """Start a server that was killed; a MariaDB that refuses to as the reference says."""
     try:
         server.start()
     except ServerFailedError:

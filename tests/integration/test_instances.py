@@ -1,4 +1,4 @@
-"""The measurement of many streamers on one machine does what docs/operations.md says of it."""
+"""The measurement of many streamers on one machine does what its guide says of it."""
 
 from bench.instances import measure
 from lab.get import ServerBinaries

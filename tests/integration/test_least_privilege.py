@@ -1,4 +1,4 @@
-"""The very policies and GRANTs of docs/operations.md: enough for all commands, and no more."""
+"""The very policies and GRANTs of the guides: enough for all commands, and no more."""
 
 import json
 import re
@@ -24,8 +24,8 @@ from tests.integration.least_privilege import (
     BUCKET,
     FIRST,
     KINDS,
-    PAGE,
     PASSWORD,
+    ROOT,
     SOURCE,
     World,
     account,
@@ -272,7 +272,8 @@ def test_the_buckets_commands(
     minio: MinioServer, bucket: str, aws_command: Path, tmp_path: Path
 ) -> None:
     """They make of a plain bucket one in which `check` finds nothing to mend."""
-    found = re.search(r"^<!-- commands: bucket -->\n\n```sh\n(.*?)^```", PAGE, BLOCK)
+    page = (ROOT / "docs/guides/bucket.md").read_text(encoding="utf-8")
+    found = re.search(r"^<!-- commands: bucket -->\n\n```sh\n(.*?)^```", page, BLOCK)
     assert found
     env = command.environment(**minio.env())
     env |= {"AWS_ENDPOINT_URL": minio.endpoint_url, "AWS_DEFAULT_REGION": REGION}

@@ -1,6 +1,6 @@
-"""docs/recovery.md, word for word: each of its commands is run at an accident that has happened.
+"""docs/recovery/, word for word: each of its commands is run at an accident that has happened.
 
-Law: no block of the page is left out; what it shows is what comes; and what the tables hold in the
+Law: no block of a page is left out; what it shows is what comes; and what the tables hold in the
 end is what the servers themselves said before they were lost.
 """
 
@@ -22,20 +22,21 @@ from tests.integration.bucket import Bucket
 from tests.integration.lineage_lab import PREFIX, on_disk
 from tests.integration.lineage_lab import masked as masked_bytes
 from tests.integration.recovery_page import (
-    PAGE,
+    PAGES,
+    START,
     VARIABLES,
     Block,
     Shell,
     differs,
     masked,
     programs,
-    read_page,
+    read_pages,
 )
 from tests.waiting import wait_until
 
-ROOT = PAGE.parents[1]
-SETTINGS, EMPTY = "Its settings", "An empty one, and the dump"
-STREAM = "Stream the new server"
+ROOT = START.parents[1]
+SETTINGS, DUMP = "second-server: Its settings", "second-server: The dump"
+STREAM = "stream-the-new-server"
 
 
 class Second:
@@ -168,7 +169,7 @@ def overlap(site: Site) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """An accident, the page's sections to follow, and what must be so in the end.
+    """An accident, the pages' sections to follow, and what must be so in the end.
 
     `prepare` does something to what the accident has left, before.
     """
@@ -185,85 +186,86 @@ CASES = {
     "dropped table": Case(
         accident="dropped-table",
         sections=(
-            "The three facts",
+            "prepare: Three facts",
             SETTINGS,
-            EMPTY,
-            "1. A table was dropped by mistake",
-            "The whole server without that one transaction",
-            "The table goes back",
+            DUMP,
+            "dropped-table: Which transaction was it?",
+            "dropped-table: Bring the second server forward",
+            "without-one-transaction",
+            "dropped-table: The table goes back",
         ),
         check=check_dropped_table,
     ),
     "one table back": Case(
         accident="dropped-table",
-        sections=(SETTINGS, EMPTY, "One table back"),
+        sections=(SETTINGS, DUMP, "one-table"),
         check=check_one_table,
     ),
     "lost host": Case(
         accident="lost-host",
-        sections=(SETTINGS, EMPTY, "2. The database host is lost", STREAM),
+        sections=(SETTINGS, DUMP, "lost-host", STREAM),
         check=check_streamed_again,
     ),
     "only the bucket": Case(
         accident="lost-all",
-        sections=(SETTINGS, EMPTY, "3. Only the bucket is left", STREAM),
+        sections=(SETTINGS, DUMP, "only-the-bucket", STREAM),
         check=check_streamed_again,
     ),
     "gap": Case(
         accident="gap",
-        sections=(SETTINGS, EMPTY, "4. The archive has a gap"),
+        sections=(SETTINGS, DUMP, "gap"),
         check=check_gap,
     ),
     "fail-over": Case(
         accident="fail-over",
-        sections=(SETTINGS, EMPTY, "5. A fail-over lost transactions"),
+        sections=(SETTINGS, DUMP, "fail-over"),
         check=check_fail_over,
     ),
     "reset": Case(
         accident="reset",
-        sections=(SETTINGS, EMPTY, "9. The server was reset"),
+        sections=(SETTINGS, DUMP, "reset"),
         check=check_reset,
     ),
     "snapshot": Case(
         accident="snapshot",
-        sections=(SETTINGS, "6. A snapshot as base"),
+        sections=(SETTINGS, "snapshot"),
         check=check_at_the_end,
     ),
     "without GTIDs": Case(
         accident="snapshot",
-        sections=(SETTINGS, "Without GTIDs"),
+        sections=(SETTINGS, "snapshot-without-gtids"),
         check=check_without_gtids,
         gtid=False,
     ),
     "only aws": Case(
         accident="dropped-table",
-        sections=(SETTINGS, EMPTY, "7. Only aws and mysqlbinlog are at hand"),
+        sections=(SETTINGS, DUMP, "only-aws"),
         check=check_only_aws,
         prepare=overlap,
     ),
     "mariadb": Case(
         accident="dropped-table",
-        sections=("8. MariaDB",),
+        sections=("mariadb: A second server", "mariadb: A table was dropped"),
         check=check_mariadb,
         flavour="mariadb",
     ),
 }
-END = "Put the second server away"
+END = "second-server: Put it away"
 
 
-def _blocks(page: list[Block], section: str) -> list[Block]:
-    return [block for block in page if block.section == section and not block.not_run]
+def _blocks(pages: list[Block], section: str) -> list[Block]:
+    return [block for block in pages if block.section == section and not block.not_run]
 
 
 @pytest.fixture
 def follow(
     request: pytest.FixtureRequest, minio_binary: Path, aws_command: Path
 ) -> Callable[[Case], None]:
-    """Let the accident of a case happen, and do what the page says."""
+    """Let the accident of a case happen, and do what the pages say."""
 
     def run(case: Case) -> None:
         binaries: ServerBinaries = request.getfixturevalue(f"{case.flavour}_binaries")
-        page = read_page()
+        pages = read_pages()
         with (
             temporary_directory("b2s-") as folder,
             accident(
@@ -278,11 +280,11 @@ def follow(
             variables = {**site.variables, "DB": "shop", "TABLE": "orders"}
             with Shell(folder / "shell", path, variables, site.environment) as shell:
                 for section in case.sections:
-                    for block in _blocks(page, section):
+                    for block in _blocks(pages, section):
                         shell.run(block)
                 case.check(site, Second(site))
                 if case.flavour == "mysql":
-                    for block in _blocks(page, END):
+                    for block in _blocks(pages, END):
                         shell.run(block)
                 assert not shell.problems, "\n".join(shell.problems)
 
@@ -297,20 +299,20 @@ def test_the_page_word_for_word(follow: Callable[[Case], None], name: str) -> No
 
 def test_no_block_is_left_out() -> None:
     """Each one is run at some accident, or says why not; few do."""
-    page = read_page()
+    pages = read_pages()
     followed = {VARIABLES, END}.union(*(case.sections for case in CASES.values()))
-    assert {block.section for block in page} <= followed
-    assert followed <= {block.section for block in page}
-    assert len([block for block in page if block.not_run]) <= 2
-    fences = re.findall(r"(?m)^```(\w*)$", PAGE.read_text(encoding="utf-8"))
-    assert len(fences) == 2 * len(page) + 2 * len([b for b in page if b.shown is not None])
-    assert len([fence for fence in fences if fence == "sh"]) == len(page)
+    assert {block.section for block in pages} == followed
+    assert len([block for block in pages if block.not_run]) <= 2
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    fences = re.findall(r"(?m)^```(\w*)$", text)
+    assert len(fences) == 2 * len(pages) + 2 * len([b for b in pages if b.shown is not None])
+    assert len([fence for fence in fences if fence == "sh"]) == len(pages)
 
 
 def test_the_variables_are_those_that_the_accidents_have() -> None:
-    """All that stand at the top of the page, and no other; its blocks use each."""
-    page = read_page()
-    (block,) = (block for block in page if block.section == VARIABLES)
+    """All that prepare.md has, and no other; the blocks of the pages use each."""
+    pages = read_pages()
+    (block,) = (block for block in pages if block.section == VARIABLES)
     names = re.findall(r"(?m)^(?:export )?([A-Z0-9_]+)=", block.text)
     assert set(names) == {
         "AWS_DEFAULT_REGION",
@@ -326,30 +328,28 @@ def test_the_variables_are_those_that_the_accidents_have() -> None:
         "DB",
         "TABLE",
     }
-    rest = "".join(one.text for one in page if one is not block)
+    rest = "".join(one.text for one in pages if one is not block)
     assert [name for name in names if f"${name}" not in rest] == ["AWS_DEFAULT_REGION"]
 
 
-def _anchors(path: Path) -> set[str]:
-    """As they are made of headings."""
-    headings = re.findall(r"(?m)^#{1,6} (.*)$", path.read_text(encoding="utf-8"))
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+def test_every_page_is_a_case_of_the_start_page() -> None:
+    """Or one that the cases lead to; a link that leads nowhere fails tests/unit/test_links.py."""
+    linked: set[str] = set()
+    for page in PAGES:
+        linked |= {
+            Path(link).stem
+            for link in re.findall(r"\]\(([^)\s#]+)", page.read_text(encoding="utf-8"))
+        }
+        if page == START:
+            cases = set(linked)
+    pages = {page.stem for page in PAGES if page != START}
+    assert pages <= linked
+    assert len(pages & cases) > 10
 
 
-def test_every_link_leads_somewhere() -> None:
-    """To a heading of this page, or to a file here and a heading in it."""
-    links = re.findall(r"\]\(([^)\s]+)\)", PAGE.read_text(encoding="utf-8"))
-    assert len(links) > 20
-    for link in links:
-        name, _, anchor = link.partition("#")
-        path = PAGE.parent / name if name else PAGE
-        assert path.is_file(), link
-        assert not anchor or anchor in _anchors(path), link
-
-
-def test_the_messages_that_it_names_are_there() -> None:
-    """Each that stands in the page as a program's words is one of ours, exit code and all."""
-    text = PAGE.read_text(encoding="utf-8")
+def test_the_messages_that_are_named_are_there() -> None:
+    """Each that the table has as a program's words is one of ours, exit code and all."""
+    text = (ROOT / "docs/reference/messages.md").read_text(encoding="utf-8")
     sources = "".join(
         path.read_text(encoding="utf-8") for path in sorted((ROOT / "binlog2s3").rglob("*.py"))
     )

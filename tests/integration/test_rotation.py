@@ -1,4 +1,4 @@
-"""Credentials changed under a running stream as docs/operations.md says: nothing is lost."""
+"""Credentials changed under a running stream as the guide says: nothing is lost."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guides/credentials.md").read_text(encoding="utf-8")
 
 
 class Revoked:

@@ -2,7 +2,6 @@
 
     python -m tests.mutants.run              all of them
     python -m tests.mutants.run NAME...      those whose name begins so
-    python -m tests.mutants.run --write      the list in docs/reliability.md, and nothing else
 
 mutants.toml, beside this file, names for each mutant the safeguard, the tests that miss it, and its
 changes: a file, a text that is there exactly once, and what stands there instead. Each mutant is
@@ -39,8 +38,6 @@ from lab.disk import temporary_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path("tests/mutants/mutants.toml")
-DOCUMENT = Path("docs/reliability.md")
-BEGIN, END = "<!-- safeguards -->", "<!-- /safeguards -->"
 COPIED = ("binlog2s3", "tests", "lab", "pyproject.toml")
 SECONDS = 240
 _SPOILED = frozenset({"NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError",
@@ -286,24 +283,6 @@ def show(console: Console, chosen: Sequence[Mutant], verdicts: Mapping[str, Verd
     console.print(table)
 
 
-def listed(chosen: Iterable[Mutant]) -> str:
-    """The table that stands in the document."""
-    rows = ["| safeguard | taken out | test that goes red |", "|---|---|---|"]
-    for mutant in chosen:
-        tests = ", ".join(f"`{test}`" for test in mutant.tests)
-        rows.append(f"| {mutant.safeguard} | {mutant.name} | {tests} |")
-    return "\n".join(rows)
-
-
-def written(text: str, chosen: Iterable[Mutant]) -> str:
-    """The document with the list up to date. Raises ValueError where it has no place for it."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{DOCUMENT} lacks {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{listed(chosen)}\n\n{END}{after}"
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 0 if every mutant was caught, else 1."""
     parser = argparse.ArgumentParser(
@@ -312,15 +291,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="those whose name begins so")
     parser.add_argument("-j", "--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--seconds", type=float, default=SECONDS, help="the longest for one run")
-    parser.add_argument("--write", action="store_true", help=f"the list in {DOCUMENT}, no more")
     given = parser.parse_args(arguments)
     if given.jobs < 1:
         parser.error("--jobs must be at least 1")
     known = mutants(ROOT / LIST)
-    if given.write:
-        path = ROOT / DOCUMENT
-        path.write_text(written(path.read_text(encoding="utf-8"), known), encoding="utf-8")
-        return 0
     chosen = [m for m in known if not given.names or m.name.startswith(tuple(given.names))]
     if not chosen:
         parser.error(f"no mutant begins with {' or '.join(given.names)}")

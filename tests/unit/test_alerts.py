@@ -1,4 +1,4 @@
-"""Alert rules, dashboard and docs/monitoring.md speak of what there is, and the rules work."""
+"""Alert rules, dashboard and the pages of monitoring speak of what there is, and the rules work."""
 
 import ast
 import json
@@ -20,12 +20,13 @@ from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import Vitals, judge
 from tests.unit.serve.test_ask import STATUS_OF
 from tests.unit.status.test_metrics import FULL
-from tests.unit.test_docs import rows, section
+from tests.unit.test_docs import page, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
 RULES = (DOCS / "alerts.yml").read_text(encoding="utf-8")
 RULES_TEST = (DOCS / "alerts-test.yml").read_text(encoding="utf-8")
-MONITORING = (DOCS / "monitoring.md").read_text(encoding="utf-8")
+MONITORING = (DOCS / "guides/monitoring.md").read_text(encoding="utf-8")
+TROUBLES = page("troubles")
 DASHBOARD = json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
 NAME = r"\b(?:binlog2s3|process)_[a-z][a-z0-9_]*"
 LABELS = {metric.name: {"source", *metric.labels} for metric in METRICS}
@@ -205,7 +206,7 @@ def test_units_of_panels_fit_their_metrics() -> None:
 
 def test_metrics_are_in_the_document_and_no_other() -> None:
     """With type, unit, labels, field and meaning."""
-    documented = [tuple(row) for row in rows(section(MONITORING, "Metrics"), "metric")]
+    documented = [tuple(row) for row in rows(page("metrics"), "metric")]
     assert documented == [
         (
             f"`{metric.name}`",
@@ -223,7 +224,7 @@ def test_the_metrics_of_serve_are_in_the_document_and_on_the_dashboard() -> None
     """Each one, and no other."""
     documented = {
         row[0].strip("`"): (row[1], {*re.findall(r"`(\w+)`", row[2]), "source"}, row[3])
-        for row in rows(section(MONITORING, "serve"), "metric of serve")
+        for row in rows(page("metrics"), "metric of serve")
     }
     assert documented == OF_SERVE
     shown = {name for query in queries() for name in re.findall(NAME, query)}
@@ -232,7 +233,7 @@ def test_the_metrics_of_serve_are_in_the_document_and_on_the_dashboard() -> None
 
 def test_the_document_names_no_metric_or_alert_that_does_not_exist() -> None:
     """In its text, and in the comments of the rules."""
-    for text in (MONITORING, RULES, RULES_TEST):
+    for text in (MONITORING, page("metrics"), TROUBLES, RULES, RULES_TEST):
         assert set(re.findall(r"\bbinlog2s3_[a-z_]+", text)) <= set(LABELS)
         assert set(re.findall(r"\bBinlog2s3[A-Z]\w+", text)) <= set(rules())
 
@@ -257,7 +258,7 @@ def troubles() -> set[str]:
 
 def test_troubles_are_documented() -> None:
     """Each code, and no other."""
-    documented = [row[0].strip("`") for row in rows(MONITORING, "trouble")]
+    documented = [row[0].strip("`") for row in rows(TROUBLES, "trouble")]
     assert len(set(documented)) == len(documented)
     assert set(documented) == troubles()
 
@@ -284,7 +285,7 @@ def critical(code: str, seconds: float, reading: str) -> bool:
 
 def test_what_turns_health_is_as_documented() -> None:
     """A second before it is a warning or nothing, then it is critical; others are so at once."""
-    table = {row[0].strip("`"): row for row in rows(MONITORING, "trouble") if len(row) == 3}
+    table = {row[0].strip("`"): row for row in rows(TROUBLES, "trouble") if len(row) == 3}
     timed = {code: row[1] for code, row in table.items() if re.fullmatch(r"[0-9]+ s", row[1])}
     assert set(timed) == set(READING)
     for code, after in timed.items():
@@ -301,5 +302,5 @@ def test_what_turns_health_is_as_documented() -> None:
 
 def test_states_are_documented() -> None:
     """Each, and which are well."""
-    documented = {row[0].strip("`"): row[1] == "yes" for row in rows(MONITORING, "state")}
+    documented = {row[0].strip("`"): row[1] == "yes" for row in rows(TROUBLES, "state")}
     assert documented == {state: state in status.WELL for state in get_args(status.State)}

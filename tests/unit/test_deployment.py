@@ -287,7 +287,11 @@ def test_the_configuration_is_one(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "document",
-    ["docs/guides/kubernetes.md", "docs/operations.md", "kubernetes/example/kustomization.yaml"],
+    [
+        "docs/guides/kubernetes.md",
+        "docs/guides/credentials.md",
+        "kubernetes/example/kustomization.yaml",
+    ],
 )
 def test_the_documents_make_the_secret_that_is_mounted(document: str) -> None:
     """Namespace, name and keys in the commands are those of the example and of the pod."""

@@ -12,9 +12,6 @@ import pytest
 from rich.console import Console
 
 from tests.mutants.run import (
-    BEGIN,
-    DOCUMENT,
-    END,
     LIST,
     ROOT,
     Change,
@@ -24,9 +21,7 @@ from tests.mutants.run import (
     check,
     exists,
     judge,
-    listed,
     mutants,
-    written,
 )
 
 ALL = mutants(ROOT / LIST)
@@ -47,27 +42,12 @@ def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
 
 
 def test_safeguards_are_named_once() -> None:
-    """In one sentence each, which fits into a table; and so is each mutant."""
+    """In one sentence each; and so is each mutant."""
     assert len({mutant.name for mutant in ALL}) == len(ALL)
     said = [mutant.safeguard for mutant in ALL]
     assert len(said) >= 45
     assert len(set(said)) == len(said)
-    assert all(text.endswith(".") and "|" not in text for text in said)
-
-
-def test_the_document_lists_them_all() -> None:
-    """Otherwise: `python -m tests.mutants.run --write`."""
-    text = (ROOT / DOCUMENT).read_text(encoding="utf-8")
-    assert written(text, ALL) == text
-
-
-def test_a_document_without_a_place_for_the_list() -> None:
-    """It is not guessed where that might be."""
-    with pytest.raises(ValueError, match="lacks"):
-        written("# Reliability\n", ALL)
-    assert (
-        written(f"a\n{BEGIN}\nold\n{END}\nb\n", []) == f"a\n{BEGIN}\n\n{listed([])}\n\n{END}\nb\n"
-    )
+    assert all(text.endswith(".") for text in said)
 
 
 # A tree of its own

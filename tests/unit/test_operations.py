@@ -1,4 +1,4 @@
-"""docs/operations.md and docs/policies: what they show is what the code says and the files have."""
+"""Guides of operators and docs/policies: they show what the code says and the files have."""
 
 import json
 import re
@@ -13,7 +13,6 @@ from bench.cost import BINLOG_BYTES, HOURS_OF_MONTH, Load, dear, requests_for
 from binlog2s3.inspect.check.bucket import wanted_rule
 from lab.reference import ROOT
 
-PAGE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
 POLICIES = sorted((ROOT / "docs/policies").glob("*.json"))
 BLOCK = re.DOTALL | re.MULTILINE
 INTERVALS = (1.0, 5.0, 30.0)
@@ -31,22 +30,33 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def between(name: str) -> str:
-    found = re.search(rf"<!-- begin {name} -->\n(.*?)<!-- end {name} -->", PAGE, re.DOTALL)
+def guide(name: str) -> str:
+    return (ROOT / f"docs/guides/{name}.md").read_text(encoding="utf-8")
+
+
+def between(page: str, name: str) -> str:
+    found = re.search(rf"<!-- begin {name} -->\n(.*?)<!-- end {name} -->", guide(page), re.DOTALL)
     assert found, name
     return found[1].strip()
 
 
-@pytest.mark.parametrize("name", ["streamer", "reader", "serve", "pruner", "drill", "write-once"])
-def test_the_page_shows_the_policies_as_they_are(name: str) -> None:
+@pytest.mark.parametrize(
+    ("page", "name"),
+    [
+        *(("permissions", name) for name in ("streamer", "reader", "serve", "pruner", "drill")),
+        ("bucket", "write-once"),
+    ],
+)
+def test_the_page_shows_the_policies_as_they_are(page: str, name: str) -> None:
     """What is pasted from the page is the file that the test of least privilege applies."""
-    shown = re.search(rf"<!-- policy: {name} -->\n\n```json\n(.*?)^```", PAGE, BLOCK)
+    shown = re.search(rf"<!-- policy: {name} -->\n\n```json\n(.*?)^```", guide(page), BLOCK)
     assert shown
     assert shown[1] == (ROOT / f"docs/policies/{name}.json").read_text(encoding="utf-8")
 
 
-def test_every_policy_is_on_the_page() -> None:
-    """None lies there unexplained."""
+def test_every_policy_is_on_a_page() -> None:
+    """No file there is without an explanation."""
+    text = guide("permissions") + guide("bucket")
     assert [path.name for path in POLICIES] == [
         "drill.json",
         "kms.json",
@@ -57,7 +67,7 @@ def test_every_policy_is_on_the_page() -> None:
         "write-once.json",
     ]
     for path in POLICIES:
-        assert f"(policies/{path.name})" in PAGE
+        assert f"(../policies/{path.name})" in text
 
 
 def test_nothing_below_the_archive_may_be_deleted() -> None:
@@ -93,7 +103,7 @@ def test_the_reader_has_nothing_but_reading(name: str) -> None:
 
 def test_the_lifecycle_rule_is_the_one_that_check_wants() -> None:
     """The one of the page, in the words of the one that `check` prints."""
-    (shown,) = re.findall(r"cat > rules\.json <<END\n(.*?)\nEND\n", PAGE, re.DOTALL)
+    (shown,) = re.findall(r"cat > rules\.json <<END\n(.*?)\nEND\n", guide("bucket"), re.DOTALL)
     assert json.loads(shown) == {"Rules": [wanted_rule("prod/live/")]}
 
 
@@ -116,12 +126,14 @@ def table() -> str:
 
 def test_requests_a_month_are_those_of_the_formula() -> None:
     """The table is what bench.cost says."""
-    assert between("requests a month") == table()
+    assert between("costs", "requests a month") == table()
 
 
 def test_the_table_of_instances_is_one_that_was_measured() -> None:
     """With 1, 10 and 50 of them, in the columns that bench.instances has now."""
-    lines = [line.strip("| ").split(" | ") for line in between("instances").splitlines()]
+    lines = [
+        line.strip("| ").split(" | ") for line in between("many-sources", "instances").splitlines()
+    ]
     assert lines[0] == list(instances.HEAD)
     assert [line[0] for line in lines[2:]] == ["1", "10", "50"]
     assert all(len(line) == len(instances.HEAD) for line in lines[2:])

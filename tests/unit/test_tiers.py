@@ -13,7 +13,7 @@ import pytest
 from tests.mutants.run import LIST, ROOT, exists, mutants
 from tests.tiers import dealt
 
-RELIABILITY = ROOT / "docs/reliability.md"
+RELIABILITY, PROOF = ROOT / "docs/reliability.md", ROOT / "docs/proof.md"
 
 
 def collected(tier: str) -> frozenset[str]:
@@ -42,12 +42,12 @@ def test_markers_name_cases_that_are_there(in_gate: frozenset[str]) -> None:
     assert collected("full") > in_gate
 
 
-def rows() -> list[tuple[str, str]]:
-    """Each fault of the table, and what shows it."""
-    text = RELIABILITY.read_text(encoding="utf-8")
-    part = text.partition("\n## Which fault is survived how\n")[2].partition("\n## ")[0]
+def rows(page: Path, heading: str) -> list[tuple[str, str]]:
+    """The two columns of the table below a heading."""
+    text = page.read_text(encoding="utf-8")
+    part = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     cells = [line.split(" | ") for line in part.splitlines() if line.startswith("| ")]
-    return [(row[0].strip("| "), row[2].strip("| ")) for row in cells[1:]]
+    return [(left.strip("| "), right.strip("| ")) for left, right in cells[1:]]
 
 
 def named(shown: str, tier: str) -> list[str]:
@@ -59,8 +59,11 @@ def named(shown: str, tier: str) -> list[str]:
 
 def test_every_fault_has_its_tests(in_gate: frozenset[str]) -> None:
     """Each row names tests that exist, of the tier that it says, and one of them is in the gate."""
-    assert len(rows()) >= 16
-    for fault, shown in rows():
+    shown_by = rows(PROOF, "Tests of each fault")
+    faults = [fault for fault, _ in rows(RELIABILITY, "Which fault is survived how")]
+    assert len(faults) >= 16
+    assert [fault for fault, _ in shown_by] == faults
+    for fault, shown in shown_by:
         gate, full = named(shown, "gate"), named(shown, "full")
         count = shown.count("::")
         assert gate, f"{fault}: nothing in the gate"

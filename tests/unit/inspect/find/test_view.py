@@ -33,7 +33,7 @@ from binlog2s3.inspect.find.view import (
 )
 from binlog2s3.output import Coloured, Plain
 from binlog2s3.progress import progress_display
-from tests.unit.test_docs import REFERENCE, fits, rows, section
+from tests.unit.test_docs import fits, page, rows
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
@@ -159,7 +159,7 @@ def test_what_became_of_an_xa_transaction(
     found = document(hit)["transactions"][0]["xa"]
     assert (found["phase"], found["state"], found["xid"]) == (phase, state, "X'61',X'',1")
     assert found["gtid"] == (f"{UUID}:9" if is_there else None)
-    (row,) = (row for row in REFERENCE.splitlines() if row.startswith("| `xa` |"))
+    (row,) = (row for row in page("find").splitlines() if row.startswith("| `xa` |"))
     assert all(f"`{key}`" in row for key in found)
 
 
@@ -244,7 +244,7 @@ def test_what_comes_from_the_bucket_cannot_command_a_terminal() -> None:
 
 def test_what_find_prints_is_as_documented() -> None:
     """Every field of --json in its order, of the type that is said, null only where it may be."""
-    text = section(REFERENCE, "What `find` shows")
+    text = page("find")
     whole = document(HIT, ANONYMOUS)
     for first_cell, documents in (
         ("field of the search", [whole]),
