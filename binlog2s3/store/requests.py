@@ -161,8 +161,9 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
         ),
     )
     client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
+    # botocore adds the header at "before-call.s3", after the handlers of a single operation
+    client.meta.events.register_last("before-call.s3", _without_waiting)
     for operation in ("PutObject", "UploadPart"):
-        client.meta.events.register_last(f"before-call.s3.{operation}", _without_waiting)
         client.meta.events.register(f"before-send.s3.{operation}", _sends)
     client.meta.events.register_first("needs-retry.s3", _follow_only_s3)
     return client

@@ -94,6 +94,17 @@ def backoff(failures: int) -> float:
     return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
 
 
+def _urgency(job: Job) -> int:
+    """The smaller, the sooner.
+
+    A binlog that is whole in the bucket needs a few short requests until it can leave the spool.
+    Bytes that are not durable yet go before copies of those that are.
+    """
+    if job.held is not None and job.held.object_there:
+        return 0
+    return 1 if job.unsaved else 2
+
+
 class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
@@ -235,8 +246,8 @@ class Uploader:
         jobs = list(self._jobs.values())
         self.pace.grown(self._gone + sum(job.track.size for job in jobs), now)
         interval = self.pace.flush_interval
-        if self._for_archive:  # bytes that are not durable yet go before copies
-            jobs.sort(key=lambda job: not job.unsaved)
+        if self._for_archive:
+            jobs.sort(key=_urgency)
         for job in jobs:
             free = self._workers.count - self._workers.busy
             if free <= 0:

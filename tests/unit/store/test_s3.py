@@ -1,11 +1,13 @@
 """The store's own logic: the table of failures, bodies, retries, what needs no server."""
 
+import hashlib
 import io
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -165,6 +167,50 @@ class _Endless(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
+
+
+class _Puts(BaseHTTPRequestHandler):
+    """A store that takes every body, and keeps what each request said of it."""
+
+    protocol_version = "HTTP/1.1"
+    said: ClassVar[list[tuple[str | None, int]]] = []
+
+    def do_GET(self) -> None:
+        body = b"<ListPartsResult><IsTruncated>false</IsTruncated></ListPartsResult>"
+        self.send_response(200)
+        self.send_header("content-type", "application/xml")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self.said.append((self.headers["expect"], len(body)))
+        self.send_response(200)
+        self.send_header("etag", f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_a_body_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To wait for "100 Continue" would cost a round trip for each chunk and each part."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
+    _Puts.said.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Puts) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        store = S3Store(
+            StoreConfig(bucket="bbb", endpoint_url=endpoint, region="r", addressing_style="path"),
+            stop=threading.Event(),
+        )
+        store.put("a", b"x" * 10)
+        store.upload_part("a", "1", 1, b"x" * 300_000)
+        server.shutdown()
+    assert _Puts.said == [(None, 10), (None, 300_000)]
 
 
 @pytest.mark.parametrize("what", ["list", "list_names", "list_uploads", "list_parts"])

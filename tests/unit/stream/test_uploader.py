@@ -93,6 +93,59 @@ def test_what_is_not_durable_goes_before_copies(tmp_path: Path, workers: int) ->
     streamer.close()
 
 
+def a_backlog(tmp_path: Path, now: list[float], pace: float, *binlogs: int) -> Streamer:
+    """Closed binlogs of so many transactions, not fetched yet; what the link carries is known."""
+    source = Source()
+    streamer = a_streamer(tmp_path, source, now, 16)
+    for transactions in binlogs:
+        for _ in range(transactions):
+            source.write(100)
+        source.rotate()
+    streamer.uploader.pace.bytes_per_second = pace
+    return streamer
+
+
+@pytest.mark.parametrize(("pace", "chunks"), [(1e9, False), (100.0, True), (0.0, True)])
+def test_a_backlog_gets_no_chunks_if_the_link_is_quick(
+    tmp_path: Path, pace: float, chunks: bool
+) -> None:
+    """What the source had finished goes into its upload as it comes, unless that takes long."""
+    now = [100.0]
+    streamer = a_backlog(tmp_path, now, pace, 40)
+    before = 0
+    while streamer.fetch(300):
+        streamer.pump()
+        now[0] += 2
+        streamer.uploader.step()
+        jobs = [job for job in streamer.uploader.jobs if job.track.name == FIRST]
+        before += sum(isinstance(action, PutChunk) for job in jobs for action in job.flying)
+        while streamer.workers.tasks:
+            streamer.workers.perform()
+        while streamer.deliver():
+            pass
+    assert (before > 0) == chunks
+    settle(streamer, now)
+    assert streamer.coverage.has(FIRST)
+    streamer.close()
+
+
+def test_what_is_whole_in_the_bucket_leaves_first(tmp_path: Path) -> None:
+    """Its last short requests do not wait for the many parts of the binlogs after it."""
+    now = [100.0]
+    streamer = a_backlog(tmp_path, now, 1e9, 4, 200)
+    fetch_all(streamer)
+    for _ in range(100):
+        now[0] += 0.01
+        streamer.uploader.step()
+        streamer.workers.perform()
+        streamer.deliver()
+        if streamer.coverage.has(FIRST):
+            break
+    assert streamer.coverage.has(FIRST)
+    assert flying(streamer, PutPart) > 10  # of the second one
+    streamer.close()
+
+
 def test_a_worker_is_left_to_the_next_flush(tmp_path: Path) -> None:
     """However much waits, small chunks do not wait behind it."""
     now, source = [100.0], Source()
