@@ -3,11 +3,12 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
-from datetime import datetime
+from dataclasses import asdict, is_dataclass, replace
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import click
 import pytest
@@ -41,6 +42,8 @@ from binlog2s3.recover.reach import BackupReach
 from binlog2s3.retain import backup as backup_command
 from binlog2s3.retain import choose
 from binlog2s3.retain import view as prune_view
+from binlog2s3.status.document import document as status_document
+from binlog2s3.status.model import Status
 from lab import pitr_examples, reference, screens
 from tests import damage, verified
 from tests.documents import BACKUP, BEAT, DRILL, ENTRY, FLOOR, LINEAGE, NAME, UUID
@@ -310,6 +313,39 @@ def test_what_list_prints_is_as_documented() -> None:
         are_as_in_the_table(documents, text, first_cell)
     for field, inner in (("sources", whole["sources"]), ("missing", lineages[0]["missing"])):
         are_named_in_the_row(inner[0], text, field)
+
+
+def fields_of(kind: type, before: str = "") -> Iterator[tuple[str, str]]:
+    """The fields that a value of a dataclass has as a document, with dots, and their types."""
+    for name, hint in get_type_hints(kind).items():
+        parts = [part for part in get_args(hint) if part is not NoneType]
+        is_optional = len(parts) < len(get_args(hint))
+        inner = parts[0] if is_optional else hint
+        if get_origin(inner) is tuple:
+            text, inner = "list", get_args(inner)[0]
+        elif is_dataclass(inner):
+            text = "object"
+        else:
+            text = WORDS.get(inner, "text")  # a Literal is a text
+        yield f"{before}{name}", text + " or null" * is_optional
+        if isinstance(inner, type) and is_dataclass(inner):
+            yield from fields_of(inner, f"{before}{name}.")
+
+
+WORDS = {int: "integer", float: "number", bool: "true or false", datetime: "time"}
+
+
+def test_the_status_document_is_as_documented() -> None:
+    """Every field in its order, those of inner objects too, with its type."""
+    text = page("status-document")
+    table = {row[0].strip("`"): row[1] for row in rows(text, "field of the status")}
+    made = {"format": "integer", "purge.statement": "text or null"}
+    made |= {"severity": "text", "healthy": "true or false"}
+    assert {**dict(fields_of(Status)), **made} == table
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    whole = status_document(Status(source="s", target="t", seen_from="daemon", at=at, state="idle"))
+    assert list(whole) == [name for name in table if "." not in name]
+    assert list(whole["purge"]) == [name[6:] for name in table if name.startswith("purge.")]
 
 
 def test_what_backup_prints_is_as_documented() -> None:
