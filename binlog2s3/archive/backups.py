@@ -144,11 +144,17 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
 
 def one_of(backups: Sequence[Backup], id_: str) -> Backup:
     """The backup with this id, or the only one whose id begins so. Raises ArchiveError."""
-    found = [one for one in backups if one.id == id_] or [
-        one for one in backups if id_ and one.id.startswith(id_)
+    found = id_of([one.id for one in backups], id_)
+    return next(one for one in backups if one.id == found)
+
+
+def id_of(ids: Sequence[str], id_: str) -> str:
+    """The only id that is this one or begins so. Raises ArchiveError."""
+    found = [one for one in ids if one == id_] or [
+        one for one in ids if id_ and one.startswith(id_)
     ]
     if len(found) == 1:
         return found[0]
     what = f"several backups begin with {id_}" if found else f"no backup {id_} is registered"
-    there = ", ".join(one.id for one in (found or backups)[-5:]) or "none"
+    there = ", ".join((found or ids)[-5:]) or "none"
     raise ArchiveError(what, hint=f"registered: {there}; see `binlog2s3 backup list`")

@@ -416,6 +416,12 @@ class Catalog:
             )
         return end.crc64
 
+    def chunk_objects(self, lineage: Lineage) -> dict[BinlogName, list[ObjectInfo]]:
+        """The objects of all chunks of a lineage, by binlog. One listing."""
+        prefix = f"{self.layout.live}{lineage.id}/"
+        found = self._chunk_infos(self.store.list(prefix), prefix, "")
+        return {name: [info for _, info in those] for name, those in found.items()}
+
     def _chunks(self, prefix: str, within: str) -> dict[BinlogName, Chunks]:
         """All chunks below a prefix, which ends with `within`, by binlog."""
         return self._chunks_of(self.store.list(prefix), prefix, within)
@@ -423,7 +429,13 @@ class Catalog:
     def _chunks_of(
         self, infos: Iterable[ObjectInfo], prefix: str, within: str
     ) -> dict[BinlogName, Chunks]:
-        found: dict[BinlogName, list[Chunk]] = {}
+        found = self._chunk_infos(infos, prefix, within)
+        return {name: Chunks(frozenset(one for one, _ in those)) for name, those in found.items()}
+
+    def _chunk_infos(
+        self, infos: Iterable[ObjectInfo], prefix: str, within: str
+    ) -> dict[BinlogName, list[tuple[Chunk, ObjectInfo]]]:
+        found: dict[BinlogName, list[tuple[Chunk, ObjectInfo]]] = {}
         for info in infos:
             binlog, _, rest = f"{within}{info.key.removeprefix(prefix)}".partition("/")
             try:
@@ -432,10 +444,10 @@ class Catalog:
                 self.foreign.add(info.key)
                 continue
             if str(name) == binlog and chunk.size == info.size:
-                found.setdefault(name, []).append(chunk)
+                found.setdefault(name, []).append((chunk, info))
             else:
                 self.foreign.add(info.key)
-        return {name: Chunks(frozenset(chunks)) for name, chunks in found.items()}
+        return found
 
     def named(
         self, prefix: str, suffix: str, *, begin: str = "", start_after: str = "", end: str = ""

@@ -14,6 +14,7 @@ import json
 import socket
 import sys
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
@@ -31,9 +32,12 @@ from binlog2s3.status.text import print_status, print_table
 from binlog2s3.workers import Workers
 
 if TYPE_CHECKING:
+    from binlog2s3.retain.window import Proofs
     from binlog2s3.status.expected import Expected
     from binlog2s3.status.writer_state import Silent
     from binlog2s3.store.s3 import S3Store
+
+_PROOFS_SECONDS = 60.0
 
 
 def show(config: StatusConfig) -> int:
@@ -51,7 +55,7 @@ def show(config: StatusConfig) -> int:
             pace = LookSchedule(interval_seconds=config.interval, count=config.count)
             watch(looks.look, pace, sys.stdout)
             return 0
-        seen = looks.with_backups(looks.look())
+        seen = looks.look()
     if config.output == "check":
         return _check(seen, config.thresholds)
     _print(seen, as_json=config.output == "json")
@@ -102,6 +106,7 @@ class StatusSource:
         self._stop = threading.Event()
         self._store: S3Store | None = None
         self._workers: Workers | None = None
+        self._proofs: dict[str, tuple[float, Proofs]] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +118,9 @@ class StatusSource:
 
     def look(self) -> Observation:
         """Look once."""
+        return self._with_proofs(self._look())
+
+    def _look(self) -> Observation:
         if self._config.whole:
             return self._look_at_all()
         silent = None
@@ -123,26 +131,51 @@ class StatusSource:
             silent = self._silent(found)
         return self._look_at_one(silent)
 
-    def with_backups(self, seen: Observation) -> Observation:
-        """The same with the registered base backups of the one source, if the bucket is known."""
-        s3 = self._config.s3
-        if seen.many or s3 is None or self._config.look_at == "daemon":
+    def _with_proofs(self, seen: Observation) -> Observation:
+        """The same with the registered base backups and the drills, if the bucket is known.
+
+        Those of many sources only if it matters how old they are, and without recovery windows.
+        """
+        config = self._config
+        max_age, drill_max_age = config.backup_max_age, config.drill_max_age
+        matters = max_age is not None or drill_max_age is not None
+        if config.s3 is None or config.look_at == "daemon" or (seen.many and not matters):
             return seen
         from binlog2s3.errors import StoreError
-        from binlog2s3.retain.window import with_backups
+        from binlog2s3.retain.window import with_proofs
 
-        (status,) = seen.statuses
-        workers = Workers(min(s3.concurrency, MOST_THREADS))
-        max_age, drill_max_age = self._config.backup_max_age, self._config.drill_max_age
-        try:
-            store = self._opened(s3)
-            status = with_backups(
-                status, store, s3.prefix, workers, max_age=max_age, drill_max_age=drill_max_age
+        statuses = list(seen.statuses)
+        for number, status in enumerate(statuses):
+            if status.ignored:
+                continue
+            try:
+                proofs = self._proofs_of(config.s3, status.source, many=seen.many)
+            except StoreError:
+                if matters:
+                    raise
+                continue
+            statuses[number] = with_proofs(
+                status, proofs, max_age=max_age, drill_max_age=drill_max_age
             )
-        except StoreError:
-            if max_age is not None or drill_max_age is not None:
-                raise
-        return replace(seen, statuses=(status,))
+        return replace(seen, statuses=tuple(statuses))
+
+    def _proofs_of(self, s3: S3Config, source: str, *, many: bool) -> "Proofs":
+        """What backups and drills there are, at most a minute ago."""
+        from binlog2s3.retain.window import proofs_of
+
+        now = time.monotonic()
+        at, proofs = self._proofs.get(source, (now, None))
+        if proofs is None or now - at > _PROOFS_SECONDS:
+            proofs = proofs_of(
+                self._opened(s3), s3.prefix, source, None if many else self._threads(s3)
+            )
+            self._proofs[source] = now, proofs
+        return proofs
+
+    def _threads(self, s3: S3Config) -> Workers:
+        if self._workers is None:
+            self._workers = Workers(min(s3.concurrency, MOST_THREADS))
+        return self._workers
 
     def _silent(self, why: Unanswered) -> "Silent":
         from binlog2s3.status.writer_state import Silent
@@ -208,11 +241,10 @@ class StatusSource:
         config = self._config
         assert config.s3 is not None  # noqa: S101 - `STATUS` has checked it
         store, where = self._opened(config.s3), url(config.s3)
-        if self._workers is None:
-            self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         now = datetime.now(UTC)
         prefix, expected = config.s3.prefix, self._expected or NOTHING_EXPECTED
-        found = look_all(store, prefix, where, self._workers, now=now, expect=expected)
+        workers = self._threads(config.s3)
+        found = look_all(store, prefix, where, workers, now=now, expect=expected)
         if not found:
             raise ArchiveError(
                 f"there is nothing below {where}",

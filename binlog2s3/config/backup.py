@@ -47,12 +47,27 @@ class BackupConfig:
     from_lineage: FromLineage = None
     time: Annotated[
         Moment | None,
-        Option("TIME", "add: when the base backup was made.", "time", otherwise="now"),
+        Option(
+            "TIME",
+            "add: when the base backup was made.",
+            "time",
+            otherwise="when the file of --from-backup was written, else now",
+        ),
     ] = None
     label: Annotated[str | None, Option("TEXT", "add: a name for people.")] = None
     location: Annotated[
         str | None, Option("URL", "add: where the base backup is, for example s3://backups/monday.")
     ] = None
+    wait: Annotated[
+        float,
+        Option(
+            "TIME",
+            "add: how long to wait until the archive has all that the base backup contains.",
+            "duration",
+            least=0,
+            most=86_400,
+        ),
+    ] = 30.0
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
 
 

@@ -74,7 +74,7 @@ def for_restoring(s3: S3Config) -> StoreConfig:
 def for_writing(s3: S3Config) -> StoreConfig:
     """The same for a command that also writes documents: encrypted and locked as asked for."""
     return replace(
-        for_reading(s3),
+        for_restoring(s3),
         sse=s3.sse,
         sse_kms_key_id=s3.sse_kms_key_id,
         object_lock=s3.object_lock,

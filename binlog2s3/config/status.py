@@ -113,7 +113,7 @@ class StatusConfig:
         Option(
             "TIME",
             "Warning if the newest registered base backup of a source is older than this, or none "
-            "is registered. Not with --all or --watch.",
+            "is registered.",
             "duration",
             least=0,
             most=100 * _YEAR_SECONDS,
@@ -123,8 +123,7 @@ class StatusConfig:
         float | None,
         Option(
             "TIME",
-            "Warning if the last drill that proved a recovery is older than this, or none did. Not "
-            "with --all or --watch.",
+            "Warning if the last drill that proved a recovery is older than this, or none did.",
             "duration",
             least=0,
             most=100 * _YEAR_SECONDS,
@@ -187,10 +186,11 @@ def _problems(given: Given) -> Iterable[str]:
             yield contradiction(given, "all", name, "it shows every source, from the bucket")
     if whole and look_at == "daemon":
         yield contradiction(given, "all", "from", "a streamer knows its own source alone")
-    for name in ("all", "watch"):
-        for age in ("backup-max-age", "drill-max-age"):
-            if given.has(age) and given.wants(name):
-                yield contradiction(given, age, name, "ask for one source, once")
+    for age in ("backup-max-age", "drill-max-age"):
+        if given.has(age) and look_at == "daemon":
+            yield contradiction(given, age, "from", "the bucket has what it asks for")
+        elif given.has(age) and given.is_missing("s3-url"):
+            yield f"{given.called(age)} needs --s3-url"
     yield from _output_problems(given)
     yield from _serve_problems(given)
     if given.wants("check"):

@@ -62,6 +62,7 @@ from binlog2s3.retain.backup import survey_of
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.workers import Workers
 
 _MOST_ERROR = 900
 _ROOM = 14
@@ -219,9 +220,9 @@ class _Drill:
 
     def _choose(self) -> tuple[Backup, Plan]:
         """The newest registered backup that reaches the goal, and the plan from there."""
-        threads = min(self._config.s3.concurrency, MOST_THREADS)
+        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
-            survey = survey_of(self._store, self._catalog, threads, advance, url(self._config.s3))
+            survey = survey_of(self._store, self._catalog, workers, advance, url(self._config.s3))
             unreadable: list[ArchiveError] = []
             backups = registered(self._catalog, unreadable)
             for error in unreadable:

@@ -46,15 +46,17 @@ class Branches:
 
     def gtids(self) -> Iterator[tuple[str, Gtids]]:
         """All GTIDs of each lineage that has bytes outside of the route."""
-        for lineage in self._history.lineages:
-            names = self._history.names(lineage.id)
-            if not names:
-                continue
-            last = self._history.known(lineage.id, names[-1])
-            if self._end_on_route(lineage.id, names[-1], last.size) == last.size:
-                continue
+        for lineage, last in self.outside():
             if last.gtids_before is not None:
-                yield lineage.id, executed(last.gtids_before).plus(last.gtids_added).gtids
+                yield lineage, executed(last.gtids_before).plus(last.gtids_added).gtids
+
+    def outside(self) -> Iterator[tuple[str, Known]]:
+        """The lineages that have bytes outside of the route, each with its last binlog."""
+        for lineage in self._history.lineages:
+            for name in self._history.names(lineage.id)[-1:]:
+                last = self._history.known(lineage.id, name)
+                if self._end_on_route(lineage.id, name, last.size) != last.size:
+                    yield lineage.id, last
 
     def begun_before(self, at_us: int) -> str:
         """The last lineage not on the route that began at or before this time; "" if none did."""

@@ -129,7 +129,8 @@ class Search:
         if not found:
             raise self._nowhere(name, offset, elsewhere)
         here = list(dict.fromkeys(self.route.lineage(number) for number in found))
-        if len(found) > 1 or (elsewhere and not self.request.lineage):
+        is_chosen = self.request.is_chosen and bool(self.request.lineage)
+        if len(found) > 1 or (elsewhere and not is_chosen):
             more = "" if option == "--lineage" else "--lineage {0} "
             named = [f"{option} {one}" for one in here]
             named += [f"{more}{option} {{0}}".format(one) for one in elsewhere]

@@ -95,13 +95,15 @@ class Request:
     """Where to stop, where to start, and what is allowed in between.
 
     `skip` are GTID sets to leave out (MariaDB: lists of single GTIDs). `lineage` chooses the
-    history that ends with that lineage; None: the last writer's.
+    history that ends with that lineage; None: the last writer's. Not `is_chosen`: nobody chose it,
+    so it does not say which history a base backup is of.
     """
 
     goal: Goal
     start: Start
     skip: tuple[str, ...] = ()
     lineage: str | None = None
+    is_chosen: bool = True
     allow_gap: bool = False
     allow_extra_gtids: bool = False
 
@@ -239,7 +241,8 @@ class Plan:
     that --skip-gtid leaves out (MariaDB: the last of each server; `skipped_singly` has each). All
     are None if the history has no GTIDs. `kept` are the last
     transactions that are applied, or that the target has; `left_out` the first that are not; at
-    most three each.
+    most three each. `others` are the lineages outside of the history; those with later transactions
+    are `newer`, too.
     """
 
     flavour: Flavour
@@ -257,6 +260,7 @@ class Plan:
     reach: Reachable
     warnings: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+    newer: tuple[str, ...] = ()
     skipped_singly: tuple[str, ...] = ()
 
     @property

@@ -307,7 +307,8 @@ class Origin:
                 f"--lineage {lineage} continues that history; or restore a base backup from "
                 "before that place",
             )
-        chosen, base = self._search.request.lineage, self._start.base
+        request, base = self._search.request, self._start.base
+        chosen = request.lineage if request.is_chosen else None
         if chosen is None or base is None or not (origins or base.place is None):
             return False
         self._search.warnings.append(

@@ -103,7 +103,7 @@ class _Planner:
         wanted = self._check_past(stop, before_stop, everything)
         self._check_skipped(is_done=not pieces)
         self._check_whole(wanted)
-        self._check_others()
+        newer = tuple(self._newer_others())
         return Plan(
             flavour=self._flavour,
             server_version=route.leg(stop.number).lineage.server_version,
@@ -123,6 +123,7 @@ class _Planner:
             reach=self._search.reach(),
             warnings=tuple(dict.fromkeys(self._warnings)),
             others=tuple(self._search.branches.lineages()),
+            newer=newer,
         )
 
     # Where it begins, and where the history ends
@@ -274,13 +275,14 @@ class _Planner:
                 "base backup",
             )
 
-    def _check_others(self) -> None:
-        """See that no newer transactions outside of this history are left out without a message."""
+    def _newer_others(self) -> Iterator[str]:
+        """The lineages with newer transactions outside of this history: none without a message."""
         tip = self._route.tip.id
         for other, text in self._search.branches.newer(self._warnings):
             if self._request.lineage is None and isinstance(self._request.goal, Latest):
                 raise RecoveryError(text, hint=f"choose: --lineage {tip}, or --lineage {other}")
             self._warnings.append(text)
+            yield other
 
     # What is shown
 

@@ -7,16 +7,17 @@ it asks the history.
 Law: nothing is reachable that `pitr` would refuse.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids
+from binlog2s3.binlog.gtid import Flavour, Gtids, intersection
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.backup import start_of_registered
+from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.goal import SECOND_US
 from binlog2s3.recover.model import (
     BinlogPosition,
@@ -30,7 +31,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.route import Route
+from binlog2s3.recover.route import Route, RouteGtids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,9 @@ class BackupReach:
     """What a backup can be brought to, without a gap. Times in microseconds, UTC.
 
     `is_complete`: up to the newest transaction of the current history. Otherwise `why` it ends
-    before that, and `hint`. `lineage`: the history that it is brought along; "" if it cannot be
-    used at all. `begin` is in the first binlog that its recovery looks at, `end` where it ends.
+    before that, and `hint`; a hint without that: what `pitr` needs. `lineage`: the history that it
+    is brought along; "" if it cannot be used at all. `begin` is in the first binlog that its
+    recovery looks at, `end` where it ends.
     `from_us` is the earliest time that it can be brought to, `to_us` the latest; None if unknown.
     """
 
@@ -53,27 +55,75 @@ class BackupReach:
     hint: str = ""
 
 
-def reach_of(start: Start, history: BucketHistory, lineage: str | None = None) -> BackupReach:
-    """What a backup that ends there can be brought to, along the history that fits it.
+def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
+    """What a backup that ends there can be brought to, along each history that fits it.
 
-    With `lineage`, only along the history that ends there, as `pitr --lineage` does it.
+    The current history comes first, then the newest one; branches that the current one left are
+    there, too. If none fits: one that says why. If the same GTIDs mean different transactions, and
+    nothing says which ones the backup has, none fits.
     """
-    refusal: RecoveryError | ArchiveError | None = None
-    for tip in _tips(start, history) if lineage is None else (lineage,):
-        request = Request(goal=Latest(), start=start, lineage=tip)
-        try:
-            plan = make(request, history)
-        except (RecoveryError, ArchiveError) as error:
-            refusal = refusal or error
-            if (found := _up_to_break(request, history, error)) is not None:
-                return found
+    current = history.current
+    tips = [current, *(one.id for one in reversed(history.lineages) if one.id != current)]
+    found, refused, there = list[BackupReach](), list[BackupReach](), {*tips}
+    for tip in tips:
+        if tip not in there:
+            continue  # all of it is in what was found
+        reach = _along(Request(goal=Latest(), start=start, lineage=tip, is_chosen=False), history)
+        if not reach.lineage:
+            refused.append(reach)
             continue
-        if plan.lineage == history.current:
-            return _reach(plan, start, history)
+        found.append(reach)
+        there &= {lineage for lineage, _ in Branches(Route(history, reach.lineage)).outside()}
+    return found or refused[:1]
+
+
+def reach_of(start: Start, history: BucketHistory) -> BackupReach:
+    """The first of these."""
+    return reaches_of(start, history)[0]
+
+
+def _along(request: Request, history: BucketHistory) -> BackupReach:
+    """What a backup can be brought to along one history; without a lineage if it does not fit."""
+    try:
+        plan = make(request, history)
+    except (RecoveryError, ArchiveError) as error:
+        found = _up_to_break(request, history, error)
+        return found or BackupReach(is_complete=False, why=str(error), hint=error.hint)
+    reach = _reach(plan, request.start, history)
+    if plan.lineage != history.current:
         why = f"it is of lineage {plan.lineage}, a branch that the current history left"
-        return replace(_reach(plan, start, history), is_complete=False, why=why)
-    why, hint = (str(refusal), refusal.hint) if refusal is not None else ("nothing is there", "")
-    return BackupReach(is_complete=False, why=why, hint=hint)
+        return replace(reach, is_complete=False, why=why)
+    if not plan.newer:
+        return reach
+    newer = " and ".join(plan.newer)
+    return replace(
+        reach,
+        hint=f"`pitr` needs --lineage {plan.lineage}, because {newer}, which is left out, has "
+        "later transactions",
+    )
+
+
+def is_ahead(start: Start, history: BucketHistory) -> bool:
+    """Whether a backup ends after all that the bucket has of the current history: it may come."""
+    route = Route(history, history.current)
+    if not len(route):
+        return True
+    if start.gtids is None:
+        last = len(route) - 1
+        name, end = route.stretches[last].name, route.size(last)
+        return (
+            start.place is not None
+            and start.place[0].prefix == name.prefix
+            and start.place > (name, end)
+        )
+    gtids = RouteGtids(route)
+    have = executed(start.gtids)
+    number = gtids.first_covered(have)
+    everything = gtids.from_stretch(number) if number is not None else None
+    if everything is None:
+        return False
+    is_same = not everything or bool(intersection(start.gtids, everything))
+    return is_same and bool(have.beyond(everything))
 
 
 def best_for(
@@ -105,17 +155,6 @@ def history_flavour(history: BucketHistory, lineage: str | None) -> Flavour:
     wanted = lineage or history.current
     known = {one.id: one.flavour for one in history.lineages}
     return known[wanted] if wanted in known else history.lineages[-1].flavour
-
-
-def _tips(start: Start, history: BucketHistory) -> Iterable[str | None]:
-    """The histories to try: the current one first, then the others, newest first.
-
-    Only a backup whose lineage is known says by it which of two histories is meant.
-    """
-    yield None
-    if start.lineage is not None:
-        yield history.current
-    yield from (one.id for one in reversed(history.lineages) if one.id != history.current)
 
 
 def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:

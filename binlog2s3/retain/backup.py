@@ -3,18 +3,19 @@
 Place in the flow: under `cli`. `archive.backups` has the documents, `recover.reach` says what a
 backup reaches.
 
-Law: only the document is written or deleted, never the backup itself. A backup that fits no history
-of the source is registered with a warning: its binlogs may still be on their way.
+Law: only the document is written or deleted, never the backup itself. A backup to which nothing in
+the archive can be applied is not registered.
 """
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from binlog2s3.archive.backups import Backup, new_id, one_of, registered
+from binlog2s3.archive.backups import Backup, id_of, new_id, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
@@ -27,15 +28,19 @@ from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import read_backup, start_of_gtids, start_of_registered
 from binlog2s3.recover.origin import lineages_of
-from binlog2s3.recover.reach import BackupReach, reach_of
+from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
+from binlog2s3.store.versions import Hold, replaced_texts
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
 
 FORMAT = 1
 _ROOM = 10
+_LOOK_SECONDS = 2.0
+Row = tuple[Backup, list[BackupReach]]
+"""A backup, and what it can be brought to: see `reaches_of`."""
 
 
 def run(config: BackupConfig, action: Action, id_: str | None) -> int:
@@ -43,30 +48,35 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
     with opened(for_writing(config.s3)) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
-            kept = store.settings.retained_until if store.settings.has_object_lock() else None
-            remove(catalog, id_ or "", kept)
+            hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
+            remove(catalog, id_ or "", hold_on)
             return 0
         with progress_of("entries") as advance:
-            threads = min(config.s3.concurrency, MOST_THREADS)
-            survey = survey_of(store, catalog, threads, advance, url(config.s3))
+            workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+
+            def look() -> Survey:
+                return survey_of(store, catalog, workers, advance, url(config.s3))
+
+            is_new = action == "add"
             if action == "add":
-                backups = [_add(config, catalog, survey)]
+                row, is_new = add(config, catalog, look)
+                rows = [row]
             else:
-                unreadable: list[ArchiveError] = []
-                backups = registered(catalog, unreadable)
-                for error in unreadable:
-                    say("warning", f"{error}; it is not listed")
-            rows = [(backup, reach_of_backup(backup, survey)) for backup in backups]
+                rows = listed(catalog, look())
+        for text in replaced_texts(store.replaced):
+            say("warning", text)
     if config.as_json:
         print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201
     else:
-        _print(config.source, rows, is_new=action == "add")
+        print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
     return 0
 
 
-def survey_of(store: Store, catalog: Catalog, threads: int, advance: Any, target: str) -> Survey:
+def survey_of(
+    store: Store, catalog: Catalog, workers: Workers, advance: Any, target: str
+) -> Survey:
     """What the bucket has of the source. Raises RecoveryError if it has nothing."""
-    survey = Survey(store, catalog, Workers(threads), advance=advance)
+    survey = Survey(store, catalog, workers, advance=advance)
     if not survey.lineages:
         if survey.unreadable:
             raise survey.unreadable[0]
@@ -77,36 +87,125 @@ def survey_of(store: Store, catalog: Catalog, threads: int, advance: Any, target
     return survey
 
 
-def reach_of_backup(backup: Backup, survey: Survey, lineage: str | None = None) -> BackupReach:
-    """What a registered backup can be brought to; `lineage` as in `reach_of`."""
+def reaches_of_backup(backup: Backup, survey: Survey) -> list[BackupReach]:
+    """What a registered backup can be brought to, as `reaches_of` says it."""
     try:
         start = start_of_registered(backup, survey.flavour(backup.lineage))
     except RecoveryError as error:
-        return BackupReach(is_complete=False, why=str(error), hint=error.hint)
-    return reach_of(start, survey, lineage)
+        return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
+    return reaches_of(start, survey)
+
+
+def listed(catalog: Catalog, survey: Survey) -> list[Row]:
+    """The registered backups, oldest first. Those that cannot be read are warned of."""
+    unreadable: list[ArchiveError] = []
+    backups = registered(catalog, unreadable)
+    for error in unreadable:
+        say("warning", f"{error}; it is not listed")
+    return [(backup, reaches_of_backup(backup, survey)) for backup in backups]
 
 
 # Adding and removing
 
 
-def _add(config: BackupConfig, catalog: Catalog, survey: Survey) -> Backup:
-    now = datetime.now(UTC)
+def add(
+    config: BackupConfig,
+    catalog: Catalog,
+    look: Callable[[], Survey],
+    *,
+    sleep: Callable[[float], object] = time.sleep,
+) -> tuple[Row, bool]:
+    """Register the backup that the options describe, and whether it is new.
+
+    Waits until the archive has all that the backup contains, at most `config.wait`. Raises
+    RecoveryError if it does not get there, or if nothing can be applied to the backup.
+    """
+    survey, now = look(), datetime.now(UTC)
     backup = _described(config, now, survey.flavour(config.from_lineage))
-    if backup.lineage is None:
-        base = start_of_registered(backup, backup.flavour).base
-        found = lineages_of(base, survey) if base is not None else frozenset()
-        if len(found) == 1:
-            (lineage,) = found
-            backup = replace(backup, lineage=lineage)
+    for known in registered(catalog):
+        if _is_same(known, backup, timed=_time_is_known(config)):
+            if backup.label not in ("", known.label):
+                say(
+                    "warning",
+                    f"{known.name} keeps its label; `backup remove` and `backup add` change it",
+                )
+            return (known, reaches_of_backup(known, survey)), False
+    left = config.wait if _is_written(catalog) else 0.0
+    while True:
+        if backup.lineage is None:
+            backup = replace(backup, lineage=_lineage_of(backup, survey))
+        reaches = reaches_of_backup(backup, survey)
+        if reaches[0].lineage:
+            break
+        behind = is_ahead(start_of_registered(backup, backup.flavour), survey)
+        if not behind or left <= 0:
+            raise _unusable(reaches[0], behind=behind)
+        sleep(min(_LOOK_SECONDS, left))
+        left -= _LOOK_SECONDS
+        survey = look()
     key, data = catalog.layout.backup(backup.id), backup.to_json()
     Backup.from_json(data, key)  # never write what could not be read again
     where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
-    return backup
+    return (backup, reaches), True
+
+
+def _unusable(reach: BackupReach, *, behind: bool) -> RecoveryError:
+    """Why a backup is not registered: nothing could be applied to it."""
+    if not behind:
+        return RecoveryError(f"this backup cannot be used: {reach.why}", hint=reach.hint)
+    return RecoveryError(
+        f"the archive does not have all that this backup contains yet: {reach.why}",
+        hint="does the streamer run? `binlog2s3 status` shows how far it is; try again then, or "
+        "wait longer: --wait 10m. If it is not behind, the backup is of another source",
+    )
+
+
+def _is_written(catalog: Catalog) -> bool:
+    """Whether a streamer may be at work, as far as its last word says."""
+    writer = catalog.last_writer()
+    return writer is not None and (writer.beat is None or writer.beat.state != "stopped")
+
+
+def _lineage_of(backup: Backup, survey: Survey) -> str | None:
+    """The only lineage that has exactly the backup's GTIDs at its place; None if none has."""
+    base = start_of_registered(backup, backup.flavour).base
+    found = lineages_of(base, survey) if base is not None else frozenset()
+    return next(iter(found)) if len(found) == 1 else None
+
+
+def _is_same(known: Backup, backup: Backup, *, timed: bool) -> bool:
+    """Whether both are the same backup; `timed`: it is known when this one was made."""
+    given = replace(
+        backup,
+        id=known.id,
+        label=known.label,
+        registered_at=known.registered_at,
+        lineage=backup.lineage or known.lineage,
+        taken_at=backup.taken_at if timed else known.taken_at,
+    )
+    return given == known
+
+
+def _time_is_known(config: BackupConfig) -> bool:
+    return config.time is not None or config.from_backup is not None
+
+
+def _taken_at(config: BackupConfig, now: datetime) -> datetime:
+    """When the backup was made: as its operator says, else when its file was last written."""
+    if config.time is not None:
+        return moment_of(config.time.at_us)
+    if config.from_backup is None:
+        return now
+    try:
+        written_us = config.from_backup.stat().st_mtime_ns // 1000
+    except OSError:  # it is read next, which says why it cannot be
+        return now
+    return min(moment_of(written_us), now)
 
 
 def _described(config: BackupConfig, now: datetime, flavour: Flavour) -> Backup:
     """The document of the backup that the options describe. Raises RecoveryError."""
-    taken_at = moment_of(config.time.at_us) if config.time is not None else now
+    taken_at = _taken_at(config, now)
     tool, server, binlog, position = "other", "", config.binlog, config.position
     gtid_set = None
     if config.gtid_set is not None:
@@ -145,33 +244,43 @@ def _described(config: BackupConfig, now: datetime, flavour: Flavour) -> Backup:
     )
 
 
-def remove(catalog: Catalog, id_: str, kept: Callable[[str], datetime | None] | None) -> None:
-    """Forget a backup. `kept` says until when Object Lock keeps a key; None: the bucket has none.
+def remove(catalog: Catalog, id_: str, hold_on: Callable[[str], Hold] | None) -> None:
+    """Forget a backup. `hold_on` says how Object Lock keeps a key; None: the bucket has none.
 
     Raises ArchiveError if there is no such backup, or if Object Lock keeps its document.
     """
-    unreadable: list[ArchiveError] = []
-    backup = one_of(registered(catalog, unreadable), id_)
-    key = catalog.layout.backup(backup.id)
-    until = kept(key) if kept is not None else None
-    if until is not None and until > datetime.now(UTC):
+    keys = [info.key for info in catalog.store.list(catalog.layout.backups)]
+    ids = [catalog.layout.backup_id(key) for key in keys]
+    id_ = id_of([one for one in ids if one is not None], id_)  # its document may be unreadable
+    known = [one.name for one in registered(catalog) if one.id == id_]
+    key, name = catalog.layout.backup(id_), "".join(known) or f"backup {id_}"
+    hold = hold_on(key) if hold_on is not None else Hold()
+    if hold.keeps(datetime.now(UTC)):
+        until = "" if hold.until is None else f" until {moment_text(hold.until)}"
         raise ArchiveError(
-            f"Object Lock keeps {backup.name} until {moment_text(until)}",
-            hint="remove it then: until then readers see it, even if it is deleted",
+            f"Object Lock keeps {name}{' by a legal hold' if hold.is_legal else until}",
+            hint="remove it later: until then readers see it, even if it is deleted",
         )
     catalog.store.delete([key])
-    print(f"removed {backup.name}; the backup itself was not touched")  # noqa: T201
+    print(f"removed {name}; the backup itself was not touched")  # noqa: T201
 
 
 # What is said
 
 
-def document(source: str, rows: list[tuple[Backup, BackupReach]]) -> dict[str, Any]:
+def document(source: str, rows: list[Row]) -> dict[str, Any]:
     """The JSON document of --json."""
     return {
         "format": FORMAT,
         "source": source,
-        "backups": [{**backup.row(), "reach": _reach_document(reach)} for backup, reach in rows],
+        "backups": [
+            {
+                **backup.row(),
+                "reach": _reach_document(reaches[0]),
+                "branches": [_reach_document(reach) for reach in reaches[1:]],
+            }
+            for backup, reaches in rows
+        ],
     }
 
 
@@ -197,22 +306,27 @@ def reach_text(reach: BackupReach) -> str:
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
 
 
-def _print(source: str, rows: list[tuple[Backup, BackupReach]], *, is_new: bool) -> None:
+def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> None:
+    """Print the backups; `is_one`: the one that was added, unless it was there (not `is_new`)."""
     page = page_on(sys.stdout)
-    if not is_new:
+    if not is_one:
         page.line(f"{source}  {count_text(len(rows), 'base backup')}", "bold")
-    for backup, reach in rows:
+    for backup, reaches in rows:
         page.line("")
         title = f"{backup.id}  {backup.label}".rstrip()
-        page.line(f"registered {title}" if is_new else title, "bold")
-        for name, value, style in _lines(backup, reach):
+        said = ("registered " if is_new else "registered already: ") if is_one else ""
+        page.line(f"{said}{title}", "bold")
+        for name, value, style in _lines(backup, reaches):
             page.field(name, value, _ROOM, style)
 
 
-def _lines(backup: Backup, reach: BackupReach) -> Iterator[tuple[str, str, str]]:
+def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:
+    reach = reaches[0]
     yield "reaches", reach_text(reach), "green" if reach.is_complete else "bold red"
-    if not reach.is_complete and reach.hint:
+    if reach.hint:
         yield "", reach.hint, "yellow"
+    for branch in reaches[1:]:
+        yield "", f"or, with --lineage {branch.lineage}, {reach_text(branch)}", ""
     yield "taken", moment_text(backup.taken_at), ""
     yield "with", backup.tool, ""
     if backup.location:

@@ -5,8 +5,9 @@ needs.
 
 Law: a binlog is given up only if no kept base backup needs it to reach any moment of the recovery
 window, and if it is old by its commit times and by the store's dates. The newest archived binlog of
-the current lineage, and every binlog that is not archived with its entry, is kept. So a floor that
-somebody forged deletes nothing: only what is given up here is deleted.
+the current lineage, and every binlog that is not archived with its entry, is kept; but for one that
+its source did not finish, in a lineage that is not written any more. So a floor that somebody
+forged deletes nothing: only what is given up here is deleted.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,11 +18,15 @@ from binlog2s3.archive.catalog import Archived
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.known import Known
+from binlog2s3.archive.pages import name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.reach import BackupReach
+from binlog2s3.store.contract import ObjectInfo
 
+Unfinished = Mapping[BinlogName, Sequence[ObjectInfo]]
+"""The chunks of binlogs that their source never finished, by binlog."""
 _WHOLE = 2  # object and entry
 
 
@@ -37,7 +42,7 @@ class KnownBackup:
 class GivenUp:
     """The binlogs of a lineage before `floor`, and what lies below it: so many, with so many bytes.
 
-    `gtid_set`: the GTIDs executed before the floor, as text.
+    `gtid_set`: the GTIDs executed before the floor, as text. `is_new`: no floor says so yet.
     """
 
     lineage: Lineage
@@ -45,11 +50,7 @@ class GivenUp:
     gtid_set: str
     binlogs: int
     size: int
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the lineage has no floor as high as this one yet."""
-        return self.floor.number > self.lineage.begin.number
+    is_new: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +66,8 @@ class Choice:
 class Below:
     """The keys of one lineage that may be deleted now, oldest binlogs first, with their bytes.
 
-    `locked`: how many more there are that Object Lock keeps, and until when at most.
+    `locked`: how many more there are that Object Lock keeps, and until when at most; `held` of them
+    have a legal hold, which has no end.
     """
 
     lineage: str
@@ -73,6 +75,7 @@ class Below:
     size: int
     binlogs: int
     locked: int = 0
+    held: int = 0
     locked_until: datetime | None = None
 
 
@@ -141,6 +144,7 @@ def given_up(
     *,
     needed: Mapping[str, BinlogName | None],
     old_us: int | None,
+    unfinished: Unfinished,
 ) -> GivenUp | None:
     """What of a lineage may be given up; None if nothing may.
 
@@ -151,7 +155,10 @@ def given_up(
     if needed.get(id_, lineage.first_binlog) is None:
         return None
     limit = needed.get(id_)
-    names = sorted({*archived.binlogs, *archived.entries, *history.names(id_)})
+    readable = history.names(id_)
+    there = {*archived.binlogs, *archived.entries, *readable, *unfinished}
+    first = lineage.first_binlog
+    names = sorted(n for n in there if n == name_at(lineage, n.number) and n >= first)
     newest = max(archived.binlogs, default=None) if id_ == history.current else None
     floor: BinlogName | None = None
     last: Known | None = None
@@ -160,14 +167,19 @@ def given_up(
         if name == newest or (limit is not None and name >= limit):
             break
         infos = [one[name] for one in (archived.binlogs, archived.entries) if name in one]
-        known = history.brief(id_, name) if len(infos) == _WHOLE else None
-        if known is None and not (infos and lineage.is_below_floor(name)):
+        chunks = [] if infos else unfinished.get(name, [])
+        if not chunks and len(infos) != _WHOLE and not (infos and lineage.is_below_floor(name)):
             break  # it is open, or not described yet; below the floor, it is half deleted
-        dates = [info.last_modified for info in infos]
+        dates = [info.last_modified for info in (*infos, *chunks)]
+        if old_us is not None and not _is_old(None, dates, old_us):
+            break
+        is_whole = len(infos) == _WHOLE or (chunks and name in readable)
+        known = history.brief(id_, name) if is_whole else None
         if old_us is not None and not _is_old(known, dates, old_us):
             break
         floor, last = name.next(), known or last
-        binlogs += name in archived.binlogs
+        binlogs += name in archived.binlogs or bool(chunks)
+        size += sum(info.size for info in chunks)
         size += archived.binlogs[name].size if name in archived.binlogs else 0
     if floor is None:
         return None

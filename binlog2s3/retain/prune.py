@@ -6,20 +6,22 @@ because a `pitr` or `serve` that runs has its plan.
 
 Law: nothing is deleted that the choice of this run does not give up, and nothing before a floor
 says so. `lineage.json` is never deleted. Each request may be the last one: the next run goes on.
+In a bucket with Object Lock all is decided from the oldest versions, and what it keeps stays.
 """
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Archived, Catalog, read
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.pages import SPAN
+from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.retired import Retired
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
@@ -36,38 +38,42 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import start_of_backup, start_of_gtids
 from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.retain.backup import reach_of_backup, survey_of
+from binlog2s3.retain.backup import reaches_of_backup, survey_of
 from binlog2s3.retain.choose import (
     Below,
     Choice,
     KnownBackup,
     PruneOutcome,
+    Unfinished,
     given_up,
     needed_in_window,
     needs_of,
 )
 from binlog2s3.retain.view import confirmed, document, print_choice, print_outcome
-from binlog2s3.store.contract import Store
+from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.s3 import S3Store, opened
+from binlog2s3.store.versions import Hold, replaced_texts
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.workers import Workers
 
 _DAY_SECONDS = 86_400
-
-Kept = Callable[[str], datetime | None]
-"""Until when Object Lock keeps the object under a key; None if it does not."""
+_QUIET = timedelta(days=1)
+"""Chunks younger than this are never deleted: somebody may still write that binlog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """The store; the time by the earlier of two clocks, so that nothing looks older than it is.
 
-    `kept` is None if the bucket has no Object Lock. `is_versioned`: deleting frees nothing.
+    `hold_on` says how Object Lock keeps an object; None if the bucket has none. `is_versioned`:
+    deleting frees nothing. `replaced`: the keys that were read in an older version.
     """
 
     store: Store
     now: datetime
-    kept: Kept | None = None
+    hold_on: Callable[[str], Hold] | None = None
     is_versioned: bool = False
+    replaced: Callable[[], Iterable[str]] = tuple
 
 
 def run(config: PruneConfig) -> int:
@@ -80,9 +86,13 @@ def _bucket(store: S3Store, config: PruneConfig) -> Bucket:
     settings = store.settings
     now = datetime.now(UTC)
     clock = settings.clock(Layout(config.s3.prefix, config.source).archive)
-    kept = settings.retained_until if settings.has_object_lock() else None
-    versioned = bool(settings.versioning())
-    return Bucket(store, min(now, clock or now), kept, versioned)
+    return Bucket(
+        store,
+        min(now, clock or now),
+        settings.hold_on if settings.has_object_lock() else None,
+        bool(settings.versioning()),
+        lambda: store.replaced,
+    )
 
 
 class Prune:
@@ -95,6 +105,7 @@ class Prune:
         self._store = bucket.store
         self._catalog = Catalog(bucket.store, Layout(config.s3.prefix, config.source))
         self._layout = self._catalog.layout
+        self._threads = min(config.s3.concurrency, MOST_THREADS)
         self.outcome = PruneOutcome()
 
     def run(self) -> int:
@@ -104,12 +115,14 @@ class Prune:
             self._retire()
             return 0
         with progress_of("entries") as advance:
-            threads = min(config.s3.concurrency, MOST_THREADS)
-            survey = survey_of(self._store, self._catalog, threads, advance, url(config.s3))
+            workers, where = Workers(self._threads), url(config.s3)
+            survey = survey_of(self._store, self._catalog, workers, advance, where)
             if survey.unreadable:
                 raise survey.unreadable[0]
             choice = self.choice(survey)
-        below = list(self._below(choice))
+        below = list(self._below(choice, self._abandoned(survey)))
+        for text in replaced_texts(self._bucket.replaced()):
+            say("warning", text)
         if not config.as_json:
             print_choice(config, choice, below, page_on(sys.stdout))
         self._warn()
@@ -117,7 +130,7 @@ class Prune:
         has_work = any(one.is_new for one in choice.given_up) or any(one.keys for one in below)
         if has_work and not config.dry_run:
             self._confirm()
-            self._do(choice)
+            self._do(choice, survey)
         if config.as_json:
             shown = document(config, choice, below, self.outcome)
             print(json.dumps(shown, indent=1))  # noqa: T201
@@ -141,12 +154,15 @@ class Prune:
             old_us, kept = self._before(seconds), []
         else:
             kept = [self._named(survey)]
-        needed = needs_of(kept, survey.lineages)
+        needed, abandoned = needs_of(kept, survey.lineages), self._abandoned(survey)
         found = []
         for lineage in survey.lineages:
             archived = self._catalog.archived(lineage)
-            one = given_up(survey, archived, needed=needed, old_us=old_us)
-            found += [one] if one is not None else []
+            unfinished = self._unfinished(lineage) if lineage.id in abandoned else {}
+            one = given_up(survey, archived, needed=needed, old_us=old_us, unfinished=unfinished)
+            if one is not None:
+                there = next((floor for floor, _ in self._floors(lineage, one.floor)), None)
+                found.append(replace(one, is_new=there != one.floor))
         if self._config.keep is None:
             floors = {one.lineage.id: one.floor for one in found}
             kept += [one for one in backups if _is_usable(one, floors)]
@@ -160,7 +176,7 @@ class Prune:
         found = [
             KnownBackup(name=one.name, reach=reach)
             for one in registered(self._catalog, unreadable)
-            for reach in _reaches(one, survey)
+            for reach in reaches_of_backup(one, survey)
         ]
         if unreadable:
             raise ArchiveError(
@@ -230,39 +246,67 @@ class Prune:
 
     # What lies below a floor
 
-    def _below(self, choice: Choice) -> Iterator[Below]:
-        """What may be deleted now: below a floor older than the grace, and given up."""
-        for one in choice.given_up:
-            graced = self._graced(one.lineage)
-            if self._config.grace and graced is None:
-                continue
-            binlog = one.floor if graced is None else min(graced, one.floor)
-            low = replace(one.lineage, floor=self._floor(one.lineage, binlog, ""))
-            yield self._keys(low, Index(self._catalog, low).below_floor())
+    def _below(self, choice: Choice, abandoned: Collection[str]) -> Iterator[Below]:
+        """What may be deleted now: below a floor older than the grace, and given up.
 
-    def _graced(self, lineage: Lineage) -> BinlogName | None:
-        """The greatest floor of a lineage that is older than the grace; None without a grace."""
+        Chunks, too, of the lineages that are `abandoned`.
+        """
         latest = self._bucket.now - timedelta(seconds=self._config.grace)
-        found: BinlogName | None = None
-        if not self._config.grace:
-            return None
+        for one in choice.given_up:
+            graced = [f for f, since in self._floors(one.lineage, one.floor) if since <= latest][:1]
+            if self._config.grace and not graced:
+                continue
+            binlog = graced[0] if self._config.grace else one.floor
+            low = replace(one.lineage, floor=self._floor(one.lineage, binlog, ""))
+            unfinished = self._unfinished(low) if low.id in abandoned else {}
+            yield self._keys(low, Index(self._catalog, low).below_floor(), unfinished)
+
+    def _floors(self, lineage: Lineage, most: BinlogName) -> Iterator[tuple[BinlogName, datetime]]:
+        """The lineage's floors up to this binlog, the greatest first, and since when each stands.
+
+        A greater one does not count: this run did not choose it, and somebody may have forged it.
+        When a floor was written, the later of two clocks says.
+        """
+        found = {}
         for info in self._store.list(self._layout.floors(lineage.id)):
             number = self._layout.floor_number(lineage.id, info.key)
-            if number is None or info.last_modified > latest:
-                continue
+            if number is not None and number <= most.number:
+                found[number] = info
+        for number in sorted(found, reverse=True):
             try:
-                floor = read(self._store, info.key, LineageFloor)
+                floor = read(self._store, found[number].key, LineageFloor)
             except (ObjectMissingError, ArchiveError):
                 continue
-            if floor.raised_at <= latest:
-                found = max(found, floor.binlog) if found is not None else floor.binlog
+            if floor.binlog == name_at(lineage, number):
+                yield floor.binlog, max(floor.raised_at, found[number].last_modified)
+
+    def _abandoned(self, survey: Survey) -> set[str]:
+        """The lineages that are not written any more; none if it is unknown what is written."""
+        writer = self._catalog.last_writer()
+        if writer is not None and writer.beat is None:
+            return set()
+        written = {survey.current, writer.beat.lineage if writer and writer.beat else None}
+        return {one.id for one in survey.lineages if one.id not in written}
+
+    def _unfinished(self, lineage: Lineage) -> Unfinished:
+        """The chunks of a lineage that nobody writes any more, by binlog.
+
+        Chunks of a binlog that is archived are there, too, if its streamer died before it deleted
+        them. A binlog with a young chunk is left out, and so is all that comes after it.
+        """
+        found: dict[BinlogName, Sequence[ObjectInfo]] = {}
+        for name, infos in sorted(self._catalog.chunk_objects(lineage).items()):
+            if any(info.last_modified > self._bucket.now - _QUIET for info in infos):
+                break
+            found[name] = infos
         return found
 
-    def _keys(self, lineage: Lineage, there: Archived) -> Below:
+    def _keys(self, lineage: Lineage, there: Archived, unfinished: Unfinished) -> Below:
         """Pages below the floor go first, then each binlog before its entry, the oldest first.
 
         A later run looks below a floor only while a binlog or an entry is there. A page that was
-        deleted after them would stay if prune died before that.
+        deleted after them would stay if prune died before that. Chunks are last; of each binlog,
+        the last bytes go first, so that what is left can always be read from its begin on.
         """
         id_, size = lineage.id, 0
         index = Index(self._catalog, lineage)
@@ -274,32 +318,35 @@ class Prune:
             keys += [self._layout.binlog(id_, name)] if name in there.binlogs else []
             keys += [self._layout.entry(id_, name)] if name in there.entries else []
             size += there.binlogs[name].size if name in there.binlogs else 0
-        return self._unlocked(
-            Below(lineage=id_, keys=tuple(keys), size=size, binlogs=len(there.binlogs))
-        )
+        binlogs = len(there.binlogs)
+        for name in sorted(name for name in unfinished if lineage.is_below_floor(name)):
+            keys += sorted((info.key for info in unfinished[name]), reverse=True)
+            size += sum(info.size for info in unfinished[name])
+            binlogs += name not in there.binlogs
+        return self._unlocked(Below(lineage=id_, keys=tuple(keys), size=size, binlogs=binlogs))
 
     def _unlocked(self, below: Below) -> Below:
         """Without what Object Lock keeps: a plain DELETE would only hide that."""
-        kept = self._bucket.kept
-        if kept is None:
+        if self._bucket.hold_on is None or not below.keys:
             return below
-        free, until = list[str](), list[datetime]()
-        for key in below.keys:
-            at = kept(key)
-            if at is None or at <= self._bucket.now:
-                free.append(key)
-            else:
-                until.append(at)
-        latest = max(until, default=None)
-        return replace(below, keys=tuple(free), locked=len(until), locked_until=latest)
+        with ThreadPoolExecutor(self._threads) as pool:
+            holds = dict(zip(below.keys, pool.map(self._bucket.hold_on, below.keys), strict=True))
+        kept = {key: hold for key, hold in holds.items() if hold.keeps(self._bucket.now)}
+        return replace(
+            below,
+            keys=tuple(key for key in below.keys if key not in kept),
+            locked=len(kept),
+            held=sum(hold.is_legal for hold in kept.values()),
+            locked_until=max((one.until for one in kept.values() if one.until), default=None),
+        )
 
     # Doing it
 
-    def _do(self, choice: Choice) -> None:
+    def _do(self, choice: Choice, survey: Survey) -> None:
         for one in choice.given_up:
             if one.is_new:
                 self._raise_floor(one.lineage, one.floor, one.gtid_set)
-        for below in self._below(choice):
+        for below in self._below(choice, self._abandoned(survey)):
             self._delete(below)
 
     def _raise_floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> None:
@@ -308,8 +355,12 @@ class Prune:
         LineageFloor.from_json(data, key)  # never write what could not be read again
         try:
             where_absent(lambda absent: self._store.put(key, data, if_absent=absent, kept=True))
-        except PreconditionError:  # another run's, or ours if an answer was lost
-            read(self._store, key, LineageFloor)
+        except PreconditionError as error:  # another run's, or ours if an answer was lost
+            if read(self._store, key, LineageFloor).binlog != binlog:
+                raise ArchiveError(
+                    f"{key} is not the floor at {binlog}: somebody else wrote it",
+                    hint="delete it; nothing was deleted",
+                ) from error
         self.outcome.floors[lineage.id] = str(binlog)
 
     def _floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> LineageFloor:
@@ -345,18 +396,6 @@ class Prune:
             self._store.put(key, data)
         self.outcome.retired = True
         print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
-
-
-def _reaches(backup: Backup, survey: Survey) -> list[BackupReach]:
-    """What a backup can be brought to: along the current history, too, if `pitr` needs --lineage.
-
-    While a dead branch has the latest transactions, no history is the obvious one. The next
-    transaction of the current one changes that: what the backup needs there is not given up.
-    """
-    found = [reach_of_backup(backup, survey)]
-    if found[0].lineage != survey.current:
-        found.append(reach_of_backup(backup, survey, survey.current))
-    return [reach for reach in found if reach.lineage] or found[:1]
 
 
 def _is_usable(backup: KnownBackup, floors: dict[str, BinlogName]) -> bool:

@@ -40,10 +40,8 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
     for now in below:
         if now.keys or not now.locked:
             yield "delete now", f"{_below_text(now)} of {now.lineage}", "yellow" if now.keys else ""
-        if now.locked and now.locked_until is not None:
-            until = moment_text(now.locked_until)
-            what = count_text(now.locked, "object")
-            yield "locked", f"{what} of {now.lineage}, by Object Lock until {until}", ""
+        if now.locked:
+            yield "locked", _lock_text(now), ""
     for backup in choice.kept:
         since = backup.reach.from_us
         at = f"from {time_text(since)} on, " if since is not None else ""
@@ -65,6 +63,14 @@ def _below_text(below: Below) -> str:
     return f"{count_text(below.binlogs, 'binlog')}, {size_text(below.size)}"
 
 
+def _lock_text(below: Below) -> str:
+    """What Object Lock keeps, and until when."""
+    until = f" until {moment_text(below.locked_until)}" if below.locked_until is not None else ""
+    held = f", {below.held} of them with a legal hold" if below.held else ""
+    what = f"{count_text(below.locked, 'object')} of {below.lineage}"
+    return f"{what}, by Object Lock{until}{held}"
+
+
 def confirmed(source: str, answers: TextIO | None = None, out: TextIO | None = None) -> bool | None:
     """Ask on the terminal whether to prune; None if there is no terminal. Only "yes" is yes."""
     answers, out = answers or sys.stdin, out or sys.stderr
@@ -82,7 +88,7 @@ def lifecycle_rule(layout: Layout) -> dict[str, Any]:
                 "ID": f"binlog2s3-pruned-{layout.source}",
                 "Status": "Enabled",
                 "Filter": {"Prefix": layout.archive},
-                "NoncurrentVersionExpiration": {"NoncurrentDays": 1},
+                "NoncurrentVersionExpiration": {"NoncurrentDays": 30},
                 "Expiration": {"ExpiredObjectDeleteMarker": True},
             }
         ]
@@ -96,16 +102,16 @@ def print_outcome(outcome: PruneOutcome, is_versioned: bool, layout: Layout, pag
     for below in outcome.deleted:
         if below.keys:
             page.line(f"deleted: {_below_text(below)} of {below.lineage}", "bold green")
-        if below.locked and below.locked_until is not None:
-            until = moment_text(below.locked_until)
-            page.line(f"kept by Object Lock until {until}: {count_text(below.locked, 'object')}")
+        if below.locked:
+            page.line(f"kept: {_lock_text(below)}")
     if outcome.floors and not any(below.keys for below in outcome.deleted):
         page.line("nothing was deleted yet: a later run deletes it, after --grace")
     if is_versioned and any(below.keys for below in outcome.deleted):
         page.line("")
         page.line(
             "the bucket keeps old versions, so this frees no space by itself; this lifecycle rule "
-            "does (it needs no other one to be replaced):",
+            "does, after 30 days in which an accident can be undone. Add it to those that the "
+            "bucket has:",
             "yellow",
         )
         for line in json.dumps(lifecycle_rule(layout), indent=1).splitlines():
@@ -145,5 +151,6 @@ def _below_document(below: Below) -> dict[str, Any]:
         "bytes": below.size,
         "objects": len(below.keys),
         "locked": below.locked,
+        "held": below.held,
         "locked_until": iso_text(below.locked_until) if below.locked_until is not None else None,
     }

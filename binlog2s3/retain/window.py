@@ -7,7 +7,7 @@ Law: a window begins at the oldest backup after which no binlog of the current h
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from binlog2s3.archive.backups import Backup, registered
@@ -21,37 +21,49 @@ from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.reach import earliest_us
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.status.model import DrillStatus, Status, Trouble, backups_of, drill_of
+from binlog2s3.status.model import (
+    BackupsStatus,
+    DrillStatus,
+    Status,
+    Trouble,
+    backups_of,
+    drill_of,
+)
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
 
-def with_backups(
-    status: Status,
-    store: Store,
-    prefix: str,
-    workers: Workers,
-    *,
-    max_age: float | None,
-    drill_max_age: float | None = None,
-) -> Status:
-    """The status with its source's base backups and drills, and a trouble for what is too old.
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """The registered base backups of a source, and what its drills have shown."""
 
-    Two listings if there is none. Raises StoreError.
+    backups: BackupsStatus
+    drill: DrillStatus | None
+
+
+def proofs_of(store: Store, prefix: str, source: str, workers: Workers | None) -> Proofs:
+    """Look at them; without `workers`, not at the recovery window, which needs more of the archive.
+
+    Two listings if there are none. Raises StoreError.
     """
-    catalog = Catalog(store, Layout(prefix, status.source))
+    catalog = Catalog(store, Layout(prefix, source))
     backups = registered(catalog)
     window = None
-    if backups:
+    if backups and workers is not None:
         try:
             window = _window(backups, Survey(store, catalog, workers))
         except (ArchiveError, RecoveryError):  # what is wrong with the archive is said elsewhere
             window = None
-    found = backups_of(backups, window)
-    troubles = [*status.troubles, *_troubles(status, found.newest_at, max_age)]
-    drill = drill_of(*newest(catalog))
-    troubles += _drill_troubles(status, drill, drill_max_age)
-    return replace(status, backups=found, drill=drill, troubles=tuple(troubles))
+    return Proofs(backups_of(backups, window), drill_of(*newest(catalog)))
+
+
+def with_proofs(
+    status: Status, proofs: Proofs, *, max_age: float | None, drill_max_age: float | None = None
+) -> Status:
+    """The status with these, and a trouble for what is older than that."""
+    troubles = [*status.troubles, *_troubles(status, proofs.backups.newest_at, max_age)]
+    troubles += _drill_troubles(status, proofs.drill, drill_max_age)
+    return replace(status, backups=proofs.backups, drill=proofs.drill, troubles=tuple(troubles))
 
 
 def _drill_troubles(

@@ -94,6 +94,7 @@ _ACTIONS = {
     "get_object_lock_configuration": "s3:GetBucketObjectLockConfiguration",
     "list_object_versions": "s3:ListBucketVersions",
     "get_object_retention": "s3:GetObjectRetention",
+    "get_object_legal_hold": "s3:GetObjectLegalHold",
 }
 
 _CHAIN = (

@@ -146,7 +146,7 @@ class S3Store:
     @property
     def settings(self) -> BucketSettings:
         """The settings of the bucket, over the same connections."""
-        return BucketSettings(self._requests)
+        return BucketSettings(self._requests, self._version)
 
     def close(self) -> None:
         self._requests.link.close()

@@ -4,7 +4,7 @@ Place: beside `s3`, whose requests it uses; `check` and `prune` ask. Law: no for
 leaves. The settings of a bucket are never changed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -12,13 +12,18 @@ from typing import Any
 from binlog2s3.errors import ObjectMissingError, UnsupportedError
 from binlog2s3.store.errors import UnsetError
 from binlog2s3.store.requests import Answer, Requests
+from binlog2s3.store.versions import Hold, hold_on
 
 
 class BucketSettings:
-    """Questions about a bucket's settings. Each raises StoreError, also if it is denied."""
+    """Questions about a bucket's settings. Each raises StoreError, also if it is denied.
 
-    def __init__(self, requests: Requests) -> None:
+    `version`: which version of an object is read, as a parameter of requests; none: the newest.
+    """
+
+    def __init__(self, requests: Requests, version: Callable[[str], dict[str, str]]) -> None:
         self._requests = requests
+        self._version = version
 
     def clock(self, prefix: str) -> datetime | None:
         """The store's clock in whole seconds, from the answer to a listing; None if it has none."""
@@ -62,14 +67,13 @@ class BucketSettings:
         found = answer.get("ObjectLockConfiguration") or {}
         return found.get("ObjectLockEnabled") == "Enabled"
 
-    def retained_until(self, key: str) -> datetime | None:
-        """Until when Object Lock keeps the newest version of an object; None if it does not."""
+    def hold_on(self, key: str) -> Hold:
+        """How Object Lock keeps the version of an object that is read."""
         try:
-            answer = self._requests.retry(lambda: self._requests.once("get_object_retention", key))
-        except (ObjectMissingError, UnsetError):
-            return None
-        until = (answer.get("Retention") or {}).get("RetainUntilDate")
-        return until.astimezone(UTC) if isinstance(until, datetime) else None
+            version = self._version(key)
+        except ObjectMissingError:
+            return Hold()
+        return hold_on(self._ask_of, key, **version)
 
     def versions(self, prefix: str) -> list[tuple[str, str]]:
         """Key and version id of all versions and delete markers below a prefix (one page)."""
@@ -91,4 +95,7 @@ class BucketSettings:
             )
 
     def _ask(self, operation: str, **params: Any) -> Answer:
-        return self._requests.retry(lambda: self._requests.once(operation, "", **params))
+        return self._ask_of(operation, "", **params)
+
+    def _ask_of(self, operation: str, key: str, **params: Any) -> Answer:
+        return self._requests.retry(lambda: self._requests.once(operation, key, **params))

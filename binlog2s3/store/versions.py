@@ -1,19 +1,21 @@
-"""The oldest version of each object, where a bucket has Object Lock.
+"""The oldest version of each object, and how long it is kept, where a bucket has Object Lock.
 
-Place: under `s3`, for readers. What is below `archive/` is written once, so of several versions the
-oldest is right: Object Lock keeps it, even if the object is overwritten or deleted later.
+Place: under `s3`, for readers and `prune`. What is below `archive/` is written once, so of several
+versions the oldest is right: Object Lock keeps it, even if the object is overwritten or deleted
+later.
 
 Law: an object that is hidden by a delete marker, and that no lock keeps any more, was deleted. One
 that a lock keeps is read, and `replaced` names it. A bucket without Object Lock costs one request.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
-from binlog2s3.errors import ObjectMissingError, StoreError
+from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.store.errors import UnsetError
 from binlog2s3.store.requests import Answer, needed, onward
@@ -23,6 +25,32 @@ Ask = Callable[..., Answer]
 
 
 _MOST_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """How Object Lock keeps an object: until a time, or while it has a legal hold; or neither."""
+
+    until: datetime | None = None
+    is_legal: bool = False
+
+    def keeps(self, now: datetime) -> bool:
+        """Whether the object cannot be deleted now: a plain DELETE would only hide it."""
+        return self.is_legal or (self.until is not None and self.until > now)
+
+
+def hold_on(ask: Ask, key: str, **version: str) -> Hold:
+    """How Object Lock keeps a version of an object. Two requests; StoreError if one is denied."""
+    until, is_legal = None, False
+    unset = (ObjectMissingError, UnsetError, UnsupportedError)
+    with suppress(*unset):
+        kept = ask("get_object_retention", key, **version).get("Retention") or {}
+        found = kept.get("RetainUntilDate")
+        until = found.astimezone(UTC) if isinstance(found, datetime) else None
+    with suppress(*unset):
+        hold = ask("get_object_legal_hold", key, **version).get("LegalHold") or {}
+        is_legal = hold.get("Status") == "ON"
+    return Hold(until, is_legal)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +141,10 @@ class OldestVersions:
     def _is_kept(self, version: _ObjectVersion) -> bool:
         """Whether Object Lock keeps a version now. If that may not be asked, it counts as kept."""
         try:
-            answer = self.ask("get_object_retention", version.key, VersionId=version.version)
-        except (ObjectMissingError, UnsetError):
-            return False
+            hold = hold_on(self.ask, version.key, VersionId=version.version)
         except StoreError:
             return True
-        until = (answer.get("Retention") or {}).get("RetainUntilDate")
-        return isinstance(until, datetime) and until > datetime.now(UTC)
+        return hold.keeps(datetime.now(UTC))
 
     def _versions(self, prefix: str, start_after: str) -> Iterator[_ObjectVersion]:
         """All versions and delete markers, by key, the newest of each key first."""

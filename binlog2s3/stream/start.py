@@ -228,6 +228,8 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
     names = {name for run in spool.runs() for name in run.files()}
     ends = [found.known] if found.known is not None else []
     for known in [*ends, *(end for end, _ in found.left_behind)]:
+        if known.last is None:  # all was pruned: what the bucket had of these is unknown
+            continue
         for name in names:  # this deletes a run with its last file
             if known.lineage.first_binlog <= name < known.next_binlog:
                 spool.release(name, known.lineage.id)

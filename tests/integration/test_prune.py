@@ -21,8 +21,9 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError
 
+from binlog2s3.binlog.scanner import MAGIC
 from lab.disk import temporary_directory
-from lab.fault import DropAnswer, Request
+from lab.fault import DropAnswer, Gate, Request
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
@@ -32,6 +33,7 @@ from tests.integration.bucket import Bucket
 from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.recovery_truth import dump_of, gtids_of, load
 from tests.integration.stream_process import StreamProcess
+from tests.integration.test_serve import PASSWORD, Served
 from tests.waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -104,6 +106,16 @@ class World:
     def archived(self) -> list[str]:
         keys = Bucket(self.minio, self.bucket).keys("pre/archive/")
         return [key.rpartition("/")[2] for key in keys if "/binlogs/" in key]
+
+    def versions(self, prefix: str) -> list[tuple[str, str]]:
+        """Key and id of all versions and delete markers, except of floors."""
+        found: list[Any] = []
+        with closing(self.minio.client()) as client:
+            pages = client.get_paginator("list_object_versions")
+            for page in pages.paginate(Bucket=self.bucket, Prefix=prefix):
+                found += [*page.get("Versions", ()), *page.get("DeleteMarkers", ())]
+        keys = [(str(one["Key"]), str(one["VersionId"])) for one in found]
+        return sorted(one for one in keys if "/floors/" not in one[0])
 
     def wait_archived(self, count: int) -> None:
         wait_until(lambda: len(self.archived()) >= count, what=f"{count} archived binlogs")
@@ -376,3 +388,157 @@ def test_object_lock_survives_an_administrator(
     assert planned.returncode == 0, planned.stderr
     assert "restore backup" in planned.stdout
     assert "Object Lock keeps their oldest versions" in planned.stdout
+    # and so do those who decide what goes; a lock that ends before the window does is a warning
+    listed = world.run("backup", "list")
+    assert listed.returncode == 0, listed.stderr
+    assert "up to now, no gap" in listed.stdout
+    assert "Object Lock keeps their oldest versions" in listed.stderr
+    versions = world.versions("pre/archive/")
+    keep = ["--keep=0", "--grace=0", "--yes", "--json"]
+    pruned = world.run("prune", *keep)
+    assert pruned.returncode == 0, pruned.stderr
+    assert "Object Lock keeps their oldest versions" in pruned.stderr
+    document = json.loads(pruned.stdout)
+    assert document["kept"]
+    (below,) = document["below"]
+    assert (below["objects"], below["locked"]) == (0, 6), below
+    assert world.versions("pre/archive/") == versions
+    warned = world.run("prune", "--keep=2d", "--dry-run", "--object-lock=COMPLIANCE:1d")
+    assert warned.returncode == 0, warned.stderr
+    assert "ends before the recovery window of 2 days does" in warned.stderr
+
+
+@pytest.mark.gate
+def test_what_no_lock_keeps_any_more_is_pruned(
+    mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """A retention and a legal hold keep it before; readers pass over what was deleted."""
+    bucket = minio.make_bucket(ObjectLockEnabledForBucket=True)
+    world = World(mysql, minio, bucket, disk_tmp_path)
+    mysql.query("CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))")
+    lock = "--object-lock=GOVERNANCE:1d"
+    with StreamProcess(
+        disk_tmp_path, mysql, minio, bucket, options={"object-lock": "GOVERNANCE:1d"}
+    ) as stream:
+        world.write(6)
+        world.wait_archived(6)
+        world.good("backup", "add", f"--gtid-set={gtids_of(mysql)}", lock)
+        assert stream.terminate() == 0
+    world.wait_prunable(4)
+    before = world.archived()
+    prune = ("prune", "--keep=0", "--grace=0", "--yes", "--json", lock)
+    (below,) = json.loads(world.good(*prune))["below"]
+    count = below["locked"] // 2
+    assert count >= 4
+    assert (below["objects"], world.archived()) == (0, before)
+    ended = datetime.now(UTC) + timedelta(seconds=2)
+    with closing(minio.client()) as client:
+        for key, version in world.versions("pre/archive/"):
+            if key.rpartition("/")[2].removesuffix(".json") in before[:count]:
+                client.put_object_retention(
+                    Bucket=bucket,
+                    Key=key,
+                    VersionId=version,
+                    BypassGovernanceRetention=True,
+                    Retention={"Mode": "GOVERNANCE", "RetainUntilDate": ended},
+                )
+            if key.endswith(f"/binlogs/{before[1]}"):
+                held = {"Bucket": bucket, "Key": key, "VersionId": version}
+        client.put_object_legal_hold(**held, LegalHold={"Status": "ON"})
+        wait_until(lambda: datetime.now(UTC) > ended + timedelta(seconds=2), what="the lock's end")
+        (below,) = json.loads(world.good(*prune))["deleted"]
+        assert (below["objects"], below["locked"], below["held"]) == (2 * count - 1, 1, 1)
+        assert world.archived() == [before[1], *before[count:]]
+        client.put_object_legal_hold(**held, LegalHold={"Status": "OFF"})
+        world.good(*prune)
+    assert world.archived() == before[count:]
+    verified = world.run("verify", rights="reader")
+    assert verified.returncode == 0, verified.stdout + verified.stderr
+    assert "Object Lock" not in verified.stdout
+    listed = world.run("list", rights="reader")
+    assert f"pruned  before {before[count]}" in listed.stdout, listed.stdout
+    assert before[1] not in listed.stdout
+
+
+def test_a_pitr_that_has_its_plan_and_a_serve_go_on(
+    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """Within the grace they get what was given up; after it, a client is refused, and told why."""
+    world = World(mysql, minio, bucket, disk_tmp_path)
+    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
+        stream.wait_for_event("new lineage")
+        mysql.query(
+            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
+        )
+        for count, label in ((1, "old"), (5, "kept"), (2, "")):
+            world.write(count)
+            world.wait_archived(len(world.at))
+            if label:
+                world.back_up(label)
+        assert stream.terminate() == 0
+    before = world.archived()
+    world.wait_prunable(5)
+    old, _ = json.loads(world.good("backup", "list", "--json"))["backups"]
+    serve = Served(
+        disk_tmp_path / "serve",
+        world.where(minio.endpoint_url),
+        command.environment(**world.rights("reader")),
+    )
+    serve.start()
+    words = ["pitr", "--latest", f"--from-backup-id={old['id']}"]
+    assert world.run(*words, f"--output-dir={disk_tmp_path}/whole", rights="reader").returncode == 0
+    gate = Gate(method="GET", path=f"binlogs/{before[3]}")
+    with RecordingProxy(minio.endpoint_url, [gate]) as proxy:
+        into = disk_tmp_path / "restored"
+        pitr = subprocess.Popen(
+            command.argv(*words, f"--output-dir={into}", *world.where(proxy.url)),
+            env=command.environment(**world.rights("reader")),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            assert gate.held.wait(PATIENCE)
+            for _ in range(2):
+                world.good("prune", "--keep=0", "--yes")
+            assert world.archived() == before
+            got = fetched(mysql, serve.port, before[0], disk_tmp_path / "raw")
+            assert got.returncode == 0, got.stderr
+            raw = sorted((disk_tmp_path / "raw").iterdir())
+            assert [path.name for path in raw][: len(before)] == before
+            gate.open()
+            assert pitr.wait(PATIENCE) == 0
+        finally:
+            gate.open()
+            pitr.kill()
+            pitr.wait(PATIENCE)
+    whole, restored = (
+        [
+            data
+            for path in sorted(one.rglob("*"))
+            if path.is_file() and (data := path.read_bytes())[:4] == MAGIC
+        ]
+        for one in (disk_tmp_path / "whole", into)
+    )
+    assert len(whole) >= len(before) - 1
+    assert restored == whole
+    world.good("prune", "--keep=0", "--grace=0", "--yes")
+    assert before[0] not in world.archived()
+    refused = fetched(mysql, serve.port, before[0], disk_tmp_path / "gone")
+    assert refused.returncode != 0
+    assert "Traceback" not in serve.log()
+    got = fetched(mysql, serve.port, world.archived()[0], disk_tmp_path / "left")
+    assert got.returncode == 0, got.stderr
+    assert serve.end() == 0
+
+
+def fetched(
+    server: MysqlServer, port: int, binlog: str, into: Path
+) -> "subprocess.CompletedProcess[bytes]":
+    """What mysqlbinlog gets of a `serve`, from this binlog on, to the last that is there."""
+    into.mkdir()
+    words = [
+        str(server.binaries.binlog), "--no-defaults", "--read-from-remote-server", "--raw",
+        "--host=127.0.0.1", f"--port={port}", "--user=replica", f"--password={PASSWORD}",
+        "--ssl-mode=DISABLED", "--to-last-log", f"--result-file={into}/", binlog,
+    ]  # fmt: skip
+    return subprocess.run(words, capture_output=True, timeout=600, check=False)

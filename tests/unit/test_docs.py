@@ -352,7 +352,7 @@ def test_what_backup_prints_is_as_documented() -> None:
     """Every field of --json in its order, of the type that is said, null only where it may be."""
     text = page("backup")
     reach = BackupReach(is_complete=True)
-    rows_ = [(one, reach) for one in (BACKUP, BY_GTIDS, BY_PLACE)]
+    rows_ = [(one, [reach, reach]) for one in (BACKUP, BY_GTIDS, BY_PLACE)]
     whole = backup_command.document("orders", rows_)
     are_as_in_the_table([whole], text, "field of the document")
     are_as_in_the_table(whole["backups"], text, "field of a backup")

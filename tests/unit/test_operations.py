@@ -79,7 +79,9 @@ def test_nothing_below_the_archive_may_be_deleted() -> None:
             for action in statement["Action"]:
                 assert "*" not in action
                 if "Delete" in action and path.name == "pruner.json":
-                    kinds = ("/binlogs/*", "/entries/*", "/pages/*", "/backups/*")
+                    lineage = f"{'?' * 8}T{'?' * 6}Z-{'?' * 8}-{'?' * 4}"
+                    chunks = f"/live/orders-primary/{lineage}/*"
+                    kinds = ("/binlogs/*", "/entries/*", "/pages/*", "/backups/*", chunks)
                     assert all(arn.endswith(kinds) for arn in statement["Resource"])
                 elif "Delete" in action:
                     assert all("/live/" in arn for arn in statement["Resource"])
@@ -94,6 +96,7 @@ def test_the_reader_has_nothing_but_reading(name: str) -> None:
     assert sorted(actions) == [
         "s3:GetBucketObjectLockConfiguration",
         "s3:GetObject",
+        "s3:GetObjectLegalHold",
         "s3:GetObjectRetention",
         "s3:GetObjectVersion",
         "s3:ListBucket",

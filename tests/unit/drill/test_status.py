@@ -8,12 +8,11 @@ import pytest
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.output import Plain
-from binlog2s3.retain.window import with_backups
+from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.document import document, from_document
 from binlog2s3.status.model import Status, drill_of
 from binlog2s3.status.severity import judged
 from binlog2s3.status.text import print_status
-from binlog2s3.workers import Workers
 from lab.status_examples import IDLE
 from tests.documents import DRILL, TIME
 from tests.memory_store import MemoryStore
@@ -62,7 +61,8 @@ def test_a_proof_can_be_too_old(age: int | None, most: float | None, text: str) 
     if age is not None:
         store.put(layout.drill(DRILL.id), DRILL.to_json())
         status = replace(status, at=DRILL.finished_at + timedelta(seconds=age))
-    found = with_backups(status, store, "", Workers(1), max_age=None, drill_max_age=most)
+    proofs = proofs_of(store, "", "orders", None)
+    found = with_proofs(status, proofs, max_age=None, drill_max_age=most)
     texts = [one.text for one in judged(found).troubles]
     assert len(texts) == bool(text)
     assert all(text in one for one in texts)

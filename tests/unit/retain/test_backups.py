@@ -1,8 +1,11 @@
 """Registered base backups: what their documents may say, and what each one reaches."""
 
 import json
+import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,15 +14,20 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, MisplacedError
+from binlog2s3.config.backup import BackupConfig
+from binlog2s3.config.points import Moment
+from binlog2s3.config.values import S3Config
+from binlog2s3.errors import ArchiveError, MisplacedError, RecoveryError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.model import Latest, ToTime
-from binlog2s3.recover.reach import best_for, nearest
-from binlog2s3.retain.backup import reach_of_backup, reach_text, remove
+from binlog2s3.recover.reach import BackupReach, best_for, nearest
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.retain.backup import add, reach_text, reaches_of_backup, remove
 from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.store.versions import Hold
 from binlog2s3.stream.continuation import Begin, Contradicts, GoOn, Tip, same_server
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BACKUP, FLOOR, ID, LINEAGE, TIME
+from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of, turn_of
 from tests.surveyed import LAYOUT, Bucket
 
 NAMES = [BinlogName("mysql-bin", number) for number in range(1, 5)]
@@ -62,9 +70,14 @@ def by_gtids(last: int, *, days: int = 0) -> Backup:
     )
 
 
+def reach_of(backup: Backup, survey: Survey) -> BackupReach:
+    """What it can be brought to along the first history that fits it."""
+    return reaches_of_backup(backup, survey)[0]
+
+
 def test_a_backup_reaches_now() -> None:
     """Without a gap; the binlog before that of its next transaction is looked at, too."""
-    reach = reach_of_backup(by_gtids(14), bucket().survey())
+    reach = reach_of(by_gtids(14), bucket().survey())
     assert reach.is_complete, reach
     assert reach_text(reach) == "up to now, no gap"
     assert reach.begin is not None
@@ -76,18 +89,18 @@ def test_a_backup_reaches_now() -> None:
 
 def test_a_backup_ends_at_a_gap() -> None:
     """It says where: the end of the binlog before, and what is missing."""
-    reach = reach_of_backup(by_gtids(3), bucket(without=2).survey())
+    reach = reach_of(by_gtids(3), bucket(without=2).survey())
     assert not reach.is_complete
     assert reach.end is not None
     assert reach.end.binlog == NAMES[1]
     assert "mysql-bin.000002" in reach_text(reach)
-    whole = reach_of_backup(by_gtids(40), bucket(without=2).survey())
+    whole = reach_of(by_gtids(40), bucket(without=2).survey())
     assert whole.is_complete, whole
 
 
 def test_a_backup_of_something_else_reaches_nothing() -> None:
     """GTIDs that the archive does not have are refused as `pitr` refuses them."""
-    reach = reach_of_backup(replace(by_gtids(1), gtid_set=f"{UUID_A}:1-99"), bucket().survey())
+    reach = reach_of(replace(by_gtids(1), gtid_set=f"{UUID_A}:1-99"), bucket().survey())
     assert not reach.is_complete
     assert reach.lineage == ""
     assert "not in the archive" in reach.why
@@ -193,10 +206,133 @@ def test_a_backup_is_forgotten_unless_a_lock_keeps_it() -> None:
     store.put(LAYOUT.backup(backup.id), backup.to_json())
     catalog = Catalog(store, LAYOUT)
     with pytest.raises(ArchiveError, match="Object Lock keeps"):
-        remove(catalog, backup.id, lambda _: datetime.now(UTC) + timedelta(days=1))
+        remove(catalog, backup.id, lambda _: Hold(datetime.now(UTC) + timedelta(days=1)))
+    with pytest.raises(ArchiveError, match="by a legal hold"):
+        remove(catalog, backup.id, lambda _: Hold(TIME, is_legal=True))
     assert registered(catalog) == [backup]
-    remove(catalog, backup.id, lambda _: TIME)
+    remove(catalog, backup.id, lambda _: Hold(TIME))
     assert registered(catalog) == []
+
+
+def test_a_backup_that_cannot_be_read_is_forgotten() -> None:
+    """Otherwise nothing could ever be pruned again."""
+    store = bucket()
+    store.put(LAYOUT.backup("20260105T030405Z-1f2e3d4c"), b"{}")
+    store.put(LAYOUT.backup("20260106T030405Z-1f2e3d4c"), b"x" * (Backup.MOST + 1))
+    catalog = Catalog(store, LAYOUT)
+    for id_ in ("20260105", "20260106T030405Z-1f2e3d4c"):
+        remove(catalog, id_, None)
+    assert not [*store.list(LAYOUT.backups)]
+
+
+def test_gtids_of_two_histories_are_ambiguous() -> None:
+    """After a RESET: the same GTIDs, other transactions. It is said, and never guessed."""
+    store = bucket()
+    first, later = store.lineage, "20260202T000000Z-3e11fa47-b2c3"
+    cut = parent_of(ID, binlog=str(NAMES[-1]), gtid_set="", join="unknown")
+    store.lineage = replace(first, id=later, parent=cut)
+    store.put(LAYOUT.lineage(later), store.lineage.to_json())
+    for at, name in enumerate(NAMES):
+        store.archive(binlog(1 + 12 * at), name)
+    store.put(LAYOUT.turn(1), turn_of(replace(BEAT, lineage=later, generation=1)).to_json())
+    (reach,) = reaches_of_backup(by_gtids(14), store.survey())
+    assert (reach.lineage, reach.is_complete) == ("", False)
+    assert "of two different histories" in reach.why
+    assert f"--from-lineage {ID}" in reach.hint
+    with pytest.raises(RecoveryError, match="cannot be used"):
+        added(store, gtid_set=f"{UUID_A}:1-14")
+    for lineage in (later, ID):
+        (backup, reaches), _ = added(store, gtid_set=f"{UUID_A}:1-14", from_lineage=lineage)
+        assert backup.lineage == lineage
+        assert [one.lineage for one in reaches] == [lineage]
+        assert reaches[0].is_complete == (lineage == later)
+
+
+Added = tuple[tuple[Backup, list[BackupReach]], bool]
+
+
+def added(store: Bucket, *, wait: float = 0.0, sleep: Any = None, **given: Any) -> Added:
+    """Add a backup that these options describe; `sleep` is what happens meanwhile."""
+    s3 = S3Config(bucket="b", prefix="pre")
+    config = BackupConfig(s3=s3, source="orders", wait=wait, **given)
+    return add(config, Catalog(store, LAYOUT), store.survey, sleep=sleep or (lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("given", "why", "hint"),
+    [
+        ({"gtid_set": f"{UUID_A}:1-99"}, "does not have all that this backup contains yet", "try"),
+        ({"gtid_set": f"{UUID_B}:1-9"}, "GTIDs that are not in the archive", "right source"),
+        ({"binlog": NAMES[-1], "position": 1 << 30}, "contains yet", "try again"),
+        ({"binlog": NAMES[-1].next(), "position": 4}, "contains yet", "try again"),
+        ({"binlog": NAMES[1], "position": 1 << 30}, "cannot be used", "within reach"),
+        ({"binlog": NAMES[1], "position": 130}, "cannot be used", ""),
+        ({"binlog": BinlogName("other-bin", 9), "position": 4}, "cannot be used", ""),
+    ],
+)
+def test_a_backup_that_the_archive_does_not_reach_is_refused(
+    given: dict[str, Any], why: str, hint: str
+) -> None:
+    """What can come is told from what cannot; nothing is registered."""
+    store = bucket()
+    with pytest.raises(RecoveryError, match=why) as caught:
+        added(store, wait=5.0, **given)
+    assert hint in (caught.value.hint or "")
+    assert registered(Catalog(store, LAYOUT)) == []
+
+
+def test_a_backup_waits_for_its_last_transactions() -> None:
+    """Taken seconds ago: it is registered when the archive has them; a stopped writer has none."""
+    store, slept = bucket(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 2:
+            store.archive(binlog(49), NAMES[-1].next())
+
+    with pytest.raises(RecoveryError):  # nobody writes
+        added(store, wait=60.0, sleep=sleep, gtid_set=f"{UUID_A}:1-50")
+    assert slept == []
+    store.beat(replace(BEAT, lineage=None))
+    (backup, reaches), is_new = added(store, wait=60.0, sleep=sleep, gtid_set=f"{UUID_A}:1-50")
+    assert (is_new, reaches[0].is_complete, len(slept)) == (True, True, 2)
+    assert registered(Catalog(store, LAYOUT)) == [backup]
+
+
+def test_the_same_backup_is_registered_once(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """The second time its id is told; another end, place or time makes another backup."""
+    store, end = bucket(), f"{UUID_A}:1-14"
+    (first, _), is_new = added(store, gtid_set=end, label="monday", location="s3://backups/1")
+    assert is_new
+    (again, reaches), is_new = added(store, gtid_set=end, location="s3://backups/1")
+    assert (again, is_new, reaches[0].is_complete) == (first, False, True)
+    assert capsys.readouterr().err == ""
+    (again, _), is_new = added(store, gtid_set=end, location="s3://backups/1", label="tuesday")
+    assert (again, is_new) == (first, False)
+    assert "(monday) keeps its label" in capsys.readouterr().err
+    at = Moment(US, "then")
+    for other in (
+        {"gtid_set": f"{UUID_A}:1-13", "location": "s3://backups/1"},
+        {"gtid_set": end, "location": "s3://backups/2"},
+        {"gtid_set": end, "location": "s3://backups/1", "time": at},
+    ):
+        assert added(store, **other)[1]
+    # a dump of every night, in the same file, of a source that is idle
+    dump = tmp_path / "dump.sql"
+    dump.write_text(
+        "-- MySQL dump 10.13  Distrib 9.7.0, for Linux (x86_64)\n"
+        f"SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '{end}';\n"
+        "-- Dump completed on 2026-01-02  3:04:05\n"
+    )
+    (first, _), is_new = added(store, from_backup=dump)
+    assert is_new
+    assert us_of(first.taken_at) == dump.stat().st_mtime_ns // 1000
+    assert added(store, from_backup=dump)[0][0] == first
+    os.utime(dump, (1, 1))
+    assert added(store, from_backup=dump)[1]
+    assert len(registered(Catalog(store, LAYOUT))) == 6
 
 
 @pytest.mark.parametrize(

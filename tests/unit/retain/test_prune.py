@@ -23,19 +23,20 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.values import S3Config
-from binlog2s3.errors import RecoveryError, StoreError
-from binlog2s3.formatting import moment_of
+from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from binlog2s3.formatting import moment_of, size_text
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Latest, Plan, Request, ToTime
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.reach import best_for
-from binlog2s3.retain.backup import reach_of_backup
+from binlog2s3.recover.reach import BackupReach, best_for
+from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.prune import Bucket, Prune
-from binlog2s3.retain.window import with_backups
+from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.model import Status
+from binlog2s3.store.versions import Hold
 from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import BACKUP, FLOOR, ID, LINEAGE, parent_of
+from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, parent_of
 from tests.memory_store import Contents
 from tests.surveyed import LAYOUT, workers
 from tests.surveyed import Bucket as Archive
@@ -131,6 +132,11 @@ class World(Archive):
         return make(Request(goal=goal, start=start_of_registered(backups[0], "mysql")), survey)
 
 
+def reach_of(day: int, there: World) -> BackupReach:
+    """What that backup can be brought to along the current history."""
+    return reaches_of_backup(backup_of(day), there.survey())[0]
+
+
 @cache
 def filled() -> Contents:
     return World().contents()
@@ -217,8 +223,7 @@ def test_by_age_alone() -> None:
     text = there.prune(keep=None, keep_binlogs_for=15.0 * DAY, grace=0.0)
     assert there.numbers() == [*range(25, COUNT + 1)]
     assert "given up    backup 20260318T000000Z-1f2e3d4c (day 18)" in text
-    reach = reach_of_backup(backup_of(33), there.survey())
-    assert reach.is_complete
+    assert reach_of(33, there).is_complete
 
 
 def test_from_a_gtid_set() -> None:
@@ -243,6 +248,17 @@ def test_the_newest_archived_binlog_and_the_open_one_stay() -> None:
     (lineage,) = Catalog(there, LAYOUT).lineages()
     end = archive_end(Catalog(there, LAYOUT), lineage)
     assert (end.last, end.next_binlog) == (name_of(COUNT), name_of(COUNT + 1))
+
+
+def test_an_unfinished_binlog_of_the_current_lineage_stays() -> None:
+    """With all that comes after it: a streamer may be at work on it."""
+    there = World((), count=5)
+    there.delete([LAYOUT.binlog(ID, name_of(3)), LAYOUT.entry(ID, name_of(3))])
+    there.chunks(binlog(3), 0, 300, name=name_of(3))
+    there.clock += timedelta(days=365)
+    there.prune(keep=0.0, grace=0.0, allow_empty=True)
+    assert there.numbers() == [4, 5]
+    assert any(key.startswith(LAYOUT.live) for key in there.objects)
 
 
 def test_a_start_does_not_take_the_floor_for_the_end() -> None:
@@ -270,11 +286,27 @@ def test_a_forged_floor_deletes_and_hides_nothing() -> None:
     assert lineage.begin == name_of(90)
     end = archive_end(Catalog(there, LAYOUT), lineage)
     assert end.last == name_of(COUNT)
-    reach = reach_of_backup(backup_of(5), there.survey())
-    assert reach.is_complete
+    assert reach_of(5, there).is_complete
+    there.prune(grace=DAY * 1.0)  # nor does its age count: this run has chosen another one
+    assert there.numbers() == [*range(1, COUNT + 1)]
+    there.clock += timedelta(hours=25)
     there.prune(grace=DAY * 1.0)
     assert there.numbers() == [*range(18, COUNT + 1)]
-    assert reach_of_backup(backup_of(18), there.survey()).is_complete
+    assert reach_of(18, there).is_complete
+
+
+@pytest.mark.parametrize("binlog", ["other-bin.000018", None])
+def test_a_forged_floor_in_the_way_deletes_nothing(binlog: str | None) -> None:
+    """Where the floor would be is something else: without a floor nothing is deleted."""
+    there = world()
+    forged = b"rubbish"
+    if binlog is not None:
+        forged = replace(FLOOR, binlog=BinlogName.parse(binlog), raised_at=BEGIN).to_json()
+    there.put(LAYOUT.floor(ID, 18), forged)
+    there.clock += timedelta(hours=12)
+    with pytest.raises(ArchiveError, match=f"floors/{18:010}.json"):
+        there.prune(grace=0.0)
+    assert there.numbers() == [*range(1, COUNT + 1)]
 
 
 def test_a_floor_excuses_only_what_is_below_it() -> None:
@@ -294,24 +326,46 @@ def test_what_object_lock_keeps_is_not_deleted() -> None:
     """It is said, and until when; a plain DELETE would only hide it."""
     there = world()
     until = there.clock + timedelta(days=3)
+    legal = True
 
-    def kept(key: str) -> datetime | None:
-        return until if key.endswith(("000003", "000004", "000004.json")) else None
+    def kept(key: str) -> Hold:
+        if legal and key.endswith("000002"):
+            return Hold(is_legal=True)
+        return Hold(until if key.endswith(("000003", "000004", "000004.json")) else None)
 
     text = there.prune(grace=0.0, kept=kept)
-    assert there.numbers() == [3, 4, *range(18, COUNT + 1)]
-    assert "3 objects" in text
-    assert f"by Object Lock until {until:%Y-%m-%dT%H:%M:%SZ}" in text
+    assert there.numbers() == [2, 3, 4, *range(18, COUNT + 1)]
+    assert "4 objects" in text
+    assert f"by Object Lock until {until:%Y-%m-%dT%H:%M:%SZ}, 1 of them with a legal hold" in text
     (lineage,) = Catalog(there, LAYOUT).lineages()
     names = [name_of(number) for number in there.numbers()]
     assert list(missing_binlogs(lineage, names, None)) == []
     there.clock = until
+    text = there.prune(grace=0.0, kept=kept)
+    assert "by Object Lock, 1 of them with a legal hold" in text
+    assert there.numbers()[:2] == [2, 18]
+    legal = False
     there.prune(grace=0.0, kept=kept)
-    assert there.numbers()[0] >= 18
+    assert there.numbers()[0] == 18
 
 
 def test_a_dead_lineage_is_pruned_as_a_whole() -> None:
     """Its description stays; a lineage that no backup needs has no binlog any more."""
+    there = with_dead_lineage()
+    dead = next(one for one in Catalog(there, LAYOUT).lineages() if one.id == DEAD)
+    there.prune(grace=0.0)
+    assert not [key for key in there.objects if key.startswith(LAYOUT.binlogs(DEAD))]
+    assert LAYOUT.lineage(DEAD) in there.objects
+    floors = {one.id: one.floor for one in Catalog(there, LAYOUT).lineages()}
+    assert floors[DEAD] is not None
+    assert floors[DEAD].binlog == name_of(3)
+    assert floors[DEAD].gtid_set == f"{UUID_A}:1-6"
+    end = archive_end(Catalog(there, LAYOUT), replace(dead, floor=floors[DEAD]))
+    assert (end.last, end.next_binlog, str(end.gtids)) == (None, name_of(3), f"{UUID_A}:1-6")
+
+
+def with_dead_lineage(*bounds: int, at: datetime = BEGIN) -> World:
+    """Beside the current lineage another one, of two binlogs; and the third in such chunks."""
     there = world()
     dead = replace(
         LINEAGE,
@@ -325,18 +379,59 @@ def test_a_dead_lineage_is_pruned_as_a_whole() -> None:
     alive, there.lineage = there.lineage, dead
     for number in (1, 2):
         there.archive(binlog(number), name_of(number))
+    there.clock = at
+    there.chunks(binlog(3), *bounds, name=name_of(3))
     there.lineage, there.clock = alive, NOW
-    turn = f'{{"format": 1, "number": 1, "lineage": "{ID}", "generation": 1, "token": "00000000"}}'
-    there.put(LAYOUT.turn(1), turn.encode())
+    turn = Turn(number=1, lineage=ID, generation=1, token="0" * 16)
+    there.put(LAYOUT.turn(1), turn.to_json())
+    return there
+
+
+def chunks_of(there: World) -> list[str]:
+    """The chunks of the dead lineage."""
+    return [key for key in sorted(there.objects) if key.startswith(f"{LAYOUT.live}{DEAD}/")]
+
+
+def test_what_the_source_did_not_finish_is_pruned_with_its_dead_lineage() -> None:
+    """After the grace, as all else; the floor has the GTIDs of its whole transactions."""
+    there = with_dead_lineage(0, 300, 600, len(binlog(3)) - 60)
+    text = there.prune()
+    assert f"3 binlogs, {size_of(there)} before mysql-bin.000004 of {DEAD}" in text
+    assert (there.numbers(DEAD), len(chunks_of(there))) == ([1, 2], 3)
+    there.clock += timedelta(hours=25)
+    there.prune()
+    assert (there.numbers(DEAD), chunks_of(there)) == ([], [])
+    (floor,) = (one.floor for one in Catalog(there, LAYOUT).lineages() if one.id == DEAD)
+    assert floor is not None
+    assert (floor.binlog, floor.gtid_set) == (name_of(4), f"{UUID_A}:1-8")
+
+
+def size_of(there: World) -> str:
+    """The bytes of the dead lineage, in words."""
+    keys = [key for key in there.objects if key.startswith(LAYOUT.binlogs(DEAD))]
+    return size_text(sum(len(there.objects[key].data) for key in (*keys, *chunks_of(there))))
+
+
+def test_chunks_that_somebody_may_still_write_stay() -> None:
+    """Those of a day, whatever is asked for; and of the lineage that the last writer names."""
+    young = with_dead_lineage(0, 300, 600, at=NOW - timedelta(hours=23))
+    young.prune(keep=0.0, grace=0.0, allow_empty=True)
+    assert (young.numbers(DEAD), len(chunks_of(young))) == ([], 2)
+    written = with_dead_lineage(0, 300, 600)
+    beat = replace(BEAT, lineage=DEAD, durable=None)
+    written.put(LAYOUT.writer(beat.generation, beat.token), beat.to_json())
+    written.prune(keep=0.0, grace=0.0, allow_empty=True)
+    assert len(chunks_of(written)) == 2
+
+
+def test_chunks_without_a_begin_are_pruned_too() -> None:
+    """Nobody can read them: something was lost, or another run died."""
+    there = with_dead_lineage(300, 600)
     there.prune(grace=0.0)
-    assert not [key for key in there.objects if key.startswith(LAYOUT.binlogs(DEAD))]
-    assert LAYOUT.lineage(DEAD) in there.objects
-    floors = {one.id: one.floor for one in Catalog(there, LAYOUT).lineages()}
-    assert floors[DEAD] is not None
-    assert floors[DEAD].binlog == name_of(3)
-    assert floors[DEAD].gtid_set == f"{UUID_A}:1-6"
-    end = archive_end(Catalog(there, LAYOUT), replace(dead, floor=floors[DEAD]))
-    assert (end.last, end.next_binlog, str(end.gtids)) == (None, name_of(3), f"{UUID_A}:1-6")
+    assert (there.numbers(DEAD), chunks_of(there)) == ([], [])
+    (floor,) = (one.floor for one in Catalog(there, LAYOUT).lineages() if one.id == DEAD)
+    assert floor is not None
+    assert floor.gtid_set == f"{UUID_A}:1-6"
 
 
 def promoted(number: int) -> bytes:
@@ -425,9 +520,11 @@ def test_the_current_history_stays_while_a_dead_branch_is_later(day: int) -> Non
         there.delete([LAYOUT.backup(backup_of(one).id) for one in (15, 25)])
         there.put(LAYOUT.backup(backup_of(day).id), backup_of(day).to_json())
     (backup,) = (one for one in registered(Catalog(there, LAYOUT)) if one.label == f"day {day}")
-    assert not reach_of_backup(backup, there.survey()).is_complete
+    reach = reaches_of_backup(backup, there.survey())[0]
+    assert (reach.lineage, reach.is_complete) == (PROMOTED, True)
+    assert f"needs --lineage {PROMOTED}, because {DEAD}, which is left out" in reach.hint
     there.prune(grace=0.0)
-    assert reach_of_backup(backup, there.survey(), PROMOTED).is_complete
+    assert reaches_of_backup(backup, there.survey())[0].is_complete
     assert min(there.numbers(PROMOTED)) == max(day, 11)
     assert min(there.numbers()) == min(day, 15)
 
@@ -509,11 +606,12 @@ def changes(there: World, act: Callable[[], object]) -> int:
 @pytest.mark.parametrize("when", ["before", "after", "halfway"])
 def test_a_death_at_every_request(when: str) -> None:
     """What is needed can always be recovered, and the next run ends as if nothing had happened."""
-    whole = world()
+    bounds = (0, 100, 200, 300, 400, 500, 600)
+    whole = with_dead_lineage(*bounds)
     total = changes(whole, lambda: whole.prune(grace=0.0))
     assert total > 6
     for number in range(1, total + 1):
-        there = world()
+        there = with_dead_lineage(*bounds)
         die_at(there, number, when)
         with pytest.raises(_Killed):
             there.prune(grace=0.0)
@@ -547,10 +645,9 @@ def die_at(there: World, number: int, when: str) -> None:
 
 def check_needed(there: World) -> None:
     """Both backups that are kept reach now, a start finds the end, and no gap is reported."""
-    survey = there.survey()
     for day in (18, 33):
-        assert reach_of_backup(backup_of(day), survey).is_complete
-    (lineage,) = Catalog(there, LAYOUT).lineages()
+        assert reach_of(day, there).is_complete
+    lineage = next(one for one in Catalog(there, LAYOUT).lineages() if one.id == ID)
     assert archive_end(Catalog(there, LAYOUT), lineage).last == name_of(COUNT)
     names = [name_of(number) for number in there.numbers()]
     assert list(missing_binlogs(lineage, names, None)) == []
@@ -592,7 +689,8 @@ def test_the_status_has_the_recovery_window() -> None:
     blank = Status(source="orders", target="s3://b", seen_from="bucket", at=NOW, state="idle")
 
     def seen(max_age: float | None = None) -> Status:
-        return with_backups(blank, there, "pre", workers(), max_age=max_age)
+        proofs = proofs_of(there, "pre", "orders", workers())
+        return with_proofs(blank, proofs, max_age=max_age)
 
     found = seen().backups
     assert found is not None

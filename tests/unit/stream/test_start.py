@@ -760,6 +760,24 @@ def test_what_was_archived_leaves_the_spool(spool: Spool, store: MemoryStore) ->
     assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
 
 
+def test_what_lies_below_the_floor_of_a_pruned_lineage_stays_in_the_spool(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """The bucket may never have had all of it: a source did not finish its last binlog."""
+    (first,) = catalog.lineages()
+    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id))
+    put_lineages(store, later)
+    beat(store, 9, later.id)
+    floor = replace(documents.FLOOR, lineage=first.id, binlog=name(5), gtid_set=f"{UUID_A}:1-12")
+    store.put(LAYOUT.floor(first.id, 5), floor.to_json())
+    put_run(spool, {4: bytes(written(10, 4).data)})
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    ((end, tracks),) = found.left_behind
+    assert (end.next_binlog, tracks) == (name(5), ())
+    sweep_spool(spool, found)
+    assert [list(run.files()) for run in spool.runs()] == [[name(4)]]
+
+
 def test_a_run_that_goes_does_not_stop_the_start(
     spool: Spool, store: MemoryStore, catalog: Catalog
 ) -> None:
