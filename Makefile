@@ -9,7 +9,7 @@ PYTEST := -n 4 --dist worksteal
 # Every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test full gate servers lint unit stores chaos mutants bench soak deploy-test packages release docs clean distclean
+.PHONY: help setup demo test full gate servers lint unit stores compat chaos mutants bench soak deploy-test packages release docs clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -51,6 +51,9 @@ stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-f
 	        tests/integration/test_stores.py tests/integration/test_stream.py \
 	        tests/integration/test_durable.py tests/integration/test_two_writers.py || exit 1; \
 	done
+
+compat: $(STAMP)  ## what works with which server version; MYSQL=host:port S3=url: with your own (docs/compatibility.md)
+	COMPAT_MYSQL='$(MYSQL)' COMPAT_S3='$(S3)' COMPAT_DEFAULTS='$(DEFAULTS)' $(VENV)/bin/python -m lab.compat
 
 chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, 10 to 40 s a round (see docs/proof.md)
 	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1)

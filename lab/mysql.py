@@ -11,6 +11,7 @@ copied: a server is ready in about a second. Durability settings are the server'
 import hashlib
 import json
 import os
+import re
 import secrets
 import signal
 import socket
@@ -332,6 +333,41 @@ class MariadbServer(MysqlServer):
 
     def _identified(self) -> str:
         return f"IDENTIFIED BY '{self.password}'"
+
+
+class OlderMysql(MysqlServer):
+    """A MySQL before 8.0.30; the streamer's password is empty before 8.0.
+
+    The 5.7 of the lab has no RSA keys, so a password could not reach it, and the clients of MySQL 9
+    do not know mysql_native_password.
+    """
+
+    def _own_options(self) -> list[str]:
+        newer = ["--innodb-redo-log-capacity=128M"]
+        own = [word for word in super()._own_options() if word not in newer]
+        if _numbers(self.binaries) < (8, 0):  # the default of 8.0
+            own += ["--relay-log-info-repository=TABLE", "--master-info-repository=TABLE"]
+        return own
+
+    def _identified(self) -> str:
+        if _numbers(self.binaries) >= (8, 0):
+            return super()._identified()
+        self.password = ""
+        self._write_password()
+        return "IDENTIFIED WITH sha256_password BY ''"
+
+
+def server_of(binaries: ServerBinaries, directory: Path, **settings: Any) -> MysqlServer:
+    """A server of whatever flavour and version; `settings` as those of MysqlServer."""
+    if binaries.flavour == "mariadb":
+        return MariadbServer(binaries, directory, **settings)
+    older = _numbers(binaries) < (8, 0, 30)
+    return (OlderMysql if older else MysqlServer)(binaries, directory, **settings)
+
+
+def _numbers(binaries: ServerBinaries) -> tuple[int, ...]:
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", binaries.version)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def _run(argv: list[str], log: Path, *, given: str = "") -> None:

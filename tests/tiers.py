@@ -1,8 +1,9 @@
 """The two tiers of the tests: the gate, which each change passes, and the full run.
 
 Law: what needs no real server is in the gate, unless it is marked `full`. What runs against real
-servers (tests/integration, tests/chaos), or needs a tool that the gate does not get, is in the full
-run alone, unless it is marked `gate`. Both markers may name cases by their ids: `gate("gtid")`.
+servers (tests/integration, tests/chaos, tests/compat), or needs a tool that the gate does not get,
+is in the full run alone, unless it is marked `gate`. Both markers may name cases by their ids:
+`gate("gtid")`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-WITH_SERVERS = ("integration", "chaos")
+WITH_SERVERS = ("integration", "chaos", "compat")
 # Fixtures for which something is downloaded or built that the gate does without.
 TOOLS = frozenset(
     {

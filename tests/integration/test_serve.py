@@ -2,245 +2,26 @@
 
 import contextlib
 import ipaddress
-import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pymysql
 import pytest
 from cryptography import x509
 
-from lab.child import free_port
-from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import RELAXED, Pair, content, two
 from tests.integration.certificates import Authority
+from tests.integration.served import PASSWORD, Scene, Served, scene_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
-
-PASSWORD = "it's a secret"
-TABLE = (
-    "CREATE DATABASE IF NOT EXISTS d",
-    "CREATE TABLE IF NOT EXISTS d.t (id INT AUTO_INCREMENT PRIMARY KEY, x VARCHAR(2000))",
-)
-
-
-class Served:
-    """One `binlog2s3 serve` as a child process, which may be killed and started again."""
-
-    def __init__(self, directory: Path, what: Sequence[str], environment: dict[str, str]) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self._password = directory / "password"
-        self._password.write_text(f"{PASSWORD}\n")
-        self._log = directory / "serve.stderr"
-        self._what = list(what)
-        self._environment = environment
-        self.port, self.status_port = free_port(), free_port()
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self, *more: str) -> None:
-        """Start it, and wait until it listens."""
-        words = [
-            "serve", *self._what, "--listen", f"127.0.0.1:{self.port}", "--user", "replica",
-            "--password-file", str(self._password), "--status-listen",
-            f"127.0.0.1:{self.status_port}", "--log-level", "debug", *more,
-        ]  # fmt: skip
-        with self._log.open("ab") as stderr:
-            self.process = subprocess.Popen(
-                command.argv(*words), env=self._environment, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
-            )  # fmt: skip
-
-        def listens() -> bool:
-            assert self.process is not None
-            assert self.process.poll() is None, self.log()
-            with contextlib.suppress(OSError):
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return True
-            return False
-
-        wait_until(listens, what="serve listens")
-
-    def end(self, number: int = signal.SIGTERM) -> int:
-        """End it by a signal; its exit code."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        code = self.process.wait(60)
-        if number != signal.SIGKILL:
-            assert "Traceback" not in self.log()
-        return code
-
-    def log(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def status(self) -> Any:
-        """What it says of itself."""
-        url = f"http://127.0.0.1:{self.status_port}/status"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return json.load(answer)
-
-    def get(self, path: str) -> tuple[int, str]:
-        """Code and text of an answer."""
-        url = f"http://127.0.0.1:{self.status_port}{path}"
-        try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
-                return answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            return error.code, error.read().decode()
-
-
-class Scene:
-    """A source that is streamed into a bucket, a `serve`, and a replica."""
-
-    def __init__(self, pair: Pair, minio: MinioServer, bucket: str, place: Path) -> None:
-        self.pair = pair
-        self.minio = minio
-        self.bucket = bucket
-        self.place = place
-        self.ends = contextlib.ExitStack()
-        self.streams = 0
-        self.stream = self.streamed()
-        self.source.query(*TABLE)
-        self.stream.wait_for_event("new lineage")
-        where = [
-            "--source", "test", "--s3-url", f"s3://{bucket}/pre", "--endpoint-url",
-            minio.endpoint_url, "--region", "us-east-1", "--addressing-style", "path",
-        ]  # fmt: skip
-        self.serve = Served(place / "serve", where, command.environment(**minio.env()))
-        self.ends.callback(self._end_serve)
-
-    def _end_serve(self) -> None:
-        process = self.serve.process
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait(10)
-
-    def streamed(self, **options: Any) -> StreamProcess:
-        """A streamer on the same spool."""
-        self.streams += 1
-        found = StreamProcess(
-            self.place / f"stream-{self.streams}", self.pair.source, self.minio, self.bucket,
-            options={"spool": self.place / "spool", "spool-min-free-bytes": 0, **options},
-        )  # fmt: skip
-        self.ends.enter_context(found)
-        found.wait_for_event("streaming")
-        return found
-
-    @property
-    def source(self) -> MysqlServer:
-        return self.pair.source
-
-    @property
-    def target(self) -> MysqlServer:
-        return self.pair.target
-
-    def write(self, count: int, size: int = 100) -> None:
-        """So many transactions."""
-        with contextlib.closing(self.source.connect()) as connection:
-            cursor = connection.cursor()
-            for _ in range(count):
-                cursor.execute("INSERT INTO d.t (x) VALUES (REPEAT('x', %s))", (size,))
-
-    def replicate(self, at: tuple[str, int] | None = None, *, tls: Path | None = None) -> None:
-        """The target becomes a replica of what is served; `tls`: who signed its certificate."""
-        password = PASSWORD.replace("'", "''")
-        mysql_tls = f"SOURCE_SSL=1, SOURCE_SSL_CA='{tls}', SOURCE_SSL_VERIFY_SERVER_CERT=1"
-        mariadb_tls = f"MASTER_SSL=1, MASTER_SSL_CA='{tls}', MASTER_SSL_VERIFY_SERVER_CERT=1"
-        port = self.serve.port
-        if self.pair.is_mysql:
-            where = (
-                f"SOURCE_AUTO_POSITION=0, SOURCE_LOG_FILE='{at[0]}', SOURCE_LOG_POS={at[1]}"
-                if at
-                else "SOURCE_AUTO_POSITION=1"
-            )
-            self.target.query(
-                f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={port}, "
-                f"{where}, SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1000, "
-                f"{mysql_tls if tls else 'SOURCE_SSL=0'}, SOURCE_HEARTBEAT_PERIOD=1, "
-                f"SOURCE_USER='replica', SOURCE_PASSWORD='{password}'",
-                "START REPLICA",
-            )
-        else:
-            where = (
-                f"MASTER_USE_GTID=no, MASTER_LOG_FILE='{at[0]}', MASTER_LOG_POS={at[1]}"
-                if at
-                else "MASTER_USE_GTID=slave_pos"
-            )
-            self.target.query(
-                f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, {where}, "
-                f"MASTER_USER='replica', MASTER_PASSWORD='{password}', MASTER_CONNECT_RETRY=1, "
-                f"MASTER_HEARTBEAT_PERIOD=1, {mariadb_tls if tls else 'MASTER_SSL=0'}",
-                "START SLAVE",
-            )
-
-    def forget(self) -> None:
-        """The target is no replica any more."""
-        if self.pair.is_mysql:
-            self.target.query("STOP REPLICA", "RESET REPLICA ALL")
-        else:
-            self.target.query("STOP ALL SLAVES", "RESET SLAVE ALL")
-
-    def replica(self) -> dict[str, Any]:
-        """Its status, with MySQL's new names."""
-        show = "SHOW REPLICA STATUS" if self.pair.is_mysql else "SHOW SLAVE STATUS"
-        dicts = pymysql.cursors.DictCursor
-        with (
-            contextlib.closing(self.target.connect()) as connection,
-            connection.cursor(dicts) as cursor,
-        ):
-            cursor.execute(show)
-            found = cursor.fetchone() or {}
-        return {
-            key.replace("Master", "Source").replace("Slave", "Replica"): value
-            for key, value in found.items()
-        }
-
-    def count(self, server: MysqlServer) -> int:
-        with contextlib.suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
-            return int(server.query("SELECT COUNT(*) FROM d.t")[0][0])
-        return -1
-
-    def wait_until_equal(self, *, errors: bool = False) -> None:
-        """Until the replica has all that the source has."""
-
-        def is_equal() -> bool:
-            found = self.replica()
-            failed = f"{found.get('Last_IO_Error')}{found.get('Last_SQL_Error')}"
-            assert errors or not failed or "econnect" in failed, failed
-            return self.count(self.source) == self.count(self.target)
-
-        wait_until(is_equal, what="the replica has all")
-        assert content(self.target) == content(self.source)
-
-    def compare_gtids(self) -> None:
-        """The replica has executed what the source has."""
-        name = "gtid_executed" if self.pair.is_mysql else "gtid_binlog_pos"
-        own = "gtid_executed" if self.pair.is_mysql else "gtid_slave_pos"
-        expected = self.source.query(f"SELECT @@global.{name}")
-        wait_until(lambda: self.target.query(f"SELECT @@global.{own}") == expected, what="GTIDs")
-
-
-@contextlib.contextmanager
-def scene_of(
-    kind: type[MysqlServer], binaries: ServerBinaries, minio: MinioServer, bucket: str, place: Path
-) -> Iterator[Scene]:
-    with two(kind, binaries, RELAXED) as (source, target):
-        source.query(*TABLE)
-        scene = Scene(Pair(source, target), minio, bucket, place)
-        with scene.ends:
-            scene.serve.start()
-            yield scene
 
 
 @pytest.fixture(params=["mysql", "mariadb"])

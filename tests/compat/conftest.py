@@ -1,0 +1,103 @@
+"""The places of the compatibility matrix: each version of the lab, or a server of one's own.
+
+Law: COMPAT_MYSQL, COMPAT_S3 and COMPAT_DEFAULTS name the latter; no password is in any of them.
+"""
+
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from lab import get
+from lab.cache import Unavailable
+from lab.mysql import MysqlServer, server_of
+from lab.s3 import MinioServer
+from tests.compat.place import DATABASE, Lab, OwnServer, Place
+
+OWN = "own"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each cell on each version, or on the one server that is named."""
+    if "version" in metafunc.fixturenames:
+        own = os.environ.get("COMPAT_MYSQL")
+        metafunc.parametrize("version", [OWN] if own else [*get.VERSIONS], scope="session")
+
+
+@pytest.fixture
+def place(
+    version: str,
+    request: pytest.FixtureRequest,
+    disk_tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> Iterator[Place]:
+    """A fresh server of this version with a bucket, or one's own."""
+    with ExitStack() as stack:
+        if version == OWN:
+            found = stack.enter_context(_own(disk_tmp_path))
+        else:
+            minio: MinioServer = request.getfixturevalue("minio")
+            found = stack.enter_context(_of_lab(version, minio, disk_tmp_path))
+        record_property("server", found.title)
+        yield found
+
+
+@pytest.fixture
+def another(version: str, disk_tmp_path: Path) -> Iterator[MysqlServer]:
+    """A second, empty server of the same version."""
+    if version == OWN:
+        pytest.skip("it needs a second server of this version")
+    with server_of(binaries_of(version), disk_tmp_path / "target", server_id=2) as server:
+        yield server
+
+
+def binaries_of(version: str) -> get.ServerBinaries:
+    """The programs of a version, or the cell is not run."""
+    try:
+        return get.VERSIONS[version]()
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@contextmanager
+def _of_lab(version: str, minio: MinioServer, directory: Path) -> Iterator[Place]:
+    with server_of(binaries_of(version), directory / "source") as server:
+        bucket = minio.make_bucket()
+        options = {
+            "source": "test",
+            "mysql-host": "127.0.0.1",
+            "mysql-port": str(server.port),
+            "mysql-user": server.repl_user,
+            "mysql-password-file": str(server.password_file),
+            "mysqlbinlog": str(server.binaries.binlog),
+            "s3-url": f"s3://{bucket}/pre",
+            "endpoint-url": minio.endpoint_url,
+            "addressing-style": "path",
+            "region": "us-east-1",
+        }
+        yield Place(
+            server=server,
+            lab=Lab(server=server, store=minio, bucket=bucket),
+            directory=directory,
+            options=options,
+            environment=minio.env(),
+        )
+
+
+@contextmanager
+def _own(directory: Path) -> Iterator[Place]:
+    defaults = Path(os.environ.get("COMPAT_DEFAULTS") or "~/.my.cnf").expanduser()
+    server = OwnServer(os.environ["COMPAT_MYSQL"], defaults)
+    prefix = f"{os.environ['COMPAT_S3'].rstrip('/')}/binlog2s3-compat-{secrets.token_hex(4)}"
+    environment = {name: value for name, value in os.environ.items() if name.startswith("AWS_")}
+    with ExitStack() as stack:
+        stack.callback(server.query, f"DROP DATABASE IF EXISTS {DATABASE}")
+        yield Place(
+            server=server,
+            directory=directory,
+            options={"source": "test", **server.options, "s3-url": prefix},
+            environment=environment,
+        )

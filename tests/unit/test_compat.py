@@ -1,0 +1,53 @@
+"""The matrix of docs/compatibility.md: what a cell may say, and how it is read from a report."""
+
+import re
+from pathlib import Path
+
+from lab.compat import BEGIN, CELLS, END, NOT_HERE, PAGE, Matrix, read
+from lab.get import VERSIONS
+
+CELL = re.compile(r"works|refused: \S.*|not run(: \S.*)?")
+REPORT = """<?xml version="1.0"?><testsuites><testsuite>
+<testcase name="test_stream[mysql-9]"><properties><property name="server" value="MySQL 9.7.4"/>
+</properties></testcase>
+<testcase name="test_pitr[mysql-9]"><properties>
+<property name="refused" value="too old"/></properties></testcase>
+<testcase name="test_serve[mysql-9]"><skipped message="it needs a second server"/></testcase>
+<testcase name="test_find[mysql-9]"><failure message="x"/></testcase>
+<testcase name="test_check[mysql-9]"><error message="x"/></testcase>
+<testcase name="test_other[mysql-9]"/><testcase name="test_stream"/>
+</testsuite></testsuites>"""
+
+
+def test_the_cells_of_a_report(tmp_path: Path) -> None:
+    """A cell that failed fails, whatever else there is; one that is not there was not run."""
+    path = tmp_path / "report.xml"
+    path.write_text(REPORT)
+    found = read(path)
+    assert found.cells == {
+        ("mysql-9", "stream"): "works",
+        ("mysql-9", "pitr"): "refused: too old",
+        ("mysql-9", "serve"): "not run: it needs a second server",
+        ("mysql-9", "find"): "fails",
+        ("mysql-9", "check"): "fails",
+    }
+    assert found.fails
+    row = found.table(["mysql-9"]).splitlines()[2]
+    assert row.startswith("| MySQL 9.7.4 | works | not run | not run | not run: it needs")
+    assert not Matrix({("a", "find"): "works"}, {}).fails
+    assert Matrix({}, {}).fails
+
+
+def test_no_cell_of_the_page_promises_anything() -> None:
+    """Each says what its test did; each version that the lab has is there."""
+    _, _, text = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.partition(END)[0].splitlines()
+    ]
+    assert rows[0] == ["server", *CELLS.values()]
+    servers = [row[0] for row in rows[2:]]
+    assert len(servers) == len(set(servers)) == len(VERSIONS) + len(NOT_HERE)
+    for row in rows[2:]:
+        assert [cell for cell in row[1:] if not CELL.fullmatch(cell)] == []
+    assert all(set(row[1:]) == {"not run"} for row in rows[2 + len(VERSIONS) :])
