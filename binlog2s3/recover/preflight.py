@@ -167,7 +167,7 @@ def _addresses(host: str, port: int) -> set[tuple[str, int]]:
 def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
     """What to warn of before the apply."""
     told = []
-    if numbers(found.version)[:2] < numbers(server_version)[:2]:
+    if found.flavour == "mariadb" and _is_older(found, server_version):
         told.append(
             f"the target is of version {found.version}, older than the binlogs' "
             f"{server_version}: statements of the newer one may fail there"
@@ -190,6 +190,11 @@ def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
             "apply; SET GLOBAL binlog_format = ROW"
         )
     return told
+
+
+def _is_older(facts: TargetFacts, server_version: str) -> bool:
+    """Whether the target is of an older series than the server that wrote the binlogs."""
+    return numbers(facts.version)[:2] < numbers(server_version)[:2]
 
 
 def obstacles(
@@ -219,6 +224,19 @@ def _obstacles(
     """Each as (why, what to do)."""
     if facts.flavour == "mysql" and numbers(facts.version) < _OLDEST:
         yield (f"it is of version {facts.version}", "MySQL 5.7 is the oldest that can")
+        return
+    if facts.flavour == "mysql" and _is_older(facts, plan.server_version):
+        # https://dev.mysql.com/doc/refman/8.4/en/replication-compatibility.html
+        yield (
+            (
+                f"it is of version {facts.version}, and the binlogs are of {plan.server_version}: "
+                "MySQL does not support a replica of an older series"
+            ),
+            (
+                "restore the base backup into a server of the binlogs' version or a later one; or "
+                "--output-dir, to apply the binlogs by hand at your own risk"
+            ),
+        )
         return
     if facts.server_id in server_ids:
         yield (

@@ -91,7 +91,8 @@ def test_a_setting(settings: dict[str, str], named: str) -> None:
 def test_what_to_do_about_a_setting(name: str, value: str, version: str, todo: str) -> None:
     """The statement that this version takes, or a restart, if that is what it needs."""
     facts = replace(FACTS, version=version)
-    said = [one for one in found({**FINE, name: value}, facts) if name in str(one.hint)]
+    plan = replace(PLAN, server_version=version)
+    said = [one for one in found({**FINE, name: value}, facts, plan) if name in str(one.hint)]
     assert said
     assert all(str(one.hint).startswith(todo) for one in said)
 
@@ -110,12 +111,20 @@ def test_transactions_without_gtids() -> None:
 
 
 def test_a_version_that_cannot_read_it() -> None:
-    """Tags are from 8.3 on; before 5.7 there are no channels."""
-    tagged = plan_of(f"{UUID_A}:tag:1-5", 5)
+    """Tags are from 8.3 on; before 5.7 there are no channels; no older series is supported."""
+    tagged = replace(plan_of(f"{UUID_A}:tag:1-5", 5), server_version="8.0.36")
     (said,) = found(facts=replace(FACTS, version="8.0.36"), plan=tagged)
     assert "tags" in str(said)
     (said,) = found(facts=replace(FACTS, version="5.6.51"))
     assert "5.6.51" in str(said)
+    newer = replace(PLAN, server_version="9.7.4")
+    (said,) = found(facts=replace(FACTS, version="8.0.36"), plan=newer)
+    assert "8.0.36" in str(said)
+    assert "9.7.4" in str(said)
+    assert "--output-dir" in said.hint
+    assert found(facts=replace(FACTS, version="9.7.1"), plan=newer) == []
+    older = replace(PLAN, server_version="8.0.36")
+    assert found(facts=replace(FACTS, version="9.7.1"), plan=older) == []
 
 
 def test_a_member_of_a_group() -> None:
@@ -291,9 +300,9 @@ def test_all_problems_of_a_target_at_once() -> None:
 
 def test_what_the_operator_should_know() -> None:
     """An older server; tables without transactions; a binlog that will not have it."""
-    old = warnings(replace(FACTS, version="8.0.36"), server_version="9.7.4-2")
-    assert "8.0.36, older than the binlogs' 9.7.4-2" in old[0]
-    assert not warnings(replace(FACTS, version="9.7.1"), server_version="9.7.4")
+    old = warnings(MARIADB, server_version="11.4.5-MariaDB")
+    assert "10.11.6-MariaDB, older than the binlogs' 11.4.5-MariaDB" in old[0]
+    assert not warnings(MARIADB, server_version="10.11.2-MariaDB")
     several = tuple(f"a.t\x1b{number} (MyISAM)" for number in range(5))
     (said,) = warnings(replace(FACTS, not_transactional=several), server_version="9")
     assert "5 tables without transactions: a.t\\x1b0 (MyISAM), " in said
