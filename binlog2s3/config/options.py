@@ -12,6 +12,7 @@ repeats a password: of a URL it shows only what follows the last "@".
 import dataclasses
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -45,6 +46,7 @@ Kind = Literal[
     "server uuid",
     "path",
     "file",
+    "command",
     "binlog",
     "s3 url",
     "endpoint",
@@ -288,6 +290,16 @@ def _check_endpoint(url: str) -> None:
         raise ValueError(f"{_shown_url(url)} must not have a query or a fragment")
 
 
+def _check_command(text: str) -> None:
+    """The messages do not repeat the command, in case somebody put a password into it."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"not a command: {str(error).lower()}") from None
+    if not words or not words[0]:
+        raise ValueError("not a command: it names no program")
+
+
 def _parse_path(text: str) -> Path:
     try:
         return Path(text).expanduser()
@@ -307,6 +319,7 @@ _MADE: Mapping[Kind, Callable[[str], object]] = {
     "object lock": parse_object_lock,
 }
 _CHECKED: Mapping[Kind, Callable[[str], object]] = {
+    "command": _check_command,
     "s3 url": split_s3_url,
     "endpoint": _check_endpoint,
     "listen": split_listen,
@@ -323,7 +336,7 @@ def _parse_text(option: Option, text: str) -> object:
         return gtids_text(text)
     is_path = option.kind in ("path", "file")
     if not text or "\0" in text or "\n" in text or not (is_path or text.isprintable()):
-        where = "" if option.kind in ("s3 url", "endpoint") else f"{_shown(text)} "
+        where = "" if option.kind in ("s3 url", "endpoint", "command") else f"{_shown(text)} "
         raise ValueError(f"{where}is empty or has control characters".strip())
     if option.kind == "choice":
         return _parse_choice(option, text)

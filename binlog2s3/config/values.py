@@ -55,6 +55,15 @@ class MysqlConfig:
             otherwise="the password of the option file, else none",
         ),
     ] = None
+    password_command: Annotated[
+        str | None,
+        Option(
+            "COMMAND",
+            "Command that prints the password, run again for each connection and without a shell; "
+            "for tokens that expire.",
+            "command",
+        ),
+    ] = None
     defaults_file: Annotated[
         Path | None,
         Option(
@@ -100,7 +109,8 @@ class MysqlConfig:
         float,
         Option(
             "SECONDS",
-            "Longest wait for a connection to the server, or for its answer.",
+            "Longest wait for a connection to the server, for its answer, or for the password "
+            "command.",
             least=1,
             most=3600,
         ),
@@ -418,6 +428,9 @@ def login_problems(given: Given, prefix: Prefix) -> Iterable[str]:
     for name in (f"{prefix}-host", f"{prefix}-port"):
         if given.has(f"{prefix}-socket") and given.has(name):
             yield contradiction(given, f"{prefix}-socket", name, "give one way to connect")
+    file, command = f"{prefix}-password-file", f"{prefix}-password-command"
+    if given.has(file) and given.has(command):
+        yield contradiction(given, file, command, "give one source of the password")
     yield from _tls_problems(given, prefix)
 
 

@@ -142,6 +142,8 @@ class Server:
         if not version.isprintable():
             raise self._strange("version", version)
         flavour: Flavour = "mariadb" if _Version(version).mariadb else "mysql"
+        if flavour == "mysql":
+            _refuse_aurora_reader(self.rows, self._used.address)
         if not int(row["log_bin"]):
             raise SourceError(
                 f"{self._used.address} writes no binary log (log_bin is OFF)",
@@ -338,6 +340,26 @@ class Server:
             raise translate(error, self._used) from error
         self.heard_at = time.monotonic()
         return rows
+
+
+def _refuse_aurora_reader(
+    rows: Callable[[str], list[dict[str, Any]]],
+    address: str,
+) -> None:
+    """A reader of an Aurora cluster shares the writer's storage, and writes no binlog."""
+    found = {
+        str(row["Variable_name"]).lower(): str(row["Value"])
+        for row in rows(
+            "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('aurora_server_id', 'innodb_read_only')"
+        )
+    }
+    if "aurora_server_id" in found and found.get("innodb_read_only", "").upper() in ("ON", "1"):
+        raise SourceError(
+            f"{address} is a reader of an Aurora cluster (aurora_server_id "
+            f"{found['aurora_server_id']!r:.100}, innodb_read_only ON)",
+            hint="give the cluster's writer endpoint with --mysql-host; after a failover its "
+            "name may lead to the old writer for some seconds",
+        )
 
 
 def _name(text: str) -> BinlogName:

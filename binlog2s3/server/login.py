@@ -16,6 +16,7 @@ from pathlib import Path
 
 from binlog2s3.config.values import SSL_MODES, MysqlConfig, Prefix
 from binlog2s3.errors import SourceError
+from binlog2s3.server.password_command import password_of
 
 _GROUPS = ("client", "binlog2s3")
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
@@ -88,7 +89,9 @@ def _advised(hint: str, prefix: Prefix) -> str:
 
 def _resolve(config: MysqlConfig) -> Login:
     options = _read_options(config.defaults_file) if config.defaults_file else {}
-    if config.password_file:
+    if config.password_command:
+        password = password_of(config.password_command, timeout_seconds=config.connect_timeout)
+    elif config.password_file:
         password = _read_password(config.password_file)
     else:
         password = options.get("password", "")

@@ -221,7 +221,7 @@ class Child:
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
                     pass_fds=(descriptor,),
-                    env=_environment(),
+                    env=_environment() | _clear_text(tool, login),
                 ).result()
             except OSError as error:
                 raise SourceError(f"cannot start {tool.path}: {error}") from error
@@ -301,6 +301,12 @@ def _environment() -> dict[str, str]:
     }
 
 
+def _clear_text(tool: Tool, login: Login) -> dict[str, str]:
+    """Lets MySQL's client send the password in clear text (tokens of IAM) to a proved server."""
+    sends = tool.flavour == "mysql" and login.proved
+    return {"LIBMYSQL_ENABLE_CLEARTEXT_PLUGIN": "1"} if sends else {}
+
+
 def _plugins(tool: Tool, directory: Path) -> str:
     """A directory with only the tool's safe plugins."""
     if not tool.plugins:
@@ -323,9 +329,9 @@ def _options(tool: Tool, login: Login, plugins: str) -> str:
     (`all_or_nothing`) the client checks the name for VERIFY_CA, too, because it can only check both
     or nothing.
 
-    MySQL's client refuses to send a password in clear text. MariaDB's client loads a plugin and
-    sends it to any server that asks. So it gets the directory `plugins`, unless it verifies the
-    server.
+    MySQL's client refuses to send a password in clear text unless its environment allows it, see
+    `_clear_text`. MariaDB's client loads a plugin and sends it to any server that asks. So it gets
+    the directory `plugins`, unless it verifies the server.
     """
     options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
     if login.socket:

@@ -50,7 +50,7 @@ from binlog2s3.workers import Workers
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
-_QUESTIONS = 6  # of the watch, one after the other, each with a deadline of its own
+_QUESTIONS = 7  # of the watch, one after the other, each with a deadline; the password command's
 
 
 class Loop:

@@ -61,6 +61,7 @@ FORMAT = (ROOT / "docs/format.md").read_text(encoding="utf-8")
 
 # Options of other programs that the documents speak of.
 FOREIGN = {
+    "--username",  # aws rds
     "--all-databases",  # mysqldump
     "--auth-root-authentication-method",  # mariadb-install-db
     "--base64-output",  # mysqlbinlog
@@ -79,6 +80,7 @@ FOREIGN = {
     "--global",  # pipx install
     "--gtid-mode",  # mysqld
     "--host",  # mysqlbinlog
+    "--hostname",  # aws rds
     "--initialize-insecure",  # mysqld
     "--lifecycle-configuration",  # aws s3api
     "--master-data",  # mariadb-dump

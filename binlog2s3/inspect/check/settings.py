@@ -87,6 +87,13 @@ def unseen_rows(why: str) -> Iterator[Row]:
 
 
 def _log_bin(server: ServerSettings) -> Row:
+    if "aurora_server_id" in server.variables and server.is_on("innodb_read_only"):
+        return fail(
+            "settings",
+            "log_bin",
+            "a reader of an Aurora cluster writes no binlog",
+            "give the cluster's writer endpoint with --mysql-host",
+        )
     if server.is_on("log_bin"):
         return ok("settings", "log_bin", "ON")
     return fail(
@@ -261,7 +268,13 @@ _SETTINGS: Mapping[str, "_Advice | Callable[[ServerSettings], Row]"] = {
     "binlog filters": _filters,
 }
 """What is judged, in the order of the rows."""
-VARIABLES = (*(name for name in _SETTINGS if " " not in name), "log_slave_updates", "wsrep_on")
+VARIABLES = (
+    *(name for name in _SETTINGS if " " not in name),
+    "log_slave_updates",
+    "wsrep_on",
+    "aurora_server_id",
+    "innodb_read_only",
+)
 """The variables to ask for; no server has all of them."""
 
 

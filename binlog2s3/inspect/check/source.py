@@ -206,6 +206,9 @@ class SourceCheck:
             hint = "install the server's version of it: an older one may not know all events"
             older = f"{found}: older than the server, {self._account.version}"
             yield warn("mysqlbinlog", "program", older, hint)
+        elif not has_own_numbers and ours > numbers_of(self._account.version):
+            newer = f"{found}: newer than the server, {self._account.version}; it knows all events"
+            yield ok("mysqlbinlog", "program", newer)
         else:
             yield ok("mysqlbinlog", "program", found)
 

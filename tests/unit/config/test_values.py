@@ -32,6 +32,7 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "mysql-socket": ("/one", "/two", "/three"),
     "mysql-user": ("one", "two", "three"),
     "mysql-password-file": ("/one", "/two", "/three"),
+    "mysql-password-command": ("one", "two 'a b'", "three"),
     "mysql-defaults-file": ("/one", "/two", "/three"),
     "mysql-ssl-mode": ("REQUIRED", "VERIFY_CA", "DISABLED"),
     "mysql-ssl-ca": ("/one", "/two", "/three"),
@@ -158,7 +159,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     values = {name: texts[0] for name, texts in SAMPLES.items()} | {
         name: str(pem) for name, option in BY_NAME.items() if option.kind == "file"
     }
-    for left_out in ("mysql-socket", "start-at"):
+    for left_out in ("mysql-socket", "mysql-password-command", "start-at"):
         del values[left_out]
     values |= {"s3-url": "s3://one/a/b/", "sse": "aws:kms", "flush-interval": "0"}
     config = configured([f"--config={toml_file(tmp_path, values)}"])
@@ -432,6 +433,13 @@ def test_a_password_file_is_read_more_than_once(tmp_path: Path) -> None:
         (
             ["--mysql-socket=/s", "--mysql-port=1"],
             "--mysql-socket and --mysql-port contradict each other: give one way to connect",
+        ),
+        (
+            ["--mysql-password-file=/dev/null", "--mysql-password-command=p"],
+            (
+                "--mysql-password-file and --mysql-password-command contradict each other: "
+                "give one source of the password"
+            ),
         ),
         (
             ["--start-binlog=b.000001", "--start-at=now"],

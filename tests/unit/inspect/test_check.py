@@ -88,6 +88,16 @@ def results(rows: Iterable[Row]) -> dict[str, str]:
 # Rows
 
 
+def test_a_reader_of_aurora_fails() -> None:
+    """Its storage has binlogs that another instance writes. A read-only MySQL is another case."""
+    reader = seen(aurora_server_id="orders-2", innodb_read_only="ON")
+    (row,) = (row for row in settings_rows(reader) if row.name == "log_bin")
+    assert (row.result, "writer endpoint" in row.hint) == ("fail", True)
+    for other in (seen(aurora_server_id="orders-1", innodb_read_only="OFF"),
+                  seen(innodb_read_only="ON")):  # fmt: skip
+        assert "log_bin" not in results(settings_rows(other))
+
+
 def test_the_first_part_that_fails_gives_the_exit_code() -> None:
     """0 where nothing fails; warnings and what was not looked at do not count."""
     rows = [ok("server", "a", ""), warn("settings", "b", "", "x"), skipped("clock", "c", "")]

@@ -1,10 +1,13 @@
 """What is said of a server that refuses."""
 
 from dataclasses import replace
+from typing import Any
 
 import pymysql
 import pytest
 
+from binlog2s3.errors import SourceError
+from binlog2s3.server.connection import Server
 from binlog2s3.server.errors import translate
 from tests.login import ROOT
 
@@ -31,3 +34,41 @@ def test_a_password_that_ends_in_a_blank() -> None:
     assert translate(denied, login).hint.startswith(doubt)
     full = pymysql.err.OperationalError(1040, "Too many connections")
     assert doubt not in translate(full, login).hint
+
+
+class Told(Server):
+    """A server whose answers are given: its global variables, and one row for each SELECT."""
+
+    def __init__(self, **variables: str) -> None:
+        super().__init__(lambda: ROOT)
+        self._used = ROOT
+        self._variables = variables
+
+    def _all(self, statement: str, _: tuple[object, ...] = ()) -> list[dict[str, Any]]:
+        if statement.startswith("SHOW GLOBAL VARIABLES"):
+            return [{"Variable_name": k, "Value": v} for k, v in self._variables.items()]
+        uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+        return [
+            {
+                "version": "8.0.39",
+                "id": 1,
+                "log_bin": 1,
+                "uuid": uuid,
+                "gtid_mode": "ON",
+                "Value": "",
+            }
+        ]
+
+
+def test_a_reader_of_aurora_is_refused() -> None:
+    """Its name may lead to the writer later, so a stream that runs tries again."""
+    reader = Told(aurora_server_id="orders-2", innodb_read_only="ON")
+    with pytest.raises(SourceError, match="reader of an Aurora cluster") as caught:
+        reader.facts()
+    assert "writer endpoint" in caught.value.hint
+    assert not caught.value.refused
+    for other in (
+        Told(aurora_server_id="orders-1", innodb_read_only="OFF"),
+        Told(innodb_read_only="ON"),
+    ):
+        assert other.facts().flavour == "mysql"

@@ -292,6 +292,24 @@ def test_mariadbs_client_has_no_plugin_that_sends_the_password(
     assert [path.resolve() for path in place.iterdir()] == [plugin]
 
 
+@pytest.mark.parametrize(
+    ("login", "allowed"),
+    [
+        ({"ssl_mode": "VERIFY_IDENTITY"}, True),
+        ({"ssl_mode": "VERIFY_CA"}, True),
+        ({"ssl_mode": "PREFERRED", "socket": "/s"}, True),
+        ({"ssl_mode": "REQUIRED"}, False),
+        ({"ssl_mode": "PREFERRED"}, False),
+    ],
+)
+def test_mysqls_client_sends_a_token_to_a_proved_server_only(
+    told: Any, login: dict[str, Any], *, allowed: bool
+) -> None:
+    """A token of IAM goes in clear text; its client asks the environment whether it may."""
+    _, _, environment = told(login=login)
+    assert (environment.get("LIBMYSQL_ENABLE_CLEARTEXT_PLUGIN") == "1") is allowed
+
+
 def test_a_server_that_is_proved_may_ask_for_anything(told: Any) -> None:
     """PAM's accounts are for those: by a socket, or with the certificate and its name verified."""
     for login in ({"ssl_mode": "VERIFY_IDENTITY"}, {"ssl_mode": "PREFERRED", "socket": "/s"}):
