@@ -79,6 +79,20 @@ def _of_jar(name: str) -> ServerBinaries:
     )
 
 
+def mariadb_encryption() -> Path:
+    """A folder with the plugin that encrypts MariaDB's files (Debian bookworm's)."""
+
+    def make(into: Path) -> str:
+        say("getting MariaDB's file_key_management (Debian bookworm's package), a few seconds")
+        apt.unpack("mariadb-encryption", "bookworm", ["mariadb-server"], into / "root", deep=False)
+        found = next((into / "root").rglob("file_key_management.so"))
+        found.rename(into / found.name)
+        remove(into / "root")
+        return "bookworm"
+
+    return kept("mariadb-encryption", make)
+
+
 VERSIONS: dict[str, Callable[[], ServerBinaries]] = {
     "mysql-5.7.22": lambda: _of_jar("mysql-5.7.22"),
     "mysql-8.0.15": lambda: _of_jar("mysql-8.0.15"),

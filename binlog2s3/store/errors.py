@@ -8,7 +8,7 @@ is ever in a `Failure`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
 from binlog2s3.errors import (
@@ -398,5 +398,7 @@ def _skew(failure: Failure) -> str:
         return ""
     if failure.at is None:
         return ""
+    if theirs.tzinfo is None:  # without a zone, or several dates in one
+        theirs = theirs.replace(tzinfo=UTC)
     seconds = round((failure.at - theirs).total_seconds())
     return f": ours is {abs(seconds)} s {'ahead' if seconds > 0 else 'behind'}"

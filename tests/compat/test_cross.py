@@ -78,6 +78,6 @@ def test_into_another_version(
             assert "--output-dir" in said
             return
         document = recovery.to(other, *words)
-        older = [one for one in document["warnings"] if "older than the binlogs'" in one]
+        older = [one for one in document["plan"]["warnings"] if "older than the binlogs'" in one]
         assert bool(older) is ((source, target) == ("mariadb-11.4", "mariadb-10.11"))
         assert rows(other) == rows(one)

@@ -171,7 +171,9 @@ def len_of(gtids: str) -> int:
 def position_of(server: MysqlServer) -> tuple[str, int]:
     """The binlog that it writes, and up to where."""
     maria = server.binaries.flavour == "mariadb"
-    row = server.query("SHOW MASTER STATUS" if maria else "SHOW BINARY LOG STATUS")[0]
+    version = str(server.query("SELECT VERSION()")[0][0])
+    older = maria or tuple(map(int, re.findall(r"\d+", version)[:2])) < (8, 2)
+    row = server.query("SHOW MASTER STATUS" if older else "SHOW BINARY LOG STATUS")[0]
     return str(row[0]), int(row[1])
 
 

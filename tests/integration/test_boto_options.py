@@ -43,7 +43,7 @@ class Relay(BaseHTTPRequestHandler):
         onward.close()
         self.send_response(answer.status)
         for name, value in answer.getheaders():
-            if name.lower() not in ("transfer-encoding", "content-length", "connection"):
+            if name.lower() not in ("transfer-encoding", "content-length", "connection", "date"):
                 self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -110,7 +110,7 @@ def relay_to(minio: MinioServer) -> tuple[type[Relay], list[str]]:
 
 
 def listed(endpoint: str, bucket: str, *more: str, **environment: str) -> str:
-    """What `list` says of an empty bucket, with this environment alone; "" if it is well."""
+    """What `list` says, with this environment alone; "" if it has seen that the bucket is empty."""
     done = command.run(
         *("list", "--json", f"--s3-url=s3://{bucket}/pre", f"--endpoint-url={endpoint}"),
         *("--addressing-style=path", *more),
@@ -118,10 +118,7 @@ def listed(endpoint: str, bucket: str, *more: str, **environment: str) -> str:
         AWS_DEFAULT_REGION="us-east-1",
         **environment,
     )
-    if done.returncode == 0:
-        assert json.loads(done.stdout)["sources"] == []
-        return ""
-    return done.stderr
+    return "" if "there is nothing below" in done.stderr else done.stderr
 
 
 def keys(minio: MinioServer) -> str:

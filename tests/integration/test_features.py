@@ -6,6 +6,7 @@ is right if both have its database as the source has it, and `find` finds its tr
 """
 
 import contextlib
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from lab import get
+from lab.cache import Unavailable
 from lab.child import free_port
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
@@ -157,12 +160,11 @@ def written(scene: Scene, kind: str, recovered: MysqlServer) -> Written:
         scene.source.query(f"CREATE DATABASE f_{feature}", f"USE f_{feature}", *statements)
         scene.source.query("FLUSH BINARY LOGS")
     scene.replicate()
-    scene.wait_until_equal()
     scene.compare_gtids()
     recovery = Recovery(scene.minio, scene.bucket, read_only(scene.minio))
     first = scene.pair.names[0]
     begin = [f"--from-binlog={first}", "--from-position=4"] if kind == "mariadb" else []
-    recovery.to(recovered, "--latest", *begin)
+    recovery.to(recovered, "--latest", "--stop-target-threads", *begin)
     return Written(scene.source, scene.target, recovered, Finder(scene.minio, scene.bucket))
 
 
@@ -180,8 +182,7 @@ def world(
                     binaries,
                     place,
                     server_id=number,
-                    options=RELAXED,
-                    **(settings if number == 1 else {}),
+                    **{"options": RELAXED, **(settings if number == 1 else {})},
                 )
             )
             for number, place in enumerate(places[:3], 1)
@@ -202,10 +203,26 @@ def mysql_world(mysql_binaries: ServerBinaries, minio: MinioServer) -> Iterator[
 
 @pytest.fixture(scope="module")
 def mariadb_world(mariadb_binaries: ServerBinaries, minio: MinioServer) -> Iterator[Written]:
-    """Its GTIDs are strict."""
-    with world("mariadb", mariadb_binaries, minio) as found:
-        assert found.source.query("SELECT @@gtid_strict_mode") == [(1,)]
-        yield found
+    """Its GTIDs are strict, and its binlogs are encrypted on its disk."""
+    try:
+        plugins = get.mariadb_encryption()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with temporary_directory() as directory:
+        keys = directory / "keys"
+        keys.write_text(f"1;{secrets.token_hex(32)}\n")
+        own = (
+            f"--plugin-dir={plugins}",
+            "--plugin-load-add=file_key_management",
+            f"--file-key-management-filename={keys}",
+            "--encrypt-binlog=ON",
+        )
+        with world("mariadb", mariadb_binaries, minio, options=(*RELAXED, *own)) as found:
+            asked = "SELECT @@gtid_strict_mode, @@encrypt_binlog"
+            assert found.source.query(asked) == [(1, 1)]
+            first = found.source.datadir / found.source.binlogs()[0][0]
+            assert b"f_sequences" not in first.read_bytes()
+            yield found
 
 
 @pytest.mark.parametrize("feature", OF_MYSQL)
@@ -216,11 +233,11 @@ def test_mysql(mysql_world: Written, feature: str) -> None:
 
 @pytest.mark.parametrize("feature", OF_MARIADB)
 def test_mariadb(mariadb_world: Written, feature: str) -> None:
-    """With gtid_strict_mode."""
+    """With gtid_strict_mode, of a server whose binlogs are encrypted."""
     mariadb_world.is_right(feature)
     if feature == "system_versioned_tables":
         ours = mariadb_world.source.query(EVERY_VERSION)
-        assert len(ours) == 4
+        assert len(ours) == 3
         for server in (mariadb_world.replica, mariadb_world.recovered):
             assert [row[:2] for row in server.query(EVERY_VERSION)] == [row[:2] for row in ours]
 
