@@ -17,6 +17,8 @@ from binlog2s3.config.values import BY_NAME, S3Config, s3_of
 
 Action = Literal["add", "list", "remove"]
 _ENDS = ("from-backup", "gtid-set", "binlog")
+MOST_CHARACTERS = 1024
+"""Of a label and of a location: that is what format 1 has room for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,9 @@ def _add_problems(given: Given) -> Iterable[str]:
             if given.has(name):
                 yield contradiction(given, "from-backup", name, "give one of them")
     yield from path_problems(given, "from-backup")
+    for name in ("label", "location"):
+        if given.has(name) and len(given.values[name]) > MOST_CHARACTERS:
+            yield f"{given.called(name)} has more than {MOST_CHARACTERS} characters"
     for one, other in (("binlog", "position"), ("position", "binlog")):
         if given.has(one) and given.is_missing(other):
             yield f"{given.called(one)} needs --{other}"

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from binlog2s3.archive.backups import Backup, id_of, new_id, registered
@@ -39,6 +39,7 @@ from binlog2s3.workers import Workers
 FORMAT = 1
 _ROOM = 10
 _LOOK_SECONDS = 2.0
+_SKEW = timedelta(minutes=5)
 Row = tuple[Backup, list[BackupReach]]
 """A backup, and what it can be brought to: see `reaches_of`."""
 
@@ -139,7 +140,7 @@ def add(
             break
         behind = is_ahead(start_of_registered(backup, backup.flavour), survey)
         if not behind or left <= 0:
-            raise _unusable(reaches[0], behind=behind)
+            raise _unusable(backup, reaches[0], behind=behind)
         sleep(min(_LOOK_SECONDS, left))
         left -= _LOOK_SECONDS
         survey = look()
@@ -149,12 +150,13 @@ def add(
     return (backup, reaches), True
 
 
-def _unusable(reach: BackupReach, *, behind: bool) -> RecoveryError:
+def _unusable(backup: Backup, reach: BackupReach, *, behind: bool) -> RecoveryError:
     """Why a backup is not registered: nothing could be applied to it."""
+    why = reach.why.replace(backup.name, "it")
     if not behind:
-        return RecoveryError(f"this backup cannot be used: {reach.why}", hint=reach.hint)
+        return RecoveryError(f"this backup cannot be used: {why}", hint=reach.hint)
     return RecoveryError(
-        f"the archive does not have all that this backup contains yet: {reach.why}",
+        f"the archive does not have all that this backup contains yet: {why}",
         hint="does the streamer run? `binlog2s3 status` shows how far it is; try again then, or "
         "wait longer: --wait 10m. If it is not behind, the backup is of another source",
     )
@@ -191,9 +193,17 @@ def _time_is_known(config: BackupConfig) -> bool:
 
 
 def _taken_at(config: BackupConfig, now: datetime) -> datetime:
-    """When the backup was made: as its operator says, else when its file was last written."""
+    """When the backup was made: as its operator says, else when its file was last written.
+
+    Raises RecoveryError if that is in the future: it would silence `status --backup-max-age`.
+    """
     if config.time is not None:
-        return moment_of(config.time.at_us)
+        taken_at = moment_of(config.time.at_us)
+        if taken_at > now + _SKEW:
+            raise RecoveryError(
+                f"--time {config.time.text} is in the future", hint="when was the backup made?"
+            )
+        return taken_at
     if config.from_backup is None:
         return now
     try:

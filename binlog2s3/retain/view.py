@@ -104,7 +104,7 @@ def print_outcome(outcome: PruneOutcome, is_versioned: bool, layout: Layout, pag
             page.line(f"deleted: {_below_text(below)} of {below.lineage}", "bold green")
         if below.locked:
             page.line(f"kept: {_lock_text(below)}")
-    if outcome.floors and not any(below.keys for below in outcome.deleted):
+    if outcome.floors and not any(below.keys or below.locked for below in outcome.deleted):
         page.line("nothing was deleted yet: a later run deletes it, after --grace")
     if is_versioned and any(below.keys for below in outcome.deleted):
         page.line("")

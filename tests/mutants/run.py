@@ -38,7 +38,7 @@ from lab.disk import temporary_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 LIST = Path("tests/mutants/mutants.toml")
-COPIED = ("binlog2s3", "tests", "lab", "pyproject.toml")
+COPIED = ("binlog2s3", "tests", "lab", "docs/policies", "pyproject.toml")
 SECONDS = 240
 _SPOILED = frozenset({"NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError",
                       "SyntaxError", "IndentationError"})  # fmt: skip

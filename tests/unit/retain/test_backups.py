@@ -281,6 +281,15 @@ def test_a_backup_that_the_archive_does_not_reach_is_refused(
     assert registered(Catalog(store, LAYOUT)) == []
 
 
+def test_a_backup_of_the_future_is_refused() -> None:
+    """It would count as the newest one for ever; clocks may differ by minutes."""
+    now = us_of(datetime.now(UTC))
+    late, soon = (Moment(now + seconds * 1_000_000, "then") for seconds in (3600, 60))
+    with pytest.raises(RecoveryError, match="in the future"):
+        added(bucket(), gtid_set=f"{UUID_A}:1-14", time=late)
+    assert added(bucket(), gtid_set=f"{UUID_A}:1-14", time=soon)[1]
+
+
 def test_a_backup_waits_for_its_last_transactions() -> None:
     """Taken seconds ago: it is registered when the archive has them; a stopped writer has none."""
     store, slept = bucket(), list[float]()
