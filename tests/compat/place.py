@@ -6,6 +6,7 @@ the database DATABASE, and what lies under a new prefix of the bucket.
 """
 
 import json
+import secrets
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,7 +23,6 @@ from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
 DATABASE = "binlog2s3_compat"
-TABLE = f"{DATABASE}.t"
 
 
 class Answering(Protocol):
@@ -81,13 +81,14 @@ class Lab:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A server and a bucket; `lab` if they are the lab's own."""
+    """A server and a bucket; `lab` if they are the lab's own. `table` is no other cell's."""
 
     server: Answering
     directory: Path
     options: Mapping[str, str | None]
     environment: Mapping[str, str] = field(repr=False)
     lab: Lab | None = None
+    table: str = field(default_factory=lambda: f"{DATABASE}.t_{secrets.token_hex(4)}")
 
     @property
     def version(self) -> str:
@@ -148,21 +149,21 @@ class Place:
         """The table."""
         self.server.query(
             f"CREATE DATABASE {DATABASE}",
-            f"CREATE TABLE {TABLE} (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(100), "
+            f"CREATE TABLE {self.table} (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(100), "
             "n DECIMAL(20,5), at TIMESTAMP(6) NULL, b BLOB)",
         )
 
     def write(self, text: str, count: int = 5) -> None:
         """So many transactions of one row, then one that changes and one that deletes rows."""
         inserts = [
-            f"INSERT INTO {TABLE} (v, n, at, b) VALUES "
+            f"INSERT INTO {self.table} (v, n, at, b) VALUES "
             f"('{text} {number}', -{number}.14159, NOW(6), REPEAT('x', 3000))"
             for number in range(count)
         ]
         self.server.query(
             *inserts,
-            f"UPDATE {TABLE} SET v = CONCAT(v, '!') WHERE v LIKE '{text}%'",
-            f"DELETE FROM {TABLE} WHERE v LIKE '{text} 0%'",
+            f"UPDATE {self.table} SET v = CONCAT(v, '!') WHERE v LIKE '{text}%'",
+            f"DELETE FROM {self.table} WHERE v LIKE '{text} 0%'",
         )
 
     def rotate(self) -> None:
