@@ -201,7 +201,7 @@ def _take_own(stage: Path, command: Sequence[str | Path]) -> None:
         (stage / name).mkdir()
     for script in packaging.glob("*.sh"):
         shutil.copy(script, stage / "scripts" / script.name)
-    for unit in sorted((ROOT / "systemd").glob("*.service")):
+    for unit in sorted((ROOT / "systemd").glob("binlog2s3*")):
         shutil.copy(unit, stage / "units" / unit.name)
     for shell in ("bash", "zsh", "fish"):
         text = _run("binlog2s3", [*command, "completion", shell])

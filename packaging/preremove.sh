@@ -6,10 +6,12 @@ case "$1" in
     *) exit 0 ;;
 esac
 if [ -d /run/systemd/system ]; then
-    systemctl stop binlog2s3.service 'binlog2s3@*.service' 'binlog2s3-serve@*.service' || :
+    systemctl stop binlog2s3.service 'binlog2s3@*.service' 'binlog2s3-serve@*.service' \
+        'binlog2s3-drill@*.timer' 'binlog2s3-drill@*.service' || :
     for link in /etc/systemd/system/*.wants/binlog2s3.service \
         /etc/systemd/system/*.wants/binlog2s3@*.service \
-        /etc/systemd/system/*.wants/binlog2s3-serve@*.service; do
+        /etc/systemd/system/*.wants/binlog2s3-serve@*.service \
+        /etc/systemd/system/*.wants/binlog2s3-drill@*.timer; do
         if [ -L "$link" ]; then systemctl disable "${link##*/}" || :; fi
     done
 fi

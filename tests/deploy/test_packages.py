@@ -92,12 +92,14 @@ UNITS = {
     "binlog2s3.service": "stream",
     "binlog2s3@.service": "stream",
     "binlog2s3-serve@.service": "serve",
+    "binlog2s3-drill@.service": "drill",
 }
-ALL_UNITS = "binlog2s3.service binlog2s3@*.service binlog2s3-serve@*.service"
-RESTART = ["daemon-reload", f"try-restart {ALL_UNITS}"]
+SERVICES = "binlog2s3.service binlog2s3@*.service binlog2s3-serve@*.service"
+RESTART = ["daemon-reload", f"try-restart {SERVICES}"]  # a drill is not begun again
 STOP = [
-    f"stop {ALL_UNITS}",
+    f"stop {SERVICES} binlog2s3-drill@*.timer binlog2s3-drill@*.service",
     "disable binlog2s3@orders.service",
+    "disable binlog2s3-drill@orders.timer",
     "daemon-reload",
 ]
 
@@ -134,6 +136,8 @@ def works(system: System) -> None:
     for unit, command in UNITS.items():
         text = system.path(f"/usr/lib/systemd/system/{unit}").read_text()
         assert re.search(rf"^ExecStart=(/usr/bin/)?binlog2s3 {command} ", text, re.MULTILINE)
+    timer = system.path("/usr/lib/systemd/system/binlog2s3-drill@.timer").read_text()
+    assert "OnCalendar=" in timer
     inside = system.path("/usr/share/doc/binlog2s3/bundled.txt").read_text().splitlines()
     assert f"binlog2s3 {__version__}" in inside
     assert system.path("/usr/share/doc/binlog2s3/restart-254.conf").exists()
@@ -145,6 +149,10 @@ def with_systemd(system: System) -> None:
     wants = system.path("/etc/systemd/system/multi-user.target.wants")
     wants.mkdir(parents=True, exist_ok=True)
     (wants / "binlog2s3@orders.service").symlink_to("/usr/lib/systemd/system/binlog2s3@.service")
+    timers = system.path("/etc/systemd/system/timers.target.wants")
+    timers.mkdir(parents=True, exist_ok=True)
+    drill = "/usr/lib/systemd/system/binlog2s3-drill@.timer"
+    (timers / "binlog2s3-drill@orders.timer").symlink_to(drill)
     system.path("/usr/bin/systemctl").unlink(missing_ok=True)
     system.path("/usr/bin/systemctl").write_text('#!/bin/sh\necho "$@" >> /root/asked\n')
     system.path("/usr/bin/systemctl").chmod(0o755)

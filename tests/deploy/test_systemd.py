@@ -38,7 +38,7 @@ PAGE = "".join((ROOT / f"docs/guides/{name}.md").read_text() for name in ("syste
 UNIT = "binlog2s3@orders.service"
 SPOOL = "binlog2s3/orders"
 PASSWORD, ADMIN, ROTATED = "Not-For-The-Journal-1", "Nor-This-One-2", "The-Next-One-3"
-MOST_EXPOSED = 2.0
+MOST_EXPOSED, MOST_EXPOSED_DRILL = 2.0, 3.0
 pytestmark = pytest.mark.deploy
 
 MYSQL = """
@@ -116,6 +116,7 @@ class World:
         self.port = free_port()
         self.bucket = Bucket(minio, minio.make_bucket())
         self._binaries = binaries
+        self.server = binaries.server
         self._stop = Event()
         self.written = 0
 
@@ -550,3 +551,79 @@ def test_the_unit_of_serve(world: World, tmp_path: Path) -> None:
         assert ROTATED not in journal
     finally:
         sys.stdout.write(machine.run("journalctl", "-u", SERVE, "-n", "40", check=False).stdout)
+
+
+DRILL = "binlog2s3-drill@orders"
+DRILL_VARIABLES = """BINLOG2S3_MYSQLD={server}
+BINLOG2S3_RESTORE_COMMAND="{restore}"
+BINLOG2S3_MYSQLD_OPTION="--innodb-buffer-pool-size=64M --tmpdir=/tmp"
+"""
+
+
+def test_the_timer_of_drill(world: World) -> None:
+    """The timer proves a cold copy under the unit's limits; what a killed drill left goes."""
+    machine = world.machine
+    machine.run("systemctl", "start", "mysql.service", UNIT)
+    wait_until(world.streams, what="it streams")
+    world.write()
+    machine.run("systemctl", "stop", "mysql.service")
+    machine.run("cp", "-a", "/var/lib/mysql/data", "/srv/copy")
+    machine.run("chmod", "-R", "a+rX", "/srv/copy")
+    newest = sorted((machine.state / "mysql/data").glob("mysql-bin.0*"))[-1]
+    machine.run("systemctl", "start", "mysql.service")
+    world.write()
+    world.compare()
+    keys = ("env", "AWS_SHARED_CREDENTIALS_FILE=/etc/binlog2s3/orders.aws")
+    add = ("binlog2s3", "backup", "add", "--config=/etc/binlog2s3/orders.toml")
+    where = (f"--binlog={newest.name}", f"--position={newest.stat().st_size}")
+    machine.run(*keys, *add, *where, "--location=/srv/copy")
+
+    for suffix in ("service", "timer"):
+        text = (ROOT / f"systemd/binlog2s3-drill@.{suffix}").read_text()
+        machine.put(f"/etc/systemd/system/binlog2s3-drill@.{suffix}", text)
+    soon = "[Timer]\nOnCalendar=\nOnCalendar=*:*:0/2\nRandomizedDelaySec=0\nAccuracySec=1s\n"
+    machine.put(f"/etc/systemd/system/{DRILL}.timer.d/soon.conf", soon)
+    copies = "cp -a {location}/. {datadir}"
+
+    def restores(command: str) -> None:
+        text = DRILL_VARIABLES.format(server=world.server, restore=command)
+        machine.put("/etc/binlog2s3/orders.drill", text)
+
+    def results() -> list[dict[str, Any]]:
+        there = world.bucket
+        return [json.loads(there.get(key)) for key in there.keys("prod/archive/orders/drills/")]
+
+    try:
+        restores(copies)
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "enable", "--now", f"{DRILL}.timer")
+        wait_until(results, 300, "the result of a drill")
+        machine.run("systemctl", "disable", "--now", f"{DRILL}.timer")
+        wait_until(lambda: machine.show(DRILL, "ActiveState") == "inactive", 300, "it ended")
+        assert {one["outcome"] for one in results()} == {"proved"}
+        assert results()[-1]["transactions"] >= 20
+        state = machine.state / "binlog2s3-drill/orders"
+        assert [path.name for path in state.iterdir()] == ["lock"]
+        analyzed = machine.run("systemd-analyze", "security", "--no-pager", f"{DRILL}.service")
+        found = re.search(r"exposure level for \S+: ([\d.]+)", analyzed.stdout)
+        assert found, analyzed.stdout
+        assert float(found[1]) <= MOST_EXPOSED_DRILL
+
+        done = len(results())
+        restores("sleep 600")
+        machine.run("systemctl", "start", "--no-block", f"{DRILL}.service")
+        wait_until(lambda: '"restore"' in "".join(
+            path.read_text() for path in state.glob("drill-*/drill.json")), 60, "it restores")  # fmt: skip
+        machine.run("systemctl", "kill", "--signal=KILL", f"{DRILL}.service")
+        wait_until(lambda: machine.show(DRILL, "ActiveState") == "failed", 60, "it is killed")
+        assert any(state.glob("drill-*"))
+        restores(copies)
+        machine.run("systemctl", "start", f"{DRILL}.service")
+        killed, proved = results()[done:]
+        assert killed["error"].startswith("it was killed during the step 'restore'")
+        assert proved["outcome"] == "proved"
+        assert not any(state.glob("drill-*"))  # the logs of the killed one stay, in failed-...
+        journal = machine.run("journalctl", "-u", DRILL, "-o", "cat", "--no-pager").stdout
+        assert world.minio.secret_key not in journal
+    finally:
+        sys.stdout.write(machine.run("journalctl", "-u", DRILL, "-n", "60", check=False).stdout)
