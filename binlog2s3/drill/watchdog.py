@@ -54,6 +54,8 @@ class Watchdog:
         except KeyboardInterrupt:
             if self._passed is None:
                 raise
+        if self._passed is None and isinstance(error, Exception):
+            self._passed = self._full()  # since the last look
         # whatever else failed meanwhile, failed because of it
         if self._passed is not None:
             raise self._passed from error
@@ -78,6 +80,9 @@ class Watchdog:
                 f"{size_text(self._max_disk)}",
                 hint="raise --max-disk, or use a larger disk",
             )
+        return self._full()
+
+    def _full(self) -> RecoveryError | None:
         try:
             free = shutil.disk_usage(self._directory).free
         except OSError:

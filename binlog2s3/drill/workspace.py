@@ -152,15 +152,11 @@ def _remove(directory: Path, id_: str, *, failed: bool) -> Path | None:
         raise RecoveryError(
             f"processes of drill {id_} do not end", hint="does the disk hang? see ps and dmesg"
         )
-    kept = None
-    if failed and any((directory / name).exists() for name in _LOGS):
-        kept = directory.with_name(f"failed-{id_}")
-        kept.mkdir(mode=0o700, exist_ok=True)
-        (kept / _MARKER).write_text((directory / _MARKER).read_text())
-        for name in _LOGS:
-            with suppress(FileNotFoundError):
-                (directory / name).replace(kept / name)
     try:
+        for path in directory.iterdir():  # first the data: the disk may be full
+            if path.name not in (_MARKER, *_LOGS):
+                _delete(path)
+        kept = _keep_logs(directory, id_) if failed else None
         # the marker goes last: until then the next drill knows the directory
         for path in sorted(directory.iterdir(), key=lambda path: path.name == _MARKER):
             _delete(path)
@@ -170,6 +166,19 @@ def _remove(directory: Path, id_: str, *, failed: bool) -> Path | None:
             f"{directory} cannot be removed: {error}", hint="remove it by hand"
         ) from error
     _forget_failures(directory.parent)
+    return kept
+
+
+def _keep_logs(directory: Path, id_: str) -> Path | None:
+    """Move the logs of a failed drill to where they are kept; None if there are none."""
+    logs = [directory / name for name in _LOGS if (directory / name).exists()]
+    if not logs:
+        return None
+    kept = directory.with_name(f"failed-{id_}")
+    kept.mkdir(mode=0o700, exist_ok=True)
+    (kept / _MARKER).write_text((directory / _MARKER).read_text())
+    for log in logs:
+        log.replace(kept / log.name)
     return kept
 
 

@@ -87,6 +87,7 @@ class _Planner:
         self._origin.check_named()
         start = self._start()
         self._check_base(start)
+        self._check_place(start)
         stop = self._search.stop(start, self._have)
         first = min(start.number, stop.number)
         route.load(first, stop.number + 1)
@@ -192,6 +193,28 @@ class _Planner:
         if everything is not None:
             self._origin.check_target(
                 self._have, everything, begins_in=self._route.lineage(start.number)
+            )
+
+    def _check_place(self, start: RoutePosition) -> None:
+        """If the target has some of what comes before the given place, see that it has all of it.
+
+        If it has none of that, its GTIDs do not tell what its base backup had: the place does.
+        """
+        have, before = self._have, self._route.known(start.number).gtids_before
+        if self._request.start.place is None or self._request.allow_gap:
+            return
+        if have is None or before is None or isinstance(have.gtids, MariadbGtidList):
+            return
+        if start.offset > self._route.begin(start.number):
+            before = either(before, self._gtids.added_before(start.number, start.offset))
+        missing = executed(before).beyond(have.gtids)
+        if missing and intersection(have.gtids, before):
+            place = self._route.place(start.number, start.offset)
+            raise self._search.refused(
+                f"{self._search.who_has()} is not at {place}: it is missing {gtids_text(missing)}, "
+                "which come before it",
+                "without the place, its GTIDs say where it continues; or restore the base backup "
+                "that goes up to it",
             )
 
     def _before_stop(self, first: int, stop: RoutePosition) -> Gtids | None:

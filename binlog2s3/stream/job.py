@@ -328,3 +328,14 @@ class Job:
         """Remember the size and the GTID set; `reached` tells them once that much is durable."""
         self._snapshot_at = now
         self._snapshots.append((self.track.size, self.track.gtids_after()))
+
+
+def urgency(job: Job) -> int:
+    """The smaller, the sooner.
+
+    A binlog that is whole in the bucket needs a few short requests until it can leave the spool.
+    Bytes that are not durable yet go before copies of those that are.
+    """
+    if job.held is not None and job.held.object_there:
+        return 0
+    return 1 if job.unsaved else 2

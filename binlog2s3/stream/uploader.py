@@ -51,7 +51,7 @@ from binlog2s3.stream.decide import (
     decide,
     sent_by,
 )
-from binlog2s3.stream.job import Job
+from binlog2s3.stream.job import Job, urgency
 from binlog2s3.stream.leftovers import Leftovers
 from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
@@ -92,17 +92,6 @@ def take(outcome: Outcome) -> None:
 def backoff(failures: int) -> float:
     """Seconds until the next look at the store after this many failures in a row, with jitter."""
     return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
-
-
-def _urgency(job: Job) -> int:
-    """The smaller, the sooner.
-
-    A binlog that is whole in the bucket needs a few short requests until it can leave the spool.
-    Bytes that are not durable yet go before copies of those that are.
-    """
-    if job.held is not None and job.held.object_there:
-        return 0
-    return 1 if job.unsaved else 2
 
 
 class Uploader:
@@ -247,7 +236,7 @@ class Uploader:
         self.pace.grown(self._gone + sum(job.track.size for job in jobs), now)
         interval = self.pace.flush_interval
         if self._for_archive:
-            jobs.sort(key=_urgency)
+            jobs.sort(key=urgency)
         for job in jobs:
             free = self._workers.count - self._workers.busy
             if free <= 0:

@@ -237,7 +237,7 @@ def test_the_trial(
 def test_the_trial_serves_replicas(engine: Engine, docker: Callable[[str], str]) -> None:
     """The command of docs/serve.md; a replica and mysqlbinlog in other containers."""
     (up,) = re.findall(
-        r"`(docker compose .*--profile serve .*)`", (ROOT / "docs/serve.md").read_text()
+        r"`(docker compose [^`]*--profile serve [^`]*)`", (ROOT / "docs/serve.md").read_text()
     )
     docker(up.replace(" -f docker/compose.yaml", ""))
     serve = "binlog2s3-trial-serve-1"

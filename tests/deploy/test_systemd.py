@@ -569,7 +569,7 @@ def test_the_timer_of_drill(world: World) -> None:
     machine.run("systemctl", "stop", "mysql.service")
     machine.run("cp", "-a", "/var/lib/mysql/data", "/srv/copy")
     machine.run("chmod", "-R", "a+rX", "/srv/copy")
-    newest = sorted((machine.state / "mysql/data").glob("mysql-bin.0*"))[-1]
+    newest = max((machine.state / "mysql/data").glob("mysql-bin.0*"))
     machine.run("systemctl", "start", "mysql.service")
     world.write()
     world.compare()

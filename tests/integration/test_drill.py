@@ -2,12 +2,13 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,14 +18,17 @@ import pytest
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from lab.s3 import MinioServer
+from lab.s3 import MinioServer, environment_for
 from tests import command
 from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
 from tests.integration.recovery_truth import dump_of
 from tests.integration.recovery_world import wait_durable
+from tests.integration.small_disk import mount_small
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+
+ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,7 @@ def nights(
         yield Nights(binaries=binaries, minio=minio, bucket=bucket, work=work, dump=dump, copy=copy)
 
 
+@pytest.mark.gate("mysql")
 def test_a_dump_is_proved(nights: Nights) -> None:
     """To now, with CHECK TABLE; the result is in the archive and nothing else is left."""
     id_ = nights.register(nights.dump, f"--from-backup={nights.dump}")
@@ -120,6 +125,7 @@ def test_a_dump_is_proved(nights: Nights) -> None:
     assert nights.left() == []
 
 
+@pytest.mark.gate("mariadb")
 def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     """A cold copy of the data directory, checked by the operator's statements."""
     checks = tmp_path / "checks.sql"
@@ -166,6 +172,51 @@ def test_what_fails_is_told(nights: Nights) -> None:
         assert nights.left() == []
     assert len(nights.results()) == 6
     assert len(list(nights.work.glob("failed-*"))) == 3
+
+
+def test_a_full_disk_is_told(nights: Nights) -> None:
+    """Of the work directory: the drill ends before the server waits for space; nothing is left."""
+    id_ = register_copy(nights)
+    small = nights.work / "small"
+    mount_small(small, 8 << 20)
+    try:
+        full = replace(nights, work=small)
+        done = full.drill("cp -a {location}/. {datadir}")
+        assert done.returncode == 8, done.stderr
+        assert re.search(r"the disk of \S+ is full: .* are free", done.stderr), done.stderr
+        assert (full.results()[-1]["outcome"], full.results()[-1]["backup"]) == ("failed", id_)
+        assert full.left() == []
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def test_the_policy_is_enough(nights: Nights) -> None:
+    """With the rights of docs/policies/drill.json the drill proves, and writes its result only."""
+    nights.register(nights.dump, f"--from-backup={nights.dump}")
+    text = (ROOT / "docs/policies/drill.json").read_text(encoding="utf-8")
+    for ours, theirs in (("acme-binlogs", nights.bucket), ("prod/", "pre/"),
+                         ("orders-primary", "test")):  # fmt: skip
+        text = text.replace(ours, theirs)
+    there = Bucket(nights.minio, nights.bucket)
+    before = {key: there.get(key) for key in there.keys("pre/archive")}
+    rights = environment_for(**nights.minio.restricted(json.loads(text)))
+    done = command.run(*nights.argv(nights.load()), **rights)
+    assert done.returncode == 0, done.stderr
+    after = {key: there.get(key) for key in there.keys("pre/archive")}
+    (result,) = after.keys() - before.keys()
+    assert result.startswith("pre/archive/test/drills/")
+    assert {key: after[key] for key in before} == before
+
+
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+def test_another_backup_than_the_registered_one_is_told(nights: Nights) -> None:
+    """The restore command restores something older: no drill may prove that."""
+    nights.register(nights.copy, "--binlog=mysql-bin.000003", "--position=4")
+    done = nights.drill("cp -a {location}/. {datadir}")
+    assert done.returncode == 8
+    assert "failed at the step 'apply'" in done.stderr, done.stderr
+    assert "is not at mysql-bin.000003:" in done.stderr
+    assert [one["outcome"] for one in nights.results()] == ["failed"]
 
 
 def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:

@@ -286,6 +286,20 @@ def test_a_position_before_the_start_is_refused() -> None:
     assert "already past" in str(refused(model, goal, model.truth[:2]))
 
 
+def test_a_place_that_is_later_than_the_target_is_refused() -> None:
+    """Its GTIDs say what it has of that history; if they say nothing, the place is believed."""
+    model = Model()
+    committed(model, 6)
+    place = (FIRST, HEAD + 300)
+    reals = model.truth
+    for have in (reals[:1], reals[1:3], [*reals[:2], reals[4]]):
+        error = refused(model, Latest(), start=Start(place=place, gtids=having(have)))
+        assert "is not at mysql-bin.000001:" in str(error)
+    for have, count in (([], 3), (reals[:3], 3), (reals[:4], 2), (reals[3:5], 1)):
+        plan = planned(model, Latest(), start=Start(place=place, gtids=having(have)))
+        assert plan.transactions == count
+
+
 def test_gtids_do_not_tell_of_transactions_without_them() -> None:
     """A start by GTIDs is refused, one by place is right."""
     model = Model(gtids=False)
