@@ -612,8 +612,11 @@ def test_the_timer_of_drill(world: World) -> None:
         done = len(results())
         restores("sleep 600")
         machine.run("systemctl", "start", "--no-block", f"{DRILL}.service")
-        wait_until(lambda: '"restore"' in "".join(
-            path.read_text() for path in state.glob("drill-*/drill.json")), 60, "it restores")  # fmt: skip
+
+        def markers() -> str:
+            return "".join(path.read_text() for path in state.glob("drill-*/drill.json"))
+
+        wait_until(lambda: '"restore"' in markers(), 60, "it restores")
         machine.run("systemctl", "kill", "--signal=KILL", f"{DRILL}.service")
         wait_until(lambda: machine.show(DRILL, "ActiveState") == "failed", 60, "it is killed")
         assert any(state.glob("drill-*"))
