@@ -116,7 +116,8 @@ def test_a_killed_drill_is_removed_with_its_processes(tmp_path: Path) -> None:
     for path in strangers:
         path.mkdir()
         (path / "precious").write_text("x")
-    (strangers[1] / "drill.json").write_text(json.dumps({"id": "another"}))
+    marker = json.loads((tmp_path / f"drill-{ID}" / "drill.json").read_text())
+    (strangers[1] / "drill.json").write_text(json.dumps({**marker, "id": "another"}))
     with sleeping(ID) as ours, sleeping(LATER) as other:
         for one in (ours, other):
             assert one.stdout is not None
