@@ -54,7 +54,7 @@ class Relay(BaseHTTPRequestHandler):
 
 
 class Tokens(BaseHTTPRequestHandler):
-    """An STS that gives credentials of the store to whoever has the web identity."""
+    """An STS that gives credentials of the store to a client with the web identity."""
 
     given: Mapping[str, str]
 
