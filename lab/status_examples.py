@@ -15,6 +15,7 @@ from binlog2s3.cli.status_watch import Course, Observation, footer_of, print_scr
 from binlog2s3.output import Coloured, Picture, Plain
 from binlog2s3.status.model import (
     ChildStatus,
+    DrillStatus,
     Gap,
     HistoryStatus,
     Lag,
@@ -95,6 +96,12 @@ IDLE = Status(
         to="mysql-bin.000042",
     ),
     history=HistoryStatus(lineages=1, earliest=_ago(3 * 86400 + 9000), complete=False),
+    drill=DrillStatus(
+        proven_at=_ago(8 * 3600 + 600),
+        proven_until=_ago(8 * 3600 + 3000),
+        proven_seconds=2460.0,
+        last_at=_ago(8 * 3600 + 600),
+    ),
 )
 
 STREAMING = replace(
@@ -147,6 +154,7 @@ DEAD = replace(
     lag=Lag(seconds=3 * 3600 + 240.0),
     writer=replace(IDLE.writer, heartbeat_at=_ago(3 * 3600 + 250)) if IDLE.writer else None,
     purge=Purge(expire_seconds=86400.0, seconds=86400 - 3 * 3600 - 240.0),
+    drill=None,
     troubles=(
         Trouble(
             code="dead",

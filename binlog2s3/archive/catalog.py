@@ -110,8 +110,9 @@ class Catalog:
     """Reads one source's part of the bucket. Every method asks the store again.
 
     `foreign` collects keys that are not of format 1. They are ignored, and reported once.
-    `has_retired`: `lineages` has seen a document that says that the source has ended. It has a
-    method for each question to the bucket, so that all answers skip foreign keys in the same way.
+    `has_retired`: `lineages` has seen a document that says that the source has ended;
+    `has_drills`: it has seen that there are results of drills. The catalog has a method for each
+    question to the bucket, so that all answers skip foreign keys in the same way.
     """
 
     def __init__(self, store: Store, layout: Layout) -> None:
@@ -119,6 +120,7 @@ class Catalog:
         self.layout = layout
         self.foreign: set[str] = set()
         self.has_retired = False
+        self.has_drills = False
 
     def writers(self) -> dict[tuple[int, str], ObjectInfo]:
         """The writers' objects by rank (generation, token). One listing."""
@@ -237,6 +239,7 @@ class Catalog:
         for name in self.store.list_names(self.layout.archive):
             layout = self.layout
             if layout.archive + name in (layout.turns, layout.backups, layout.drills):
+                self.has_drills |= layout.archive + name == layout.drills
                 continue
             if self.layout.archive + name == self.layout.retired:
                 self.has_retired = True

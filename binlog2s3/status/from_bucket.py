@@ -23,6 +23,7 @@ from binlog2s3.archive.catalog import (
     read,
 )
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.drills import newest
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
@@ -36,9 +37,11 @@ from binlog2s3.formatting import moment_of
 from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
 from binlog2s3.status.from_writer import status_of
 from binlog2s3.status.model import (
+    DrillStatus,
     StandbyStatus,
     Status,
     Trouble,
+    drill_of,
     history_of,
     standby_status,
 )
@@ -117,7 +120,8 @@ def look_all(
     """The Status of every source under the prefix, and of those that are expected; worst first.
 
     Reads only the writers' objects and the lineages' documents, and nothing of ignored sources.
-    Raises StoreError if the bucket cannot be listed; a source that cannot be read is `unknown`.
+    If no living writer says what drills have shown, it also reads their newest results. Raises
+    StoreError if the bucket cannot be listed; a source that cannot be read is `unknown`.
     """
     names = {*all_sources(store, prefix)[0]}
     ignored = names & {*expect.ignored}
@@ -154,9 +158,23 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
     return replace(
         status,
         lineage=current,
+        drill=_drill(catalog, sign, status.drill),
         troubles=_in_order(_troubles(sign, catalog, wrong, current, lineages)),
         history=history_of(lineages.values(), current),
     )
+
+
+def _drill(catalog: Catalog, sign: LifeSign, said: DrillStatus | None) -> DrillStatus | None:
+    """What drills have shown: as a living writer says, else from the results, if there are any.
+
+    A result that cannot be read does not hide what else is known of the source.
+    """
+    if not catalog.has_drills or (sign.alive and said is not None):
+        return said
+    try:
+        return drill_of(*newest(catalog))
+    except StoreError:
+        return said
 
 
 def _is_retired(catalog: Catalog, beat: Heartbeat | None) -> bool:

@@ -42,9 +42,9 @@ _GAPS = 3
 _STALE_SECONDS = 5.0
 _BAD, _WARN, _WELL = "bold red", "yellow", "green"
 _STYLES: dict[Severity, str] = {"critical": _BAD, "unknown": _BAD, "warning": _WARN, "ok": _WELL}
-_HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge")
-_COVERED, _LAST = 2, len(_HEADINGS) - 1
-_RIGHT = (3, 4, 5, 6)
+_HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge", "proven")
+_COVERED = 2
+_RIGHT = (3, 4, 5, 6, 7)
 _LEAST_WIDTHS = (12, 11, 10)
 
 
@@ -395,7 +395,16 @@ def cells_of(status: Status) -> tuple[str, ...]:
         UNKNOWN if lag is None else short_text(lag, up=True),
         UNKNOWN if history is None else str(len(history.gaps)),
         UNKNOWN if purge is None else short_text(purge),
+        _proven_text(status),
     )
+
+
+def _proven_text(status: Status) -> str:
+    """How long ago a drill last proved a recovery; `-` if there was no drill."""
+    if status.drill is None:
+        return UNKNOWN if status.history is None else "-"
+    proven_at = status.drill.proven_at
+    return "never" if proven_at is None else short_text((status.at - proven_at).total_seconds())
 
 
 def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: datetime) -> None:

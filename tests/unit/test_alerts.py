@@ -185,6 +185,15 @@ def test_the_dashboard_is_one_that_grafana_takes() -> None:
         assert len(set(refs)) == len(refs)
 
 
+def test_the_dashboard_shows_the_last_proven_recovery() -> None:
+    """It changes its colour when the alert fires."""
+    (panel,) = (one for one in panels() if "drill_proven_timestamp" in str(one["targets"]))
+    rule = expression(rules()["Binlog2s3DrillTooOld"])
+    shown = panel["targets"][0]["expr"].replace('{source=~"$source"}', "")
+    _, orange = panel["fieldConfig"]["defaults"]["thresholds"]["steps"]
+    assert rule == f"{shown} > {orange['value'] // 86400} * 86400"
+
+
 def test_units_of_panels_fit_their_metrics() -> None:
     """Bytes are shown as bytes, rates of them as bytes a second, seconds as seconds or times."""
     for panel in panels():

@@ -24,6 +24,7 @@ from binlog2s3.status.expected import Expected, read_expected
 from binlog2s3.status.from_bucket import look, look_all
 from binlog2s3.status.model import (
     ChildStatus,
+    DrillStatus,
     Lag,
     Purge,
     Rates,
@@ -33,14 +34,15 @@ from binlog2s3.status.model import (
     Status,
     Trouble,
     UploadStatus,
+    drill_of,
 )
 from binlog2s3.status.nagios import verdict_of_all
 from binlog2s3.status.severity import judged
-from binlog2s3.status.text import print_table
+from binlog2s3.status.text import cells_of, print_table
 from binlog2s3.status.writer_state import Silent
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, TIME, UUID, parent_of, turn_of
+from tests.documents import BEAT, DRILL, ENTRY, ID, LINEAGE, TIME, UUID, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 SOURCE = "orders"
@@ -1036,6 +1038,50 @@ def test_few_requests_are_made_for_each_source() -> None:
     bucket.store.calls.clear()
     assert len(bucket.look_all()) == 20
     assert bucket.store.calls == {"list": 60, "list_names": 2 + 20, "get": 3 * 20}
+
+
+def test_the_last_proof_of_each_source_is_shown() -> None:
+    """As the living writer says, without a request; of others from the results in the bucket."""
+    bucket = fleet(4)
+    told = DrillStatus(proven_at=NOW - timedelta(hours=5), last_at=NOW)
+    failed = replace(
+        DRILL, id="20260102T035000Z-5a6b7c8d", outcome="failed", step="restore", error="status 3"
+    )
+    for number, beat, at, results in (
+        (0, saying(drill=told), BEAT_AT, (DRILL,)),
+        (1, saying(), BEAT_AT, (DRILL,)),
+        (2, saying(drill=told), BEAT_AT - timedelta(hours=1), (DRILL, failed)),
+    ):
+        bucket.layout = Layout("pre", f"source-{number:03}")
+        bucket.beat(beat, at=at)
+        for one in results:
+            ours = replace(one, source=bucket.layout.source)
+            bucket.store.put(bucket.layout.drill(one.id), ours.to_json())
+    bucket.at = NOW
+    bucket.store.calls.clear()
+    found = sorted(bucket.look_all(), key=lambda status: status.source)
+    # two listings and three results more; the standbys beside a dead writer are listed as ever
+    assert bucket.store.calls == {"list": 4 * 3 + 2 + 1, "list_names": 2 + 4, "get": 4 * 3 + 3}
+    proved = drill_of(DRILL, DRILL)
+    assert [one.drill for one in found] == [told, proved, drill_of(failed, DRILL), None]
+    assert [cells_of(one)[-1] for one in found] == ["5 h", "20 min", "20 min", "-"]
+    assert document(found[1])["drill"]["proven_at"] == "2026-01-02T03:45:05.000000Z"
+    assert [code for code, _ in codes(found[2])] == ["dead"]
+    assert [one.code for one in judged(found[2]).troubles] == ["dead", "drill"]
+
+
+def test_results_of_drills_that_cannot_be_read_hide_nothing_else() -> None:
+    """The source is shown as it is, with what its writer last said of drills."""
+    bucket = fleet(1)
+    bucket.store.put(bucket.layout.drill(DRILL.id), DRILL.to_json())
+
+    def deny(_: str, keys: Any, __: Any) -> None:
+        if keys and "/drills/" in keys[0]:
+            raise StoreError("access denied")
+
+    bucket.store.on_act = deny
+    (status,) = bucket.look_all()
+    assert (status.state, status.troubles, status.drill) == ("streaming", (), None)
 
 
 def test_gaps_are_seen_from_the_lineages() -> None:
