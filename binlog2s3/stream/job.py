@@ -11,7 +11,7 @@ from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
-from binlog2s3.archive.parts import Mark, Part
+from binlog2s3.archive.parts import Mark
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.store.s3 import PartInfo
 from binlog2s3.stream.decide import (
@@ -214,10 +214,13 @@ class Job:
             listed=found.chunks.minus(known),
         )
 
-    def take_up(self, part: Part) -> bool:
+    def has_taken_up(self, action: Action) -> bool:
         """Count a part that was there already instead of sending it, if it has our bytes."""
+        if self.held is None or not isinstance(action, PutPart | CopyPart):
+            return False
+        part = action.part
         info = self.listed.pop(part.number, None)
-        if self.held is None or info is None:
+        if info is None:
             return False
         if not self.place.is_ours(info, part, self.track.digest.part_crc64(part)):
             return False

@@ -19,7 +19,7 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, DamageError, SpoolError, StoreError
+from binlog2s3.errors import ArchiveError, DamageError, SpoolError
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.adopt import adopt, read_run
@@ -72,8 +72,7 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
     if known is not None:
         undescribed = read_undescribed(store, layout, known)
         known = known.after(undescribed)
-    foreign = [*sorted(catalog.foreign), *_strange_uploads(catalog)]
-    for key in foreign:
+    for key in sorted(catalog.foreign):
         _log.warning("left alone: not of this archive's format", key=key)
     tracks: list[Track] = []
     left_behind = []
@@ -95,17 +94,8 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
         durable=known.position if known else None,
         left_behind=tuple(left_behind),
         described=described,
-        foreign=frozenset(foreign),
+        foreign=frozenset(catalog.foreign),
     )
-
-
-def _strange_uploads(catalog: Catalog) -> list[str]:
-    """Uploads that are not ours; [] if the store does not list uploads."""
-    try:
-        return catalog.strange_uploads()
-    except StoreError as error:
-        _log.info("unfinished uploads are not shown", error=error)
-        return []
 
 
 def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> ArchiveEnd | None:

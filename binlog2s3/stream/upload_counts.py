@@ -55,6 +55,10 @@ class UploadPace:
         """Whether the flush interval is longer than what was asked for."""
         return self.flush_interval > self._asked_for
 
+    def carries(self, size: int, seconds: float) -> bool:
+        """Whether the link carries so many bytes in this time; False if that is not known yet."""
+        return size <= self.bytes_per_second * seconds
+
     def sent(self, size: int, seconds: float, at_a_time: int) -> None:
         """Learn from bytes that arrived while so many full chunks and parts were on their way.
 

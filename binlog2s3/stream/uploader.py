@@ -64,8 +64,6 @@ from binlog2s3.workers import Outcome, Workers
 _log = Log("uploader")
 _LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
-
-
 _ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
@@ -271,19 +269,19 @@ class Uploader:
                 continue
             if isinstance(action, Release):
                 self._release(job)
-            elif job.may_fly(action) and not self._take_up(job, action):
+            elif job.may_fly(action) and not job.has_taken_up(action):
                 self._start(job, action)
 
     def _goes_directly(self, job: Job) -> bool:
         """Whether a binlog goes into its upload as it comes, without chunks.
 
         It has to be whole in the bucket within seconds: until then none of it can be read there.
-        That is so while a backlog is caught up. What the source still writes gets chunks.
+        That is so while a backlog is caught up. What the source still writes gets chunks, and so
+        does what comes before the link's pace is known.
         """
-        if job.direct is None and job.held is not None:
-            size, carried = job.track.source_size, self.pace.bytes_per_second * _DIRECT_SECONDS
-            untouched = not (job.held.there or self._pressed)
-            job.direct = untouched and size is not None and size <= carried
+        if job.direct is None and job.held is not None and self.pace.bytes_per_second:
+            size = None if self._pressed else job.track.source_size
+            job.direct = size is not None and self.pace.carries(size, _DIRECT_SECONDS)
         return bool(job.direct)
 
     def _comes_after_another(self, job: Job) -> bool:
@@ -316,7 +314,14 @@ class Uploader:
 
     @property
     def _reserved(self) -> int:
-        """How many workers full chunks, parts and copies leave to the next flush."""
+        """How many workers full chunks, parts and copies leave to the next flush.
+
+        None if nothing needs a flush now, and a worker is free again before one is late.
+        """
+        parts = self._workers.count * self._limits.grid.length(1)
+        quick = self.pace.carries(parts, self.pace.flush_interval)
+        if quick and all(job.direct for job in self._jobs.values()):
+            return 0
         return 1 if self._limits.chunked and self._workers.count > 1 else 0
 
     def take(self, outcome: Outcome) -> None:
@@ -328,8 +333,8 @@ class Uploader:
         if outcome.error is not None:
             self._failed(job, action, outcome.error)
             return
-        seconds, at_a_time = self._clock() - token.at, 1 + self._flying(PutChunk | PutPart)
-        self.pace.sent(sent_by(action), seconds, at_a_time)
+        seconds = self._clock() - token.at
+        self.pace.sent(sent_by(action), seconds, 1 + self._flying(PutChunk | PutPart))
         if token.chunk is not None:
             assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
             job.acknowledge(action, token.chunk, self._clock())
@@ -378,9 +383,6 @@ class Uploader:
             if self._coverage.has(name):
                 yield name
 
-    def _take_up(self, job: Job, action: Action) -> bool:
-        return isinstance(action, PutPart | CopyPart) and job.take_up(action.part)
-
     def _start(self, job: Job, action: Action) -> None:
         now = self._clock()
         chunk = None
@@ -410,10 +412,8 @@ class Uploader:
                     "continuing an unfinished upload", binlog=track.name, parts=len(job.listed)
                 )
             if job.held is not None and job.held.listed:
-                chunks = len(job.held.listed.all)
-                _log.info(
-                    "continuing with the chunks in the bucket", binlog=track.name, chunks=chunks
-                )
+                _log.info("continuing with the chunks in the bucket", binlog=track.name,
+                          chunks=len(job.held.listed.all))  # fmt: skip
         elif isinstance(action, PutEntry):
             self._coverage.archived(track)
             track.commits.passed(track.size)

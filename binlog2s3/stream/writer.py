@@ -225,6 +225,17 @@ class Writer:
         older = [rank for rank in others if rank < self._me.rank]
         if older:
             self._store.delete([self._layout.writer(*rank) for rank in older])
+        if self._beats == 1:
+            self._name_strange_uploads()
+
+    def _name_strange_uploads(self) -> None:
+        try:
+            strange = Catalog(self._store, self._layout).strange_uploads()
+        except StoreError as error:
+            _log.info("unfinished uploads are not shown", error=error)
+            return
+        for key in strange:
+            _log.warning("left alone: not of this archive's format", key=key)
 
     def finish(self, store: Store) -> None:
         """Record that this writer has stopped. A failure is logged, not raised."""

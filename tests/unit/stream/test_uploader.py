@@ -93,10 +93,12 @@ def test_what_is_not_durable_goes_before_copies(tmp_path: Path, workers: int) ->
     streamer.close()
 
 
-def a_backlog(tmp_path: Path, now: list[float], pace: float, *binlogs: int) -> Streamer:
+def a_backlog(
+    tmp_path: Path, now: list[float], pace: float, *binlogs: int, store: MemoryStore | None = None
+) -> Streamer:
     """Closed binlogs of so many transactions, not fetched yet; what the link carries is known."""
     source = Source()
-    streamer = a_streamer(tmp_path, source, now, 16)
+    streamer = a_streamer(tmp_path, source, now, 16, store)
     for transactions in binlogs:
         for _ in range(transactions):
             source.write(100)
@@ -158,6 +160,43 @@ def test_a_worker_is_left_to_the_next_flush(tmp_path: Path) -> None:
         now[0] += 1
         streamer.uploader.step()
         assert streamer.workers.busy - flying(streamer, Flush) == 3
+    streamer.close()
+
+
+@pytest.mark.parametrize(("pace", "left"), [(1e9, 0), (1500.0, 1)])
+def test_a_backlog_takes_every_worker_of_a_quick_link(
+    tmp_path: Path, pace: float, left: int
+) -> None:
+    """Nothing needs a flush. On a slow link no worker would be free again soon."""
+    now = [100.0]
+    streamer = a_backlog(tmp_path, now, pace, 40)
+    streamer.fetch(5000)
+    streamer.pump()
+    most = 0
+    for _ in range(30):
+        streamer.uploader.step()
+        most = max(most, flying(streamer, PutPart))
+        streamer.workers.perform()
+        streamer.deliver()
+        streamer.uploader.pace.bytes_per_second = pace
+    streamer.close()
+    assert most == 16 - left
+
+
+def test_a_backlog_gets_chunks_until_the_link_is_known(tmp_path: Path) -> None:
+    """Then the rest of its first binlog goes straight into the upload."""
+    now, store = [100.0], MemoryStore(min_part_bytes=1)
+    streamer = a_backlog(tmp_path, now, 0.0, 40, store=store)
+    streamer.fetch(1000)
+    streamer.pump()
+    settle(streamer, now)
+    chunks = store.calls["put"]
+    assert chunks >= 5
+    streamer.uploader.pace.bytes_per_second = 1e9
+    arrive(streamer, now)
+    assert store.calls["copy_part"] in (chunks, chunks - 1)
+    assert store.calls["upload_part"] > 5 * chunks
+    assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == streamer.source.data(FIRST)
     streamer.close()
 
 

@@ -67,6 +67,26 @@ def test_the_last_to_claim_is_the_writer(spool: Spool) -> None:
     assert list(store.objects) == [LAYOUT.writer(*two._me.rank)]
 
 
+def test_strange_uploads_are_named_by_the_first_heartbeat(
+    spool: Spool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once. A store that lists no uploads keeps no heartbeat back."""
+    store = MemoryStore()
+    strange = f"{LAYOUT.archive}theirs"
+    store.create_upload(strange)
+    one = writer(store, spool)
+    one.claim(store)
+    one.beat()
+    one.beat()
+    named = [record.fields.get("key") for record in caplog.records]  # type: ignore[attr-defined]
+    assert named.count(strange) == 1
+    two = writer(store, spool)
+    two.claim(store)
+    store.fail_next("uploads_below", "before", StoreError("no"))
+    two.beat()
+    assert store.head(LAYOUT.writer(*two._me.rank)) is not None
+
+
 def test_a_claim_is_recorded_in_the_spool_before_it_is_put(spool: Spool) -> None:
     """Killed in between, or after: the next start on this spool knows its own."""
     store = MemoryStore()
