@@ -193,8 +193,12 @@ class RemoteBinlog:
             raise ObjectMissingError(f"chunk {key} is not there any more") from error
         if info.etag.strip('"') == self.md5(part).hex():
             return info
-        # With KMS an ETag is not an MD5 and proves nothing.
-        if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
+        # With KMS an ETag is not an MD5 and proves nothing. The store's checksum of the chunk does.
+        there = self._store.head(key)
+        crc64 = there.crc64 if there is not None else None
+        if crc64 is None:
+            crc64 = crc64_of_blocks(self._store.open(key, 0, chunk.size))
+        if crc64 != chunk.crc64:
             raise StoreError(
                 f"{key} does not hold the bytes that its name says",
                 hint="something else wrote there, or the store lost them; the binlog is archived "

@@ -1,6 +1,7 @@
 """What goes first, what becomes of a binlog that cannot be finished, how the spool is pressed."""
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -767,4 +768,37 @@ def test_an_etag_proves_nothing_where_the_store_confirms_no_checksum(tmp_path: P
     fetch_all(streamer)
     settle(streamer, now)
     assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    streamer.close()
+
+
+class Encrypting(MemoryStore):
+    """A store whose ETags are no MD5s of the bytes, as with KMS."""
+
+    def copy_part(
+        self, key: str, upload_id: str, number: int, *more: Any, **named: Any
+    ) -> PartInfo:
+        """See Store."""
+        info = super().copy_part(key, upload_id, number, *more, **named)
+        info = replace(info, etag=f"{number:032x}")
+        parts = self.uploads[upload_id].parts
+        parts[number] = replace(parts[number], info=info)
+        return info
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_with_kms_no_copied_part_is_read_back(tmp_path: Path, *, damaged: bool) -> None:
+    """The store's checksum of a chunk proves its copy; a chunk with other bytes is not used."""
+    now, source, store = [100.0], Source(), Encrypting(min_part_bytes=1)
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(950)
+    arrive(streamer, now)
+    chunks = [key for key in store.objects if key.startswith(LAYOUT.live)]
+    full = [key for key in chunks if Chunk.parse(key.rsplit("/", 1)[1]).size == 100]
+    assert len(full) > 5
+    if damaged:
+        store.put(full[3], b"x" * 100)
+    source.rotate()
+    arrive(streamer, now)
+    assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == source.data(FIRST)
+    assert store.calls["open"] == 1  # the whole object, which has no checksum of its own
     streamer.close()
