@@ -11,7 +11,7 @@ something cannot be had, `Unavailable` says what is missing and what would help.
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -91,6 +91,25 @@ def mariadb_encryption() -> Path:
         return "bookworm"
 
     return kept("mariadb-encryption", make)
+
+
+def mariadb_backup() -> Path:
+    """A folder with mariabackup and mbstream: PATH's, else Debian bookworm's, as `mariadb` is."""
+    tools = ("mariabackup", "mbstream")
+    on_path = shutil.which("mariabackup")
+    if on_path is not None and shutil.which("mbstream") is not None:
+        return Path(on_path).parent
+
+    def make(into: Path) -> str:
+        loader, triplet = _this_machine("mariadb-backup", "mariabackup")
+        say("getting mariabackup from Debian bookworm's packages, a few seconds")
+        apt.unpack("mariadb-backup", "bookworm", ["mariadb-backup"], into / "root", deep=True)
+        _merge_usr(into / "root", loader, triplet)
+        (into / "bin").mkdir()
+        _write_tools(into, tools, _WRAPPER_HEAD.format(triplet=triplet, loader=loader))
+        return "bookworm"
+
+    return kept("mariadb-backup", make) / "bin"
 
 
 VERSIONS: dict[str, Callable[[], ServerBinaries]] = {
@@ -325,11 +344,7 @@ def _unpack(flavour: Flavour, suite: str, into: Path) -> str:
         packages = ["mariadb-server-core", "mariadb-client-core", "mariadb-client"]
         tools = ["mariadb", "mariadb-binlog", "mariadb-dump", "mariadb-admin"]
         server = "usr/sbin/mariadbd"
-    try:
-        loader, triplet = apt.architecture()
-    except (OSError, KeyError, subprocess.CalledProcessError) as error:
-        reason = f"this machine is no Debian on amd64 or arm64 ({error})"
-        raise Unavailable(flavour, reason, f"a server and its tools ({server}) on PATH") from None
+    loader, triplet = _this_machine(flavour, f"a server and its tools ({server})")
     say(f"getting {flavour} from Debian {suite}'s packages (about 60 MB), 10 to 60 s")
     root = into / "root"
     apt.unpack(flavour, suite, packages, root, deep=True)
@@ -342,8 +357,7 @@ def _unpack(flavour: Flavour, suite: str, into: Path) -> str:
     head = _WRAPPER_HEAD.format(triplet=triplet, loader=loader)
     body = _SERVER_WRAPPER.format(program=server, share=share, plugins=plugins)
     write_program(into / "bin" / Path(server).name, head + body)
-    for tool in tools:
-        write_program(into / "bin" / tool, f'{head}run "$R/usr/bin/{tool}" "$@"\n')
+    _write_tools(into, tools, head)
     (into / "layout").write_text(f"{share} {plugins}")
     if flavour == "mysql":
         # lets a data directory ask for components (the keyring of binlog_encryption) by itself
@@ -351,6 +365,20 @@ def _unpack(flavour: Flavour, suite: str, into: Path) -> str:
         keyring = root / plugins / "component_keyring_file.cnf"
         keyring.write_text('{"read_local_config": true}')
     return version_of(into / "bin" / Path(server).name)
+
+
+def _this_machine(name: str, what: str) -> tuple[str, str]:
+    """As `apt.architecture`. Raises Unavailable with `what` would help on PATH."""
+    try:
+        return apt.architecture()
+    except (OSError, KeyError, subprocess.CalledProcessError) as error:
+        reason = f"this machine is no Debian on amd64 or arm64 ({error})"
+        raise Unavailable(name, reason, f"{what} on PATH") from None
+
+
+def _write_tools(into: Path, tools: Sequence[str], head: str) -> None:
+    for tool in tools:
+        write_program(into / "bin" / tool, f'{head}run "$R/usr/bin/{tool}" "$@"\n')
 
 
 def _merge_usr(root: Path, loader: str, triplet: str) -> None:
@@ -383,6 +411,7 @@ def main(names: list[str]) -> int:
         "actionlint": actionlint,
         "patchelf": patchelf,
         "mandoc": mandoc,
+        "mariabackup": mariadb_backup,
         "mmdebstrap": mmdebstrap,
         "aws": aws,
         **{name: partial(_server_of, name) for name in VERSIONS},

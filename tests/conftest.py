@@ -167,6 +167,12 @@ def aws_command() -> Path:
 
 
 @pytest.fixture(scope="session")
+def mariadb_backup() -> Path:
+    """A folder with mariabackup and mbstream, for the lab's MariaDB."""
+    return _had(get.mariadb_backup)
+
+
+@pytest.fixture(scope="session")
 def toxiproxy_binary() -> Path:
     """toxiproxy's program."""
     return _had(get.toxiproxy)

@@ -20,6 +20,7 @@ TOOLS = frozenset(
         "faketime_library",
         "make_machine",
         "mandoc",
+        "mariadb_backup",
         "promtool",
         "s3s_fs",
         "systemd_analyze",

@@ -39,6 +39,8 @@ class Nights:
     minio: MinioServer
     bucket: str
     work: Path
+    source: MysqlServer
+    stream: StreamProcess
     dump: Path
     copy: Path
 
@@ -46,7 +48,7 @@ class Nights:
         words = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
         return [*words, f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
 
-    def register(self, path: Path, *more: str) -> str:
+    def register(self, path: Path | str, *more: str) -> str:
         argv = ["backup", "add", *self.store(), f"--location={path}", "--json", *more]
         done = command.run(*argv, **self.minio.env())
         assert done.returncode == 0, done.stderr
@@ -67,6 +69,11 @@ class Nights:
         to = '-u root -S "$DRILL_SOCKET" < "$DRILL_LOCATION"'
         pipe = f"{client} --no-defaults --binary-mode {to}"
         return f"sh -c {shlex.quote(pipe)}"
+
+    def commit(self, number: int) -> None:
+        """A row more, in the archive too."""
+        self.source.query(f"INSERT INTO shop.t VALUES ({number})")
+        wait_durable(self.stream, Bucket(self.minio, self.bucket), self.source)
 
     def results(self) -> list[dict[str, Any]]:
         there = Bucket(self.minio, self.bucket)
@@ -108,7 +115,16 @@ def nights(
         there = Bucket(minio, bucket)
         wait_until(lambda: len(there.archived()) >= 3, what="binlogs are archived")
         wait_durable(stream, there, source)
-        yield Nights(binaries=binaries, minio=minio, bucket=bucket, work=work, dump=dump, copy=copy)
+        yield Nights(
+            binaries=binaries,
+            minio=minio,
+            bucket=bucket,
+            work=work,
+            source=source,
+            stream=stream,
+            dump=dump,
+            copy=copy,
+        )
 
 
 @pytest.mark.gate("mysql")
@@ -141,6 +157,80 @@ def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     assert done.returncode == 8
     assert "failed at the step 'check': statement 1 of --check-sql returned 0" in done.stderr
     assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
+
+
+def prove_example(
+    nights: Nights, program: Path, backup: Path, made: Path, environment: dict[str, str]
+) -> dict[str, Any]:
+    """Upload the backup that was `made`, register it, and prove it by the program: the result."""
+    location = f"s3://{nights.bucket}/backups/{made.name}"
+    with closing(nights.minio.client()) as client:
+        client.upload_file(str(made), nights.bucket, f"backups/{made.name}")
+    id_ = nights.register(location, f"--from-backup={backup}")
+    done = command.run(*nights.argv(str(program)), **environment)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], said["backup"]) == ("proved", id_)
+    assert said["tables"] > 1
+    assert nights.left() == []
+    return dict(said)
+
+
+def example(name: str, folder: Path) -> Path:
+    """The restore command of this name as docs/drill.md has it, as a program."""
+    page = (ROOT / "docs/drill.md").read_text(encoding="utf-8")
+    (text,) = re.findall(rf"```sh\n(#!/bin/bash\n# /usr/local/bin/{name}\n.*?)```", page, re.DOTALL)
+    program = folder / name
+    program.write_text(text)
+    program.chmod(0o755)
+    return program
+
+
+def on_path(nights: Nights, *folders: Path) -> dict[str, str]:
+    """The environment in which the examples run: the programs, and the store that is S3."""
+    path = ":".join([*map(str, folders), os.environ["PATH"]])
+    return {**nights.minio.env(), "PATH": path, "AWS_ENDPOINT_URL": nights.minio.endpoint_url}
+
+
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+def test_the_example_of_mysqldump_is_proved(
+    nights: Nights, aws_command: Path, tmp_path: Path
+) -> None:
+    """The documented restore command, word by word, with a compressed dump in the bucket."""
+    environment = on_path(nights, aws_command.parent, nights.binaries.client.parent)
+    dump = tmp_path / "dump.sql.zst"
+    subprocess.run(["zstd", "-q", nights.dump, "-o", dump], check=True)
+    program = example("restore-dump", tmp_path)
+    assert prove_example(nights, program, dump, dump, environment)["transactions"] >= 21
+    with closing(nights.minio.client()) as client:  # mysql itself is content with nothing
+        client.delete_object(Bucket=nights.bucket, Key=f"backups/{dump.name}")
+    done = command.run(*nights.argv(str(program)), **environment)
+    assert done.returncode == 8
+    assert "failed at the step 'restore'" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
+def test_the_example_of_mariabackup_is_proved(
+    nights: Nights, aws_command: Path, mariadb_backup: Path, tmp_path: Path
+) -> None:
+    """The documented restore command, word by word, with a stream in the bucket."""
+    environment = on_path(nights, aws_command.parent, mariadb_backup)
+    stream, unpacked = tmp_path / "backup.xb", tmp_path / "unpacked"
+    unpacked.mkdir()
+    with stream.open("wb") as out:
+        argv = ["mariabackup", "--no-defaults", "--backup", "--stream=mbstream"]
+        argv += [
+            "--user=root",
+            f"--socket={nights.source.socket}",
+            f"--target-dir={tmp_path / 'x'}",
+        ]
+        subprocess.run(argv, check=True, stdout=out, env={**os.environ, **environment})
+    argv = [mariadb_backup / "mbstream", "-x", "-C", unpacked]
+    with stream.open("rb") as given:
+        subprocess.run(argv, check=True, stdin=given)
+    nights.commit(100)
+    program = example("restore-mariabackup", tmp_path)
+    assert prove_example(nights, program, unpacked, stream, environment)["transactions"] == 1
 
 
 def register_copy(nights: Nights) -> str:

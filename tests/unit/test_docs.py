@@ -64,6 +64,7 @@ FOREIGN = {
     "--username",  # aws rds
     "--all-databases",  # mysqldump
     "--auth-root-authentication-method",  # mariadb-install-db
+    "--backup",  # mariabackup
     "--base64-output",  # mysqlbinlog
     "--binary-mode",  # mysql
     "--bucket",  # aws s3api
@@ -113,6 +114,7 @@ FOREIGN = {
     "--start-position",
     "--stop-never",
     "--stop-position",
+    "--stream",  # mariabackup
     "--target-dir",  # xtrabackup, mariabackup
     "--to-last-log",  # mysqlbinlog
     "--triggers",
