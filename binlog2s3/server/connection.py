@@ -121,6 +121,7 @@ class Server:
         self._version: _Version | None = None
         self._no_rds = False
         self.heard_at = 0.0  # time of the last answer, in monotonic seconds
+        self.host = ""  # of the last connection; "" before it and for a socket
 
     def __enter__(self) -> Self:
         return self
@@ -329,6 +330,7 @@ class Server:
     def _all(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         if self._connection is None:
             self._used, self._version = self._login(), None
+            self.host = "" if self._used.socket else self._used.host
         try:
             if self._connection is None:
                 self._connection = _connect(self._used)

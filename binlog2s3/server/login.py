@@ -9,6 +9,7 @@ the manual's: https://dev.mysql.com/doc/refman/9.7/en/option-files.html
 """
 
 import re
+import socket as sockets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
@@ -81,6 +82,19 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def addresses_of(host: str) -> frozenset[str]:
+    """The addresses to which a host name leads now, or the address that is given.
+
+    Empty if the resolver does not answer, or knows no such name. May take as long as the resolver
+    tries, which may be a minute.
+    """
+    try:
+        found = sockets.getaddrinfo(host, None, type=sockets.SOCK_STREAM) if host else []
+    except (OSError, UnicodeError):
+        return frozenset()
+    return frozenset(str(address[0]) for *_, address in found)
 
 
 def _advised(hint: str, prefix: Prefix) -> str:

@@ -50,6 +50,7 @@ from binlog2s3.workers import Workers
 _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
+_NAME_SECONDS = 10.0
 _QUESTIONS = 7  # of the watch, one after the other, each with a deadline; the password command's
 
 
@@ -196,6 +197,7 @@ class Loop:
 
     def _start_threads(self) -> None:
         every(self._stop, "watch", self._look, end=self._watch.close)
+        every(self._stop, "name", self._look_up, first_seconds=_WATCH_SECONDS)
         self._writer.start()
         self._pager.start()
 
@@ -303,6 +305,11 @@ class Loop:
         if position is not None:
             self._intake.seen(position)
         return min(_WATCH_SECONDS, self._config.stream.stall_timeout / 4)
+
+    def _look_up(self) -> float:
+        """Let the watch look the server's name up. Called by the thread `name`."""
+        self._watch.look_up()
+        return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
         sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left

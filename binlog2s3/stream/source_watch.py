@@ -1,22 +1,27 @@
 """Asks the source beside the stream: its position, its list of binlogs, and whether it answers.
 
 Place in the flow: a thread calls `look`, which has a connection of its own, so that a slow server
-never delays the stream. The stream reads the latest answers.
+never delays the stream. The stream reads the latest answers. Another thread calls `look_up`: after
+a fail-over the server's name leads to another address, while the old server may keep its
+connections open. The next `look` then opens a new one, and sees which server answers there.
 
 Law: an answer is used only if it comes from the server that is streamed (same UUID). A refusal is
-an answer, silence is not. SHOW BINARY LOGS takes a lock on the server, so it is sent only at the
-start, when the daemon asks for it, after a rotation, and every five minutes.
+an answer, silence is not. A resolver that fails changes nothing. SHOW BINARY LOGS takes a lock on
+the server, so it is sent only at the start, when the daemon asks for it, after a rotation, and
+every five minutes.
 """
 
 import math
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerPosition
+from binlog2s3.server.login import addresses_of
 
 _log = Log("watch")
 _LIST_EVERY_SECONDS = 300.0
@@ -60,6 +65,8 @@ class Watch:
         self._list_at = 0.0
         self._expiry_due = 0.0
         self._wanted = threading.Event()
+        self._moved = threading.Event()
+        self._addresses: frozenset[str] = frozenset()  # to which the name led last
         self._lock = threading.Lock()
         self.sight = Sight(heard_at=time.monotonic())
         self.round_at = time.monotonic()  # when it last began to ask
@@ -103,6 +110,9 @@ class Watch:
         position is of another history.
         """
         self.round_at = time.monotonic()
+        if self._moved.is_set():
+            self._moved.clear()
+            self._server.close()
         wanted = self._wanted.is_set() or time.monotonic() >= self._list_at
         self._wanted.clear()
         uuid = self._uuid
@@ -115,6 +125,26 @@ class Watch:
             self._list_at = time.monotonic() + _LIST_EVERY_SECONDS
         is_kept = self._set(uuid, sight)
         return sight.position if is_kept and not sight.behind else None
+
+    def look_up(self, addresses: Callable[[str], frozenset[str]] = addresses_of) -> None:
+        """Look up the server's name; if it leads to a new address, the next look connects again.
+
+        Its own thread calls this, because a resolver may take a minute.
+        """
+        found, before = addresses(self._server.host), self._addresses
+        if not found:
+            return
+        self._addresses = found
+        if found <= before:
+            return
+        if before:
+            address = ", ".join(sorted(found - before))
+            _log.warning(
+                "the server's name leads to another address",
+                host=self._server.host,
+                address=address,
+            )
+        self._moved.set()
 
     def _ask(self, uuid: str, reached: Reached | None, *, with_list: bool) -> Sight | None:
         """What the server with this UUID answers; None if it does not, or is another one."""
@@ -139,6 +169,7 @@ class Watch:
         now = time.monotonic()
         if position.uuid != uuid:
             self._set(uuid, replace(self.sight, stranger=position.uuid, heard_at=now, error=None))
+            self._server.close()  # the name may lead back
             return None
         if before.error is not None:
             _log.info("the server answers again")

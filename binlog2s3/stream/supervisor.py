@@ -254,6 +254,7 @@ class Supervisor:
         return found
 
     def _ask(self) -> Heading:
+        self._server.close()  # the name may lead elsewhere, while an old primary keeps it open
         self._facts()
         tip = _where(self._intake, self._tip)
         lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)

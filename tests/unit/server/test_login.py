@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import SourceError
-from binlog2s3.server.login import Login, parse_options, render_options, resolve
+from binlog2s3.server.login import Login, addresses_of, parse_options, render_options, resolve
 
 NOTHING = MysqlConfig(
     host=None,
@@ -232,3 +232,11 @@ def test_authorities_alone_are_there_to_be_checked(tmp_path: Path) -> None:
     assert login(defaults_file=path).ssl_mode == "VERIFY_CA"
     given = login(defaults_file=path, ssl_mode="PREFERRED")
     assert (given.ssl_mode, given.ssl_ca) == ("PREFERRED", "/ca.pem")
+
+
+def test_the_addresses_of_a_name() -> None:
+    """An address is its own; nothing is known of a name that nobody knows, and of no name."""
+    assert addresses_of("192.0.2.1") == {"192.0.2.1"}
+    assert "127.0.0.1" in addresses_of("localhost")
+    assert addresses_of("") == frozenset()
+    assert addresses_of("a" * 64 + ".invalid") == frozenset()

@@ -1046,5 +1046,14 @@ def test_a_run_without_an_overlap_is_confirmed_on_a_new_connection(
         supervisor._confirm(heading, track)
 
 
+def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> None:
+    """After a fail-over by DNS the old primary may live on, and keep the connection open."""
+    new = replace(FACTS, uuid=UUID_B)
+    supervisor._server = Asked(new, (0, 0))
+    supervisor._intake.last = supervisor._intake.lineage = None
+    supervisor._pilot.heading = lambda server, *_: server.facts()
+    assert supervisor._ask() == new
+
+
 def program_of_nobody() -> Tool:
     return Tool(path="", flavour="mysql", version="9", connection_server_id=True)

@@ -34,6 +34,7 @@ class Server:
         self.is_read_only = False
         self.heard_at = 0.0
         self.lists = 0
+        self.host = "db1"
         self.closed = threading.Event()
 
     def position(self) -> ServerPosition:
@@ -142,6 +143,51 @@ def test_a_strangers_answer_is_never_compared(watched: Watched) -> None:
     assert watched.watch.sight.stranger == ""
     assert watched.watch.streams(UUID_A)
     assert not watched.watch.streams(UUID_B)
+
+
+def test_a_stranger_is_asked_on_a_new_connection(watched: Watched) -> None:
+    """The name may lead back, while the stranger keeps its connections open."""
+    watched.ask()
+    assert not watched.server.closed.is_set()
+    watched.server.uuid = UUID_B
+    watched.ask()
+    assert watched.server.closed.is_set()
+
+
+def leads(watched: Watched, *addresses: str) -> bool:
+    """The name leads to these addresses now; whether the next look opens a new connection."""
+    watched.server.closed.clear()
+    watched.watch.look_up(lambda host: frozenset(addresses if host == "db1" else ()))
+    assert not watched.server.closed.is_set(), "the connection is the other thread's"
+    watched.ask()
+    return watched.server.closed.is_set()
+
+
+def test_a_name_that_leads_elsewhere(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    """A fail-over may leave the old connections open: a new address needs a new connection."""
+    leads(watched, "192.0.2.1")
+    assert not leads(watched, "192.0.2.1")
+    assert "another address" not in caplog.text
+    assert leads(watched, "192.0.2.2")
+    assert caplog.text.count("the server's name leads to another address") == 1
+    assert leads(watched, "192.0.2.1"), "back, after a fail-over that was none"
+    assert leads(watched, "192.0.2.2"), "and again"
+    assert leads(watched, "192.0.2.2", "192.0.2.1")
+    assert not leads(watched, "192.0.2.1", "192.0.2.2")
+    assert not leads(watched, "192.0.2.1"), "the other one is gone"
+
+
+def test_a_name_that_moves_before_it_is_looked_up_first(watched: Watched) -> None:
+    """The connection may be older than the first answer of the resolver."""
+    watched.ask()
+    assert leads(watched, "192.0.2.2")
+
+
+def test_a_resolver_that_does_not_answer_changes_nothing(watched: Watched) -> None:
+    """The stream goes on while the name service is down."""
+    leads(watched, "192.0.2.1")
+    assert not leads(watched)
+    assert not leads(watched, "192.0.2.1")
 
 
 def test_following_another_server_forgets_what_was_seen(watched: Watched) -> None:
