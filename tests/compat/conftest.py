@@ -40,7 +40,7 @@ def place(
             found = stack.enter_context(_own(disk_tmp_path))
         else:
             minio: MinioServer = request.getfixturevalue("minio")
-            found = stack.enter_context(_of_lab(version, minio, disk_tmp_path))
+            found = stack.enter_context(of_lab(version, minio, disk_tmp_path))
         record_property("server", found.title)
         yield found
 
@@ -63,7 +63,7 @@ def binaries_of(version: str) -> get.ServerBinaries:
 
 
 @contextmanager
-def _of_lab(version: str, minio: MinioServer, directory: Path) -> Iterator[Place]:
+def of_lab(version: str, minio: MinioServer, directory: Path) -> Iterator[Place]:
     with server_of(binaries_of(version), directory / "source") as server:
         bucket = minio.make_bucket()
         options = {

@@ -1,13 +1,17 @@
 """Binlogs of one version are applied to a server of another one, or that is refused."""
 
+import json
+import re
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from lab import get
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
-from tests.compat.conftest import binaries_of
+from tests.compat.conftest import binaries_of, of_lab
 from tests.integration.apply_pair import content
 from tests.integration.bucket import Bucket
 from tests.integration.recovery_command import Recovery, read_only
@@ -81,3 +85,54 @@ def test_into_another_version(
         older = [one for one in document["plan"]["warnings"] if "older than the binlogs'" in one]
         assert bool(older) is ((source, target) == ("mariadb-11.4", "mariadb-10.11"))
         assert rows(other) == rows(one)
+
+
+def as_version(number: str, tool: Path, place: Path) -> Path:
+    """The program as it would be in another version: it only says so. The lab has no older one."""
+    made = place / "mysqlbinlog"
+    made.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *--version*) echo "mysqlbinlog  Ver {number} for Linux"; exit ;; esac\n'
+        f'exec "{tool}" "$@"\n'
+    )
+    made.chmod(0o755)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("server", "tool", "said"),
+    [
+        ("mysql-5.7.22", "mysql-9", "newer"),
+        ("mysql-8.0.31", "mysql-9", "newer"),
+        ("mysql-9", "mysql-9", ""),
+        ("mysql-9", "8.0.31", "older"),
+        ("mariadb-10.11", "mariadb-11.8", "newer"),
+        ("mariadb-10.11", "mariadb-10.11", ""),
+        ("mariadb-11.4", "mariadb-10.11", "older"),
+    ],
+)
+def test_mysqlbinlog_of_another_version(
+    server: str, tool: str, said: str, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """`check` says if it is newer, and warns if it is older; it tries to read the binlog.
+
+    MariaDB 10.11's reads nothing from an 11.4: it does not know that version.
+    """
+    with of_lab(server, minio, disk_tmp_path) as place:
+        if tool in get.VERSIONS:
+            program = binaries_of(tool).binlog
+        else:
+            program = as_version(tool, binaries_of(server).binlog, disk_tmp_path)
+        asking = replace(place, options={**place.options, "mysqlbinlog": str(program)})
+        done = asking.run("check", "--json", server=True)
+    rows = {(row["part"], row["name"]): row for row in json.loads(done.stdout)["parts"]}
+    row = rows["mysqlbinlog", "program"]
+    assert row["result"] == ("warn" if said == "older" else "ok"), row
+    assert re.findall("newer|older", row["found"]) == ([said] if said else []), row
+    connection = rows["mysqlbinlog", "connection"]
+    if (server, tool) == ("mariadb-11.4", "mariadb-10.11"):
+        assert connection["result"] == "fail"
+        assert "unrecognized MariaDB version '11.4" in connection["found"]
+        assert "not older" in connection["hint"]
+    else:
+        assert connection["result"] == "ok", connection

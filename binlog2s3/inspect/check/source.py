@@ -201,12 +201,14 @@ class SourceCheck:
             yield failed("mysqlbinlog", "program", error)
             return
         found, ours = f"{tool.path}, version {tool.version}", numbers_of(tool.version)
-        has_own_numbers = tool.flavour == "mariadb" and ours < (10, 0)  # such as 3.5 in 10.11
-        if not has_own_numbers and ours < numbers_of(self._account.version):
+        server = numbers_of(self._account.version)
+        if tool.flavour == "mariadb" and ours < (10, 0):  # before 11.4 it has numbers of its own
+            ours = min(server, (11, 3))
+        if ours < server:
             hint = "install the server's version of it: an older one may not know all events"
             older = f"{found}: older than the server, {self._account.version}"
             yield warn("mysqlbinlog", "program", older, hint)
-        elif not has_own_numbers and ours > numbers_of(self._account.version):
+        elif ours > server:
             newer = f"{found}: newer than the server, {self._account.version}; it knows all events"
             yield ok("mysqlbinlog", "program", newer)
         else:
