@@ -7,13 +7,17 @@ is right if both have its database as the source has it, and `find` finds its tr
 
 import contextlib
 import secrets
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
 
+from binlog2s3.binlog import gtid
+from binlog2s3.binlog.events import EventType
 from lab import get
 from lab.cache import Unavailable
 from lab.child import free_port
@@ -21,7 +25,9 @@ from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
+from tests.binlog_writer import BinlogWriter, previous_gtids_body, query_body
 from tests.integration.apply_pair import RELAXED, Pair, content
+from tests.integration.bucket import Bucket
 from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.served import Scene
 from tests.integration.test_find import Finder
@@ -242,23 +248,37 @@ def test_mariadb(mariadb_world: Written, feature: str) -> None:
             assert [row[:2] for row in server.query(EVERY_VERSION)] == [row[:2] for row in ours]
 
 
+GROUP = "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
+
+
+def bootstrap(server: MysqlServer) -> None:
+    """Start a group of this member alone; a port that is taken leads to another."""
+    for attempt in range(1, 4):
+        address = f"127.0.0.1:{free_port()}"
+        try:
+            server.query(
+                f"SET GLOBAL group_replication_local_address = '{address}'",
+                "SET GLOBAL group_replication_bootstrap_group = ON",
+                "START GROUP_REPLICATION",
+                "SET GLOBAL group_replication_bootstrap_group = OFF",
+            )
+        except pymysql.err.OperationalError:  # after a minute, with the reason in its log
+            if attempt == 3:
+                raise AssertionError(server.log.read_text(errors="replace")[-5000:]) from None
+        else:
+            return
+
+
 def test_a_member_of_a_group(
     mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
 ) -> None:
-    """Its GTIDs are the group's, and the view of the group changes while it streams."""
-    group = "aaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee"
+    """Its GTIDs are the group's, and it leaves and starts the group again while it streams."""
     options = (
         *RELAXED,
         "--plugin-load-add=group_replication.so",
         "--performance-schema=ON",
-        f"--loose-group-replication-group-name={group}",
-        f"--loose-group-replication-local-address=127.0.0.1:{free_port()}",
+        f"--loose-group-replication-group-name={GROUP}",
         "--loose-group-replication-start-on-boot=OFF",
-    )
-    start = (
-        "SET GLOBAL group_replication_bootstrap_group = ON",
-        "START GROUP_REPLICATION",
-        "SET GLOBAL group_replication_bootstrap_group = OFF",
     )
     with contextlib.ExitStack() as stack:
         source, target = (
@@ -270,11 +290,78 @@ def test_a_member_of_a_group(
         scene = Scene(Pair(source, target), minio, minio.make_bucket(), disk_tmp_path)
         stack.enter_context(scene.ends)
         scene.serve.start()
-        source.query(*start)
+        bootstrap(source)
         scene.write(5)
-        source.query("STOP GROUP_REPLICATION", "SET GLOBAL super_read_only = OFF", *start)
+        source.query("STOP GROUP_REPLICATION", "SET GLOBAL super_read_only = OFF")
+        bootstrap(source)
         scene.write(5)
-        assert group in source.query("SELECT @@gtid_executed")[0][0]
+        assert GROUP in source.query("SELECT @@gtid_executed")[0][0]
         scene.replicate()
         scene.wait_until_equal()
         scene.compare_gtids()
+
+
+def view_change(view: str) -> bytes:
+    """The body of a VIEW_CHANGE event as MySQL 8.0 writes it when a member joins.
+
+    The id of the view (40 bytes), a number, how many rows of the certification follow, and each:
+    a hash of what was written, and the GTIDs that wrote it.
+    """
+    rows = {b"MTIzNDU2Nzg5": previous_gtids_body(gtid.parse(f"{GROUP}:1-3", "mysql"))}
+    body = struct.pack("<40sQI", view.encode(), 7, len(rows))
+    for key, value in rows.items():
+        body += struct.pack("<H", len(key)) + key + struct.pack("<I", len(value)) + value
+    return body
+
+
+def test_a_change_of_a_groups_view(
+    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """What a group of MySQL 8.0 writes when a member joins: a transaction without a change.
+
+    MySQL 9 writes no such event any more, so it is appended to the server's closed binlog. From
+    there on all is real: the server reads, shows and sends it, a replica and a target apply it.
+    """
+    with contextlib.ExitStack() as stack:
+        source, target, recovered = (
+            stack.enter_context(
+                MysqlServer(mysql_binaries, disk_tmp_path / f"{n}", server_id=n, options=RELAXED)
+            )
+            for n in (1, 2, 3)
+        )
+        scene = Scene(Pair(source, target), minio, minio.make_bucket(), disk_tmp_path)
+        stack.enter_context(scene.ends)
+        scene.serve.start()
+        scene.write(5)
+        source.query("FLUSH BINARY LOGS")
+        assert scene.stream.terminate() == 0
+        name = source.binlogs()[-1][0]
+        source.stop()
+        path = source.datadir / name
+        writer = BinlogWriter(server_id=1)
+        stop = writer.size_of(b"")
+        writer.data = bytearray(path.read_bytes()[:-stop])
+        begin, commit = ((EventType.QUERY, query_body(text, db="")) for text in ("BEGIN", "COMMIT"))
+        change = (EventType.VIEW_CHANGE, view_change("17956120510083446:2"))
+        writer.transaction([begin, change, commit], gtid=(GROUP, "", 1))
+        writer.stop()
+        path.write_bytes(writer.data)
+        source.start()
+        shown = {row[2]: row[5] for row in source.query(f"SHOW BINLOG EVENTS IN '{name}'")}
+        assert "17956120510083446:2" in shown["View_change"]
+        assert f"{GROUP}:1" in source.query("SELECT @@gtid_executed")[0][0]
+        scene.streamed()
+        scene.write(5)
+        scene.replicate()
+        scene.wait_until_equal()
+        scene.compare_gtids()
+        ours, theirs = Bucket(minio, scene.bucket).binlogs()[name], path.read_bytes()
+        assert ours == theirs
+        found = Finder(minio, scene.bucket).found()
+        (row,) = [one for one in found if one["gtid"] == f"{GROUP}:1"]
+        assert row["changes"] == []
+        recovery = Recovery(minio, scene.bucket, read_only(minio))
+        recovery.to(recovered, "--latest", "--stop-target-threads")
+        assert content(recovered) == content(source)
+        asked = "SELECT @@gtid_executed"
+        assert recovered.query(asked) == source.query(asked)
