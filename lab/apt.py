@@ -14,10 +14,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from lab.cache import Unavailable, remove
+from lab.cache import Unavailable, download, remove
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-TIMEOUT_SECONDS = 600
 
 # Never needed to run a server, and large, or pulled in by what runs maintainer scripts.
 NOT_WANTED = re.compile(
@@ -106,21 +105,14 @@ def _own_apt(name: str, work: Path, suite: str) -> dict[str, str]:
 
 def _apt(name: str, environment: dict[str, str], folder: Path, arguments: list[str]) -> None:
     """Run apt-get; its last words become the reason when it fails."""
-    try:
-        done = subprocess.run(
-            ["apt-get", "-qq", *arguments],
-            env=environment,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        reason = f"apt-get {arguments[0]} took longer than {TIMEOUT_SECONDS} s"
-        raise Unavailable(name, reason, "a faster way to the Debian mirror") from None
+    done = download(
+        name,
+        ["apt-get", "-qq", *arguments],
+        f"apt-get {arguments[0]}",
+        remedy="a faster way to the Debian mirror",
+        env=environment,
+        cwd=folder,
+    )
     if done.returncode != 0:
         said = [line for line in done.stdout.splitlines() if line.startswith(("E:", "Err:"))]
         reason = " ".join(said[:3]) or f"apt-get {arguments[0]} exits {done.returncode}"

