@@ -236,6 +236,8 @@ def split_s3_url(url: str) -> tuple[str, str]:
     if match is None:
         raise ValueError(f"{shown} is not of the form s3://bucket/prefix")
     bucket, prefix = match[1], (match[2] or "").removesuffix("/")
+    if bucket.startswith("arn:"):
+        raise ValueError(f"{shown}: give the alias of the access point (...-s3alias), not its ARN")
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", bucket):
         raise ValueError(f"{shown}: a bucket name has 3 to 63 of the characters a-z 0-9 . -")
     if not re.fullmatch(r"[A-Za-z0-9!_.*'()/-]*", prefix) or len(prefix) > MAX_PREFIX:

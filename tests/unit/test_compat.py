@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lab.compat import BEGIN, CELLS, END, NOT_HERE, PAGE, Matrix, read
+from lab.compat import BEGIN, CELLS, END, NOT_HERE, PAGE, ROOT, Matrix, read
 from lab.get import VERSIONS
 
 CELL = re.compile(r"works|refused: \S.*|not run(: \S.*)?")
@@ -38,16 +38,42 @@ def test_the_cells_of_a_report(tmp_path: Path) -> None:
     assert Matrix({}, {}).fails
 
 
-def test_no_cell_of_the_page_promises_anything() -> None:
-    """Each says what its test did; each version that the lab has is there."""
+def page_rows() -> list[list[str]]:
+    """The cells of the page's matrix, row by row."""
     _, _, text = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    rows = [
+    return [
         [cell.strip() for cell in line.strip("|").split("|")]
         for line in text.partition(END)[0].splitlines()
     ]
+
+
+def test_no_cell_of_the_page_promises_anything() -> None:
+    """Each says what its test did; each version that the lab has is there, in its order."""
+    rows = page_rows()
     assert rows[0] == ["server", *CELLS.values()]
     servers = [row[0] for row in rows[2:]]
     assert len(servers) == len(set(servers)) == len(VERSIONS) + len(NOT_HERE)
+    for version, server in zip(VERSIONS, servers, strict=False):
+        title = server.lower().replace(" ", "-")
+        assert f"{title}.".startswith(f"{version}."), (version, server)
+    assert servers[len(VERSIONS) :] == [*NOT_HERE]
     for row in rows[2:]:
         assert [cell for cell in row[1:] if not CELL.fullmatch(cell)] == []
     assert all(set(row[1:]) == {"not run"} for row in rows[2 + len(VERSIONS) :])
+
+
+def test_each_column_is_a_test() -> None:
+    """A test without a column shows nothing, and a column without a test is never filled."""
+    text = (ROOT / "tests/compat/test_cells.py").read_text(encoding="utf-8")
+    assert re.findall(r"(?m)^def test_(\w+)", text) == [*CELLS]
+
+
+def test_the_readme_names_what_the_page_shows() -> None:
+    """The series of the servers that were run, and no other."""
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = re.search(r"Tested with MySQL (.+?) and MariaDB (.+?) \(", text)
+    assert found is not None
+    named = [f"MySQL {number}" for number in re.findall(r"\d+\.\d+", found[1])]
+    named += [f"MariaDB {number}" for number in re.findall(r"\d+\.\d+", found[2])]
+    run = [row[0].rpartition(".")[0] for row in page_rows()[2 : 2 + len(VERSIONS)]]
+    assert named == list(dict.fromkeys(run))

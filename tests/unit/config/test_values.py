@@ -532,6 +532,10 @@ def test_s3_urls(url: str, bucket: str, prefix: str) -> None:
         ("s3://bucket/a?versionId=1", "is not of the form s3://bucket/prefix"),
         ("s3://Bucket/a", "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
         ("s3://my_bucket", "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
+        (
+            "s3://arn:aws:s3:eu-central-1:123456789012:accesspoint/binlogs/pre",
+            "give the alias of the access point (...-s3alias), not its ARN",
+        ),
         ("s3://ab", "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
         ("s3://" + "a" * 64, "a bucket name has 3 to 63 of the characters a-z 0-9 . -"),
         ("s3://bucket//", "the prefix must not have an empty part, . or .."),
