@@ -146,6 +146,7 @@ class _Drill:
                 self._workspace.directory,
                 timeout=self._config.timeout,
                 max_disk=self._config.max_disk,
+                logs=(self._workspace.restore_log, self._workspace.server_log),
             ):
                 self._prove()
             is_over = True

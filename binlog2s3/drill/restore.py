@@ -76,7 +76,8 @@ def restore(command: str, backup: Backup, workspace: Workspace, id_: str) -> Non
     code = process.wait()
     if code != 0:
         what = f"status {code}" if code > 0 else f"signal {-code}"
+        said = end_of(workspace.restore_log) or "it printed nothing"
         raise RecoveryError(
-            f"the restore command {argv[0]} ended with {what}: {end_of(workspace.restore_log)}",
+            f"the restore command {argv[0]} ended with {what}: {said}",
             hint="run it by hand with an empty directory; docs/drill.md has examples",
         )

@@ -3,34 +3,56 @@
 Place in the flow: `command` runs everything below one `Watchdog`.
 
 Law: when a limit is passed, the drill is interrupted once, by the signal that ends a command; what
-it has started is killed by the cleanup that follows.
+it has started is killed by the cleanup that follows. A disk is called full only if an error, or the
+output of what the drill has started, says so, or if nothing at all is free.
 """
 
+import errno
+import re
 import shutil
 import signal
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
 from binlog2s3.drill.workspace import size_of
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import duration_text, size_text
 
 _LOOK_SECONDS = 1.0
-_LEAST_FREE = 32 << 20
+LEAST_FREE = 32 << 20
 """A server on a full disk waits and does not fail, so the drill ends before that."""
+_FULL = 1 << 16
+"""With less the output that says so may have found no space in its own log."""
+_LOG_TAIL = 65_536
+_NO_SPACE = re.compile(
+    r"no space left on device|disk quota exceeded|\bdisk (?:is )?full\b|out of disk space"
+    rf"|\b(?:errno|errcode|error number|with error)[: ]+(?:{errno.ENOSPC}|{errno.EDQUOT})\b",
+    re.IGNORECASE,
+)
+_LARGER = "use a --work-dir on a larger disk"
 
 
 class Watchdog:
     """Interrupts the main thread when a limit is passed. Use it as a context manager.
 
-    At its end it raises RecoveryError instead of the interrupt that it caused.
+    At its end it raises RecoveryError instead of the interrupt that it caused, and instead of an
+    error on a disk that is full or almost full. `logs` have the output of what the drill starts.
     """
 
-    def __init__(self, directory: Path, *, timeout: float, max_disk: int | None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        timeout: float,
+        max_disk: int | None,
+        logs: Sequence[Path] = (),
+    ) -> None:
         self._directory = directory
+        self._logs = logs
         self._timeout = timeout
         self._max_disk = max_disk
         self._until = monotonic() + timeout
@@ -54,8 +76,9 @@ class Watchdog:
         except KeyboardInterrupt:
             if self._passed is None:
                 raise
-        if self._passed is None and isinstance(error, Exception):
-            self._passed = self._full()  # since the last look
+        if self._passed is None and isinstance(error, Binlog2s3Error | OSError):
+            output = "\n".join(map(_tail, self._logs))
+            self._passed = explained(error, output, self._directory.parent, self._free())
         # whatever else failed meanwhile, failed because of it
         if self._passed is not None:
             raise self._passed from error
@@ -80,16 +103,57 @@ class Watchdog:
                 f"{size_text(self._max_disk)}",
                 hint="raise --max-disk, or use a larger disk",
             )
-        return self._full()
+        free = self._free()
+        if free is not None and free < LEAST_FREE:
+            text = f"{_left(self._directory.parent, free)}: too little to go on"
+            return RecoveryError(text, hint=_LARGER)
+        return None
 
-    def _full(self) -> RecoveryError | None:
+    def _free(self) -> int | None:
+        """Bytes that are free on the disk; None if it cannot say."""
         try:
-            free = shutil.disk_usage(self._directory).free
+            return shutil.disk_usage(self._directory).free
         except OSError:
             return None
-        if free < _LEAST_FREE:
-            return RecoveryError(
-                f"the disk of {self._directory.parent} is full: {size_text(free)} are free",
-                hint="use a --work-dir on a larger disk",
-            )
-        return None
+
+
+def explained(
+    error: Binlog2s3Error | OSError, output: str, work_dir: Path, free: int | None
+) -> RecoveryError | None:
+    """The same error with the free space of the disk, if the disk may be the reason; else None.
+
+    `output` is of what the drill has started; `free` is in bytes, None if it is unknown.
+    """
+    left = _left(work_dir, free) if free is not None else f"the free space of {work_dir} is unknown"
+    is_full = free is not None and free < _FULL
+    if is_full or _says_no_space(error) or _NO_SPACE.search(output):
+        return RecoveryError(f"there was no space left: {error}; now {left}", hint=_LARGER)
+    if free is not None and free < LEAST_FREE:
+        hint = error.hint if isinstance(error, Binlog2s3Error) else ""
+        return RecoveryError(f"{error}; {left}", hint=hint or _LARGER)
+    return None
+
+
+def _left(work_dir: Path, free: int) -> str:
+    return f"the disk of {work_dir} has {size_text(free)} free"
+
+
+def _says_no_space(error: BaseException) -> bool:
+    """Whether an error, or one that caused it, is that a disk or a quota is full."""
+    cause: BaseException | None = error
+    while cause is not None:
+        is_full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        if is_full or _NO_SPACE.search(str(cause)):
+            return True
+        cause = cause.__cause__
+    return False
+
+
+def _tail(log: Path) -> str:
+    """How a log ends; "" if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL))
+            return file.read(_LOG_TAIL).decode(errors="replace")
+    except OSError:
+        return ""

@@ -1,5 +1,6 @@
 """The parts of `drill` that need no server: words, statements, limits, what is removed."""
 
+import errno
 import json
 import os
 import subprocess
@@ -21,7 +22,7 @@ from binlog2s3.drill.children import MARK, end_all, end_of, started
 from binlog2s3.drill.command import printable
 from binlog2s3.drill.restore import argv_of, environment_of, goes_into_server, values_of
 from binlog2s3.drill.scratch import ScratchSettings, account_sql, server_options
-from binlog2s3.drill.watchdog import Watchdog
+from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
 from binlog2s3.drill.workspace import Workspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, RecoveryError
 from tests.documents import BACKUP, TIME
@@ -166,6 +167,13 @@ def test_a_work_directory_has_one_drill(tmp_path: Path) -> None:
 # Limits
 
 
+def caused(cause: Exception) -> RecoveryError:
+    """An error whose message does not say what its cause says."""
+    error = RecoveryError("it failed")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("timeout", "max_disk", "text"),
     [(0.1, None, "was not done after"), (600.0, 4096, "more than --max-disk")],
@@ -198,6 +206,61 @@ def test_within_the_limits_nothing_happens(tmp_path: Path) -> None:
         pass
     with pytest.raises(KeyError), Watchdog(tmp_path, timeout=600, max_disk=None):
         raise KeyError
+
+
+ENOSPC = OSError(errno.ENOSPC, "x")
+FULL = "there was no space left: "
+
+
+@pytest.mark.parametrize(
+    ("error", "output", "free", "starts", "hint"),
+    [
+        (ENOSPC, "", 0, FULL, "larger disk"),
+        (OSError(errno.EDQUOT, "x"), "", 1 << 40, FULL, "larger disk"),
+        (caused(ENOSPC), "", None, FULL, "larger disk"),
+        (RecoveryError("cp: No space left on device"), "", 0, FULL, "larger disk"),
+        (RecoveryError("x"), "Error writing file 't' (Errcode: 28)", 0, FULL, "larger disk"),
+        (RecoveryError("x"), "(OS errno 28 - No space left ...)", 0, FULL, "larger disk"),
+        (RecoveryError("x"), "Operating system error number 28", 0, FULL, "larger disk"),
+        (RecoveryError("x"), "Disk full (/w/t); waiting", 0, FULL, "larger disk"),
+        (RecoveryError("x"), "preallocating file ./x failed with error 28", 0, FULL, "larger disk"),
+        (RecoveryError("x"), "Probably out of disk space", 0, FULL, "larger disk"),
+        (RecoveryError("x"), "", 4096, FULL, "larger disk"),
+        (RecoveryError("code 28", hint="do"), "28 rows, errno: 280", 1 << 16, "code 28; the", "do"),
+        (OSError(errno.EIO, "x"), "error 28", LEAST_FREE - 1, "[Errno 5] x; the", "larger disk"),
+    ],
+)
+def test_a_full_disk_is_told_only_if_something_says_so(
+    error: RecoveryError | OSError, output: str, free: int | None, starts: str, hint: str
+) -> None:
+    """The error, or what was started; the error itself is in the message, and the free space."""
+    found = explained(error, output, Path("/work"), free)
+    assert found is not None
+    assert str(found).startswith(starts)
+    assert str(error) in str(found)
+    said = "the free space of /work is unknown" if free is None else "the disk of /work has "
+    assert said in str(found)
+    assert hint in found.hint
+
+
+@pytest.mark.parametrize("free", [None, LEAST_FREE, 1 << 40])
+def test_an_error_that_has_nothing_to_do_with_the_disk_stays(free: int | None) -> None:
+    """Its own words and its own hint, where there is space."""
+    assert explained(RecoveryError("status 28"), "28 rows\nerror: 28", Path("/w"), free) is None
+
+
+def test_what_the_logs_say_of_the_disk_is_told(tmp_path: Path) -> None:
+    """The end of each log is read, and a log that is not there is none."""
+    logs = (tmp_path / "absent", tmp_path / "log")
+    logs[1].write_text("x" * 100_000 + "\ncp: No space left on device\n")
+    error = RecoveryError("status 1")
+    for given, expected in ((logs, "there was no space left: status 1; now"), ((), "status 1")):
+        with (
+            pytest.raises(RecoveryError, match=f"^{expected}") as raised,
+            Watchdog(tmp_path, timeout=600, max_disk=None, logs=given),
+        ):
+            raise error
+        assert (raised.value is error) == (given == ())
 
 
 # Children
