@@ -131,19 +131,16 @@ class Watch:
 
         Its own thread calls this, because a resolver may take a minute.
         """
-        found, before = addresses(self._server.host), self._addresses
-        if not found:
+        host, before = self._server.host, self._addresses
+        found = addresses(host)
+        if not found or found == {host}:  # nobody knows it, or it is no name
             return
         self._addresses = found
         if found <= before:
             return
         if before:
             address = ", ".join(sorted(found - before))
-            _log.warning(
-                "the server's name leads to another address",
-                host=self._server.host,
-                address=address,
-            )
+            _log.warning("the server's name leads to another address", host=host, address=address)
         self._moved.set()
 
     def _ask(self, uuid: str, reached: Reached | None, *, with_list: bool) -> Sight | None:

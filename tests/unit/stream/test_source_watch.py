@@ -183,6 +183,14 @@ def test_a_name_that_moves_before_it_is_looked_up_first(watched: Watched) -> Non
     assert leads(watched, "192.0.2.2")
 
 
+def test_an_address_is_no_name(watched: Watched) -> None:
+    """It leads nowhere else, so a connection to it is not made twice."""
+    watched.server.host = "192.0.2.1"
+    watched.watch.look_up(lambda host: frozenset({host}))
+    watched.ask()
+    assert not watched.server.closed.is_set()
+
+
 def test_a_resolver_that_does_not_answer_changes_nothing(watched: Watched) -> None:
     """The stream goes on while the name service is down."""
     leads(watched, "192.0.2.1")
