@@ -421,6 +421,7 @@ def _keep_part(upload: _Upload, number: int, data: bytes) -> PartInfo:
         size=len(data),
         etag=md5(data).hex(),
         crc64=crc64nvme(data) if upload.crc64 else None,
+        md5=None if upload.crc64 else md5(data),
     )
     upload.parts[number] = _Part(info, data)
     return info

@@ -8,7 +8,7 @@ import io
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
@@ -120,12 +120,16 @@ class UploadInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartInfo:
-    """A part of an unfinished upload; `crc64` if the store has checked and kept it."""
+    """A part of an unfinished upload; `crc64` if the store has checked and kept it.
+
+    `md5` is that of the bytes that were sent, if sending them took it.
+    """
 
     number: int
     size: int
     etag: str
     crc64: int | None
+    md5: bytes | None = field(default=None, compare=False)
 
 
 class Reader(Protocol):

@@ -11,6 +11,7 @@ is an error, not a default.
 import contextlib
 import signal
 import threading
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC
@@ -339,18 +340,16 @@ class S3Store:
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
     ) -> PartInfo:
         upload = self._upload(key, upload_id)
+        digest = self._integrity.digest(body, crc64, crc64_on=upload.crc64)
         answer = self._requests.send(
-            "upload_part",
-            key,
-            body,
-            UploadId=upload_id,
-            PartNumber=number,
-            **self._integrity.digest(body, crc64, crc64_on=upload.crc64),
+            "upload_part", key, body, UploadId=upload_id, PartNumber=number, **digest
         )
         if not upload.encrypted:  # MinIO confirms it here, not at create
             self._integrity.confirm_encryption(answer, key)
         kept = self._integrity.confirm_crc64(answer, key, crc64) if upload.crc64 else None
-        return PartInfo(number=number, size=size_of(body), etag=etag_in(answer), crc64=kept)
+        md5 = b64decode(digest["ContentMD5"]) if "ContentMD5" in digest else None
+        etag = etag_in(answer)
+        return PartInfo(number=number, size=size_of(body), etag=etag, crc64=kept, md5=md5)
 
     def copy_part(
         self,

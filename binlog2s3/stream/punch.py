@@ -24,7 +24,7 @@ class PunchUnsupportedError(SpoolError):
     """The file system cannot free a part of a file. The streamer can continue without."""
 
 
-def allocated(path: Path) -> int:
+def allocated(path: "Path | os.DirEntry[str]") -> int:
     """Bytes that a file takes on its disk: less than its size if a range of it was freed.
 
     Raises OSError.

@@ -224,7 +224,10 @@ class RemoteBinlog:
             return self._store.upload_part(self.key, upload_id, part.number, data, crc64)
         piece = self._checked(part.begin, part.end, crc64)
         with self._spool_unchanged(piece, crc64):
-            return self._store.upload_part(self.key, upload_id, part.number, piece, crc64)
+            info = self._store.upload_part(self.key, upload_id, part.number, piece, crc64)
+        if info.md5 is not None:
+            self._track.md5s[part] = info.md5
+        return info
 
     def put_whole(self) -> None:
         """Put the closed binlog as one object."""

@@ -381,8 +381,9 @@ class Spool:
 
     def used_bytes(self) -> int:
         """Bytes that the binlogs in the spool take on its disk. A hole in a file takes none."""
-        with as_spool_error(self.directory):
-            return sum(allocated(path) for run in self.runs() for path in run.files().values())
+        with as_spool_error(self.directory), os.scandir(self.directory) as entries:
+            runs = [entry.path for entry in entries if _RUN_DIRECTORY.fullmatch(entry.name)]
+            return sum(map(_used_by_run, runs))
 
     def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
         """How much the spool takes and how much is free, with the limits.
@@ -405,6 +406,11 @@ class Spool:
     def _holder(self) -> str:
         text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
         return f" (process {text})" if text.isdigit() else ""
+
+
+def _used_by_run(directory: str) -> int:
+    with os.scandir(directory) as entries:
+        return sum(allocated(entry) for entry in entries if not entry.name.startswith(_RUN))
 
 
 def default_min_free(size: int) -> int:

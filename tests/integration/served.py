@@ -74,6 +74,12 @@ class Served:
             assert "Traceback" not in self.log()
         return code
 
+    def kill(self) -> None:
+        """End it, if it has not ended."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(60)
+
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 

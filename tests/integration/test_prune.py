@@ -43,6 +43,10 @@ BACKUPS = (4, 15, 28)
 WINDOW = 20
 """The window begins after so many, within a pause of so many seconds."""
 PAUSE_SECONDS = 10.0
+TABLE = (
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))",
+)
 
 
 def policy(name: str, bucket: str) -> dict[str, Any]:
@@ -94,6 +98,19 @@ class World:
             self.at.append(now.replace(tzinfo=UTC))
             time.sleep(PAUSE_SECONDS if number == WINDOW else 0.02)
             self.server.query("FLUSH BINARY LOGS")
+
+    def fill(self, *, old: int, kept: int, rest: int) -> None:
+        """So many transactions, the backup "old", so many, the backup "kept", and the rest."""
+        assert self.server is not None
+        with StreamProcess(self.folder, self.server, self.minio, self.bucket) as stream:
+            stream.wait_for_event("new lineage")
+            self.server.query(*TABLE)
+            for count, label in ((old, "old"), (kept, "kept"), (rest, "")):
+                self.write(count)
+                self.wait_archived(len(self.at))
+                if label:
+                    self.back_up(label)
+            assert stream.terminate() == 0
 
     def back_up(self, label: str) -> Path:
         """A base backup by mysqldump, registered."""
@@ -214,9 +231,7 @@ def test_a_window_of_forty_binlogs(
     ):
         world = World(server, minio, bucket, disk_tmp_path)
         stream.wait_for_event("new lineage")
-        server.query(
-            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
-        )
+        server.query(*TABLE)
         for after, following in zip((0, *BACKUPS), (*BACKUPS, BINLOGS), strict=True):
             if after:
                 world.wait_archived(after)
@@ -279,17 +294,7 @@ def test_a_kill_while_it_deletes(
 ) -> None:
     """What is needed is there at once, and the next run ends as if nothing had happened."""
     origin = World(mysql, minio, bucket, disk_tmp_path)
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
-        stream.wait_for_event("new lineage")
-        mysql.query(
-            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
-        )
-        for count, label in ((2, "old"), (9, "kept"), (4, "")):
-            origin.write(count)
-            origin.wait_archived(len(origin.at))
-            if label:
-                origin.back_up(label)
-        assert stream.terminate() == 0
+    origin.fill(old=2, kept=9, rest=4)
     whole = origin.copied()
     whole.wait_prunable(8)
     whole.good("prune", "--keep=0", "--grace=0", "--yes")
@@ -321,9 +326,7 @@ def test_mariadb(
     world = World(mariadb, minio, bucket, disk_tmp_path)
     with StreamProcess(disk_tmp_path, mariadb, minio, bucket) as stream:
         stream.wait_for_event("new lineage")
-        mariadb.query(
-            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
-        )
+        mariadb.query(*TABLE)
         world.write(4)
         world.wait_archived(4)
         world.back_up("kept")
@@ -357,7 +360,7 @@ def test_object_lock_survives_an_administrator(
     """All keys are overwritten and deleted: readers use the oldest versions, and say so."""
     bucket = minio.make_bucket(ObjectLockEnabledForBucket=True)
     world = World(mysql, minio, bucket, disk_tmp_path)
-    mysql.query("CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))")
+    mysql.query(*TABLE)
     locked = {"object-lock": "COMPLIANCE:1d"}
     with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=locked) as stream:
         world.write(4)
@@ -417,7 +420,7 @@ def test_what_no_lock_keeps_any_more_is_pruned(
     """A retention and a legal hold keep it before; readers pass over what was deleted."""
     bucket = minio.make_bucket(ObjectLockEnabledForBucket=True)
     world = World(mysql, minio, bucket, disk_tmp_path)
-    mysql.query("CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))")
+    mysql.query(*TABLE)
     lock = "--object-lock=GOVERNANCE:1d"
     with StreamProcess(
         disk_tmp_path, mysql, minio, bucket, options={"object-lock": "GOVERNANCE:1d"}
@@ -467,17 +470,7 @@ def test_a_pitr_that_has_its_plan_and_a_serve_go_on(
 ) -> None:
     """Within the grace they get what was given up; after it, a client is refused, and told why."""
     world = World(mysql, minio, bucket, disk_tmp_path)
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
-        stream.wait_for_event("new lineage")
-        mysql.query(
-            "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT PRIMARY KEY, at DATETIME(6))"
-        )
-        for count, label in ((1, "old"), (5, "kept"), (2, "")):
-            world.write(count)
-            world.wait_archived(len(world.at))
-            if label:
-                world.back_up(label)
-        assert stream.terminate() == 0
+    world.fill(old=1, kept=5, rest=2)
     before = world.archived()
     world.wait_prunable(5)
     old, _ = json.loads(world.good("backup", "list", "--json"))["backups"]
@@ -487,11 +480,22 @@ def test_a_pitr_that_has_its_plan_and_a_serve_go_on(
         command.environment(**world.rights("reader")),
     )
     serve.start()
-    words = ["pitr", "--latest", f"--from-backup-id={old['id']}"]
-    assert world.run(*words, f"--output-dir={disk_tmp_path}/whole", rights="reader").returncode == 0
+    try:
+        goes_on(world, mysql, serve, old["id"], before)
+    finally:
+        serve.kill()
+
+
+def goes_on(
+    world: World, mysql: MysqlServer, serve: Served, backup: str, before: Sequence[str]
+) -> None:
+    """A prune between the plan and the first byte of a pitr, and another one after the grace."""
+    folder = world.folder
+    words = ["pitr", "--latest", f"--from-backup-id={backup}"]
+    assert world.run(*words, f"--output-dir={folder}/whole", rights="reader").returncode == 0
     gate = Gate(method="GET", path=f"binlogs/{before[3]}")
-    with RecordingProxy(minio.endpoint_url, [gate]) as proxy:
-        into = disk_tmp_path / "restored"
+    with RecordingProxy(world.minio.endpoint_url, [gate]) as proxy:
+        into = folder / "restored"
         pitr = subprocess.Popen(
             command.argv(*words, f"--output-dir={into}", *world.where(proxy.url)),
             env=command.environment(**world.rights("reader")),
@@ -503,9 +507,9 @@ def test_a_pitr_that_has_its_plan_and_a_serve_go_on(
             for _ in range(2):
                 world.good("prune", "--keep=0", "--yes")
             assert world.archived() == before
-            got = fetched(mysql, serve.port, before[0], disk_tmp_path / "raw")
+            got = fetched(mysql, serve.port, before[0], folder / "raw")
             assert got.returncode == 0, got.stderr
-            raw = sorted((disk_tmp_path / "raw").iterdir())
+            raw = sorted((folder / "raw").iterdir())
             assert [path.name for path in raw][: len(before)] == before
             gate.open()
             assert pitr.wait(PATIENCE) == 0
@@ -519,16 +523,16 @@ def test_a_pitr_that_has_its_plan_and_a_serve_go_on(
             for path in sorted(one.rglob("*"))
             if path.is_file() and (data := path.read_bytes())[:4] == MAGIC
         ]
-        for one in (disk_tmp_path / "whole", into)
+        for one in (folder / "whole", into)
     )
     assert len(whole) >= len(before) - 1
     assert restored == whole
     world.good("prune", "--keep=0", "--grace=0", "--yes")
     assert before[0] not in world.archived()
-    refused = fetched(mysql, serve.port, before[0], disk_tmp_path / "gone")
+    refused = fetched(mysql, serve.port, before[0], folder / "gone")
     assert refused.returncode != 0
     assert "Traceback" not in serve.log()
-    got = fetched(mysql, serve.port, world.archived()[0], disk_tmp_path / "left")
+    got = fetched(mysql, serve.port, world.archived()[0], folder / "left")
     assert got.returncode == 0, got.stderr
     assert serve.end() == 0
 

@@ -12,6 +12,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError
 from binlog2s3.store.contract import Body, ObjectInfo, PartInfo
+from binlog2s3.stream import remote
 from binlog2s3.stream.archive_end import archive_end
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutChunk, PutPart, PutWhole
 from binlog2s3.stream.upload_counts import UploadPace
@@ -184,9 +185,14 @@ def test_a_backlog_takes_every_worker_of_a_quick_link(
     assert most == 16 - left
 
 
-def test_a_backlog_gets_chunks_until_the_link_is_known(tmp_path: Path) -> None:
+def test_a_backlog_gets_chunks_until_the_link_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Then the rest of its first binlog goes straight into the upload."""
-    now, store = [100.0], MemoryStore(min_part_bytes=1)
+    now, store = [100.0], MemoryStore(min_part_bytes=1, copies_into_crc64_uploads=False)
+    read_again: list[Body] = []
+    digests = remote._digests
+    monkeypatch.setattr(remote, "_digests", lambda b: read_again.append(b) or digests(b))
     streamer = a_backlog(tmp_path, now, 0.0, 40, store=store)
     streamer.fetch(1000)
     streamer.pump()
@@ -196,6 +202,7 @@ def test_a_backlog_gets_chunks_until_the_link_is_known(tmp_path: Path) -> None:
     streamer.uploader.pace.bytes_per_second = 1e9
     arrive(streamer, now)
     assert store.calls["copy_part"] in (chunks, chunks - 1)
+    assert read_again == []  # each part's MD5 is that of its request
     assert store.calls["upload_part"] > 5 * chunks
     assert store.get(LAYOUT.binlog(LINEAGE, FIRST)) == streamer.source.data(FIRST)
     streamer.close()
