@@ -12,7 +12,7 @@ from binlog2s3.config.bucket import url
 from binlog2s3.config.options import split_serve_address
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Plan
+from binlog2s3.recover.model import Latest, Plan
 
 _PORT = 3307
 _USER = "replica"
@@ -44,12 +44,14 @@ def commands(plan: Plan, *, s3: S3Config, source: str, serve_address: str | None
         ("addressing-style", s3.addressing_style if s3.addressing_style != "auto" else None),
     ):
         words += [f"--{name}", value] if value else []
-    words += ["--lineage", plan.lineage, "--listen", f"0.0.0.0:{port}", "--user", _USER]
+    listen = f"[::]:{port}" if ":" in host else f"0.0.0.0:{port}"
+    words += ["--lineage", plan.lineage, "--listen", listen, "--user", _USER]
     serve = " ".join(map(quote, words))
     serve += " --password-file PASSWORD_FILE --tls-cert CERT --tls-key KEY"
     last = plan.kept[-1].transaction.gtid if plan.kept else None
     start = "CALL mysql.rds_start_replication;"
-    if plan.left_out:
+    # a plan that leaves nothing out stops, too: the source may commit before the operator is ready
+    if not isinstance(plan.goal, Latest):
         if last is None:
             raise RecoveryError(
                 "there is no transaction before the stop after which the managed server could stop",
@@ -70,5 +72,6 @@ def commands(plan: Plan, *, s3: S3Config, source: str, serve_address: str | None
         f"-- It is there when @@global.gtid_executed contains {last or 'all of the archive'}.",
         "CALL mysql.rds_stop_replication;",
         "CALL mysql.rds_reset_external_source;",
+        "-- Events that were created on the way are disabled: see information_schema.EVENTS.",
     ]
     return "\n".join(lines) + "\n"

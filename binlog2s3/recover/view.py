@@ -345,7 +345,9 @@ def print_result(result: Result, page: Plain) -> None:
             "yellow",
         )
     if result.disabled_events:
-        page.line("replication disabled these events; to enable them here:", "yellow")
+        page.line(
+            "replication disabled these events; enable those that the source had enabled:", "yellow"
+        )
         for statement in result.disabled_events:
             page.line(f"  {clean(statement)}")
     if result.stands_at is not None:

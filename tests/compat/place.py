@@ -16,13 +16,13 @@ from typing import Any, Protocol
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
+from lab import compat
+from lab.compat import DATABASE
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
-
-DATABASE = "binlog2s3_compat"
 
 
 class Answering(Protocol):
@@ -39,10 +39,10 @@ class OwnServer:
     """A server that somebody else runs; user and password are in an option file."""
 
     def __init__(self, address: str, defaults_file: Path) -> None:
-        host, _, port = address.rpartition(":")
+        host, port = compat.address(address)
         self.options = {
-            "mysql-host": host or port,
-            "mysql-port": port if host else "3306",
+            "mysql-host": host,
+            "mysql-port": port,
             "mysql-defaults-file": str(defaults_file),
             "mysql-user": None,
             "mysql-password-file": None,
@@ -50,8 +50,8 @@ class OwnServer:
         }
         self._login = resolve(
             MysqlConfig(
-                host=self.options["mysql-host"],
-                port=int(self.options["mysql-port"] or 3306),
+                host=host,
+                port=int(port),
                 defaults_file=defaults_file,
             )
         )

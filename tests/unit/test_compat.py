@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from lab.compat import BEGIN, CELLS, END, NOT_HERE, PAGE, ROOT, Matrix, read
+from lab.compat import BEGIN, CELLS, END, NOT_HERE, PAGE, ROOT, Matrix, blockers, read, unusable
 from lab.get import VERSIONS
 
 CELL = re.compile(r"works|refused: \S.*|not run(: \S.*)?")
@@ -36,6 +36,36 @@ def test_the_cells_of_a_report(tmp_path: Path) -> None:
     assert row.startswith("| MySQL 9.7.4 | works | not run | not run | not run: it needs")
     assert not Matrix({("a", "find"): "works"}, {}).fails
     assert Matrix({}, {}).fails
+
+
+def test_what_no_cell_can_do_without() -> None:
+    """Such a row of `check` blocks the tests; any other that fails is for the matrix to show."""
+    rows = [
+        ("server", "reachable", "fail"),
+        ("settings", "log_bin", "fail"),
+        ("settings", "binlog_format", "fail"),
+        ("store", "reachable", "fail"),
+        ("store", "put if absent", "fail"),
+        ("privileges", "REPLICATION SLAVE", "skipped"),
+    ]
+    names = ("part", "name", "result")
+    checked = [{**dict(zip(names, row, strict=True)), "found": "x", "hint": "y"} for row in rows]
+    assert blockers({"parts": checked}) == [
+        "server, reachable: x\n  hint: y",
+        "settings, log_bin: x\n  hint: y",
+        "store, reachable: x\n  hint: y",
+    ]
+
+
+def test_a_place_that_cannot_be_used(tmp_path: Path) -> None:
+    """Why is said in a line with `check`'s exit code; there is no report of cells that fail."""
+    defaults = tmp_path / "my.cnf"
+    defaults.write_text("[client]\nuser=u\n")
+    where = {"COMPAT_MYSQL": "db:x", "COMPAT_S3": "no-url", "COMPAT_DEFAULTS": str(defaults)}
+    code, why = unusable(where)
+    assert code == 3
+    assert "--mysql-port: 'x'" in " ".join(why)
+    assert "--s3-url: 'no-url'" in " ".join(why)
 
 
 def page_rows() -> list[list[str]]:

@@ -14,7 +14,7 @@ from binlog2s3.config.serve import SERVE
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.managed import commands
-from binlog2s3.recover.model import Plan
+from binlog2s3.recover.model import Goal, Latest, Plan, ToGtid, ToPosition, ToTime
 from lab.pitr_examples import LINEAGE, PLAN, UUID
 
 S3 = S3Config(bucket="bucket", prefix="a/b", endpoint_url="https://s3.example", profile="it's")
@@ -33,9 +33,36 @@ def test_it_stops_after_the_last_transaction_that_is_kept() -> None:
     assert "CALL mysql.rds_start_replication;" not in lines
 
 
+@pytest.mark.parametrize(
+    "goal",
+    [
+        ToGtid(f"{UUID}:48212"),
+        ToTime(at_us=0, text="2026-01-02T12:00:00Z"),
+        ToPosition(binlog=PLAN.stop.binlog, offset=PLAN.stop.offset),
+    ],
+)
+def test_it_stops_at_the_newest_transaction(goal: Goal) -> None:
+    """The source may commit more, the accident say, before the commands are run."""
+    lines = told(replace(PLAN, goal=goal, left_out=()))
+    assert f"CALL mysql.rds_start_replication_until_gtid('{UUID}:48212');" in lines
+    assert "CALL mysql.rds_start_replication;" not in lines
+
+
+@pytest.mark.parametrize(
+    ("address", "listen", "host"),
+    [("fd00::1", "[::]:3307", "fd00::1"), ("[fd00::1]:3310", "[::]:3310", "fd00::1")],
+)
+def test_ipv6(address: str, listen: str, host: str) -> None:
+    """A server that is told an IPv6 address reaches `serve` there."""
+    lines = told(address=address)
+    (line,) = (line for line in lines if line.startswith("binlog2s3 serve"))
+    assert shlex.split(line)[shlex.split(line).index("--listen") + 1] == listen
+    assert any(f"auto_position('{host}', " in line for line in lines)
+
+
 def test_all_of_it() -> None:
-    """Without a transaction after the stop there is nothing to stop before."""
-    lines = told(replace(PLAN, left_out=()), None)
+    """With --latest it follows until it is stopped."""
+    lines = told(replace(PLAN, goal=Latest(), left_out=()), None)
     assert "CALL mysql.rds_start_replication;" in lines
     assert not any("until_gtid" in line for line in lines)
     assert any("'THIS_MACHINE', 3307," in line for line in lines)

@@ -320,7 +320,7 @@ def test_results_in_words() -> None:
     said = shown(replace(RESULT, committed_empty=f"{UUID}:5", disabled_events=(event,)))
     assert said[1] == f"committed empty: {UUID}:5"
     assert said[-2:] == [
-        "replication disabled these events; to enable them here:",
+        "replication disabled these events; enable those that the source had enabled:",
         "  ALTER DEFINER=`a`@`b` EVENT `c`.`d\\n` ENABLE;",
     ]
 
