@@ -61,7 +61,9 @@ def with_proofs(
     status: Status, proofs: Proofs, *, max_age: float | None, drill_max_age: float | None = None
 ) -> Status:
     """The status with these, and a trouble for what is older than that."""
-    troubles = [*status.troubles, *_troubles(status, proofs.backups.newest_at, max_age)]
+    # what the streamer says of drills is up to ten minutes old: these proofs are newer
+    troubles = [trouble for trouble in status.troubles if trouble.code != "drill"]
+    troubles += _troubles(status, proofs.backups.newest_at, max_age)
     troubles += _drill_troubles(status, proofs.drill, drill_max_age)
     return replace(status, backups=proofs.backups, drill=proofs.drill, troubles=tuple(troubles))
 

@@ -66,3 +66,18 @@ def test_a_proof_can_be_too_old(age: int | None, most: float | None, text: str) 
     texts = [one.text for one in judged(found).troubles]
     assert len(texts) == bool(text)
     assert all(text in one for one in texts)
+
+
+def test_a_failure_is_forgotten_when_a_later_drill_has_proved() -> None:
+    """Although the streamer that answers has not looked since."""
+    store, layout = MemoryStore(), Layout("", "orders")
+    old = judged(replace(IDLE, source="orders", drill=drill_of(FAILED, None)))
+    said = replace(IDLE, source="orders", drill=drill_of(FAILED, None), troubles=old.troubles)
+    assert [one.code for one in old.troubles] == ["drill"]
+    store.put(layout.drill(DRILL.id), DRILL.to_json())
+    found = with_proofs(said, proofs_of(store, "", "orders", None), max_age=None)
+    assert judged(found).troubles == ()
+    later = replace(FAILED, id="20270102T031244Z-5a6b7c8d")
+    store.put(layout.drill(later.id), later.to_json())
+    found = with_proofs(said, proofs_of(store, "", "orders", None), max_age=None)
+    assert [one.text for one in judged(found).troubles] == [one.text for one in old.troubles]
