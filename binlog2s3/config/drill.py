@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from binlog2s3.config.bucket import reading
-from binlog2s3.config.given import CommandOptions, Given, path_problems
+from binlog2s3.config.given import CommandOptions, Given, file_problems, path_problems
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import Moment
 from binlog2s3.config.values import BY_NAME, S3Config, s3_of
@@ -103,8 +103,9 @@ def _config(values: Mapping[str, Any]) -> DrillConfig:
 
 
 def _problems(given: Given) -> Iterable[str]:
-    for name in ("mysqld", "work-dir", "check-sql"):
+    for name in ("mysqld", "work-dir"):
         yield from path_problems(given, name)
+    yield from file_problems(given, DRILL_OPTIONS)
     if given.has("restore-command"):
         try:
             words = shlex.split(given.values["restore-command"])

@@ -3,7 +3,9 @@
 Place in the flow: `command` runs them when the goal is reached.
 """
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.connection import Server
@@ -16,6 +18,7 @@ ORDER BY table_schema, table_name"""
 _NO_CHECK = "doesn't support check"
 _GOOD = ("OK", "Table is already up to date")
 _MOST_SHOWN = 5
+_COMMENT = re.compile(r"/\*(?!!|M!).*?\*/", re.DOTALL)
 
 
 def check_tables(server: Server) -> int:
@@ -51,6 +54,21 @@ def _quoted(name: str) -> str:
     return f"`{name.replace('`', '``')}`"
 
 
+def statements_in(path: Path) -> list[str]:
+    """The statements of the file --check-sql. Raises RecoveryError if it cannot be used."""
+    try:
+        found = statements_of(path.read_text(encoding="utf-8-sig"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecoveryError(
+            f"--check-sql {path} cannot be read: {error}", hint="it must be a text file in UTF-8"
+        ) from error
+    if not found:
+        raise RecoveryError(
+            f"--check-sql {path} has no statement", hint="one ends with ; and a line end"
+        )
+    return found
+
+
 def statements_of(text: str) -> list[str]:
     """The statements of --check-sql: each ends with ; at the end of a line. Comments stay."""
     found, lines = [], list[str]()
@@ -67,25 +85,30 @@ def statements_of(text: str) -> list[str]:
 def _says_something(statement: str) -> bool:
     return any(
         line.strip() and not line.lstrip().startswith(("--", "#"))
-        for line in statement.splitlines()
+        for line in _COMMENT.sub("", statement).splitlines()
     )
 
 
-def check_statements(server: Server, text: str) -> int:
+def check_statements(server: Server, statements: Sequence[str]) -> int:
     """Run the operator's statements; how many. Raises RecoveryError for the first that fails."""
-    statements = statements_of(text)
-    if not statements:
-        raise RecoveryError("--check-sql has no statement", hint="one ends with ; and a line end")
+    server.rows("SET SESSION sql_select_limit = 1")  # the others would only take memory
     for number, statement in enumerate(statements, 1):
         try:
             found = server.rows(statement)
         except SourceError as error:
             raise RecoveryError(f"statement {number} of --check-sql failed: {error}") from error
         first = next(iter(found[0].values()), None) if found else None
-        if not found or first in (None, 0, "0"):
+        if not found or is_false(first):
             said = "no row" if not found else f"{first!r:.60}"
             raise RecoveryError(
                 f"statement {number} of --check-sql returned {said}: {statement!r:.200}",
                 hint="a statement must return a first column that is neither 0 nor NULL",
             )
     return len(statements)
+
+
+def is_false(value: object) -> bool:
+    """Whether a value is NULL or 0; a BIT and a binary string come as bytes."""
+    if isinstance(value, bytes):
+        return value == b"0" or (value != b"" and not value.strip(b"\0"))
+    return value in (None, 0, "0")

@@ -90,6 +90,11 @@ def marked(id_: str) -> list[int]:
     return found
 
 
+def ended_with(code: int) -> str:
+    """How a program ended, for a message."""
+    return f"status {code}" if code >= 0 else f"signal {-code}"
+
+
 def end_of(log: Path, most: int = 400) -> str:
     """The last lines of a log on one line; of a server's log, those that are errors."""
     with suppress(OSError):

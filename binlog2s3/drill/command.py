@@ -17,6 +17,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from binlog2s3 import __version__
@@ -28,13 +29,21 @@ from binlog2s3.binlog.gtid import GtidSet, parse
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.drill import DrillConfig, IoClass
 from binlog2s3.config.pitr import PitrConfig
-from binlog2s3.drill.checks import check_statements, check_tables
-from binlog2s3.drill.restore import goes_into_server, restore
+from binlog2s3.drill.checks import check_statements, check_tables, statements_in
+from binlog2s3.drill.restore import (
+    goes_into_server,
+    refuse_links,
+    refuse_values,
+    restore,
+    values_of,
+)
 from binlog2s3.drill.scratch import (
     ScratchServer,
     ScratchSettings,
     is_empty,
     program_at,
+    refuse_other_flavour,
+    socket_of,
     take_identity,
 )
 from binlog2s3.drill.watchdog import Watchdog
@@ -80,16 +89,20 @@ def run(config: DrillConfig) -> int:
         locked(config.work_dir),
     ):
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
-        for left in clean_up(config.work_dir):
-            _report_left(config, catalog, left)
+        for path in clean_up(config.work_dir, partial(_report_left, config, catalog)):
+            say("warning", f"{path} has no readable drill.json, so it stays; remove it by hand")
         drill = _Drill(config, store, catalog)
         result, error, kept = drill.run()
-        _write(catalog, result)
-    if error is not None:
         logs = f"; its logs are in {kept}" if kept is not None else ""
-        raise RecoveryError(
-            f"the drill failed at the step {result.step!r}: {error}{logs}", hint=error.hint
-        ) from error
+        failure = f"the drill failed at the step {result.step!r}: {error}{logs}"
+        try:
+            _write(catalog, result)
+        except Binlog2s3Error:
+            what = "the recovery is proved" if error is None else failure
+            say("warning", f"{what}; the result cannot be written")
+            raise
+    if error is not None:
+        raise RecoveryError(failure, hint=error.hint) from error
     if config.as_json:
         print(json.dumps(result.row(), indent=1))  # noqa: T201
     else:
@@ -120,7 +133,7 @@ class _Drill:
         self._catalog = catalog
         self._step: DrillStep = "choose"
         self._backup: Backup | None = None
-        self._server: ScratchServer | None = None
+        self._statements: list[str] = []
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
         self._result = DrillResult(
@@ -185,8 +198,13 @@ class _Drill:
     def _prove(self) -> None:
         config, workspace = self._config, self._workspace
         program = program_at(config.mysqld)
+        if config.check_sql is not None:  # now, and not after hours of restoring
+            self._statements = statements_in(config.check_sql)
         backup, plan = self._choose()
         self._backup = backup
+        refuse_other_flavour(program, plan.flavour)
+        values = values_of(backup, workspace.data, socket_of(workspace))
+        refuse_values(config.restore_command, backup, values)
         settings = ScratchSettings(
             flavour=plan.flavour,
             has_gtids=plan.before is not None or plan.adds is not None,
@@ -209,6 +227,7 @@ class _Drill:
                     "the restore command succeeded, but the data directory is empty",
                     hint="it must write to {datadir}; a dump needs --restore-into server",
                 )
+            refuse_links(workspace.data)
         take_identity(workspace.data)
         self._at("start")
         server.start()
@@ -298,12 +317,11 @@ class _Drill:
         )
 
     def _check(self, server: ScratchServer) -> None:
-        path = self._config.check_sql
         with server.connection() as connection:
-            if path is None:
+            if self._config.check_sql is None:
                 self._result = replace(self._result, tables=check_tables(connection))
             else:
-                count = check_statements(connection, path.read_text())
+                count = check_statements(connection, self._statements)
                 self._result = replace(self._result, statements=count)
 
 
@@ -376,7 +394,10 @@ def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None
         started_at=left.started_at,
         finished_at=datetime.now(UTC),
     )
-    _write(catalog, result)
+    try:
+        _write(catalog, result)
+    except ArchiveError as error:  # its drill.json was changed
+        say("warning", f"the result of drill {left.id} is not written: {error}")
 
 
 def _print(result: DrillResult) -> None:

@@ -2,11 +2,13 @@
 
 Place in the flow: `command` initialises it (for a dump), starts it, and stops it.
 
-Law: it listens on a socket in a directory of mode 0700 and on no port. Events, replication and
-SET PERSIST that a base backup brings along do not begin to work. Its account for drill has a random
-password, which is in files of that directory alone, and is made without a trace in its binary log.
+Law: it listens on a socket in a directory of mode 0700 and on no port. No statement reads or writes
+files elsewhere. Events, replication and SET PERSIST that a base backup brings along do not begin to
+work. Its account for drill has a random password, which is in files of that directory alone, and is
+made without a trace in its binary log.
 """
 
+import re
 import secrets
 import shutil
 import signal
@@ -20,7 +22,7 @@ from time import monotonic, sleep
 
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
-from binlog2s3.drill.children import end_of, started
+from binlog2s3.drill.children import end_of, ended_with, started
 from binlog2s3.drill.workspace import Workspace
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.connection import Server
@@ -65,7 +67,7 @@ def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]
         "--max-allowed-packet=1G",
     ]
     if settings.flavour == "mariadb":
-        options += ["--skip-slave-start"]
+        options += ["--skip-slave-start", f"--secure-file-priv={directory / 'tmp'}"]
     else:
         state = "ON" if settings.has_gtids else "OFF"
         options += [
@@ -185,7 +187,8 @@ class ScratchServer:
         while not (text := end_of(self._workspace.server_log)) and monotonic() < since:
             sleep(0.05)
         return RecoveryError(
-            f"the scratch server {self._program} {what} (status {code}): {text}",
+            f"the scratch server {self._program} {what} ({ended_with(code)}): "
+            f"{text or 'it printed nothing'}",
             hint="--mysqld must be of the source's version; --mysqld-option gives it the source's "
             "settings, and --user=NAME if drill runs as root",
         )
@@ -261,3 +264,25 @@ def program_at(path: Path) -> Path:
     if shutil.which(path) is None:
         raise RecoveryError(f"{path} is not a program", hint="--mysqld names mysqld or mariadbd")
     return path
+
+
+def refuse_other_flavour(program: Path, flavour: Flavour) -> None:
+    """Raise RecoveryError if the program is no server of this flavour."""
+    done = subprocess.run(
+        [str(program.absolute()), "--no-defaults", "--version"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        text=True,
+        errors="replace",
+    )
+    said = re.search(r"\bVer +\d.*", done.stdout)
+    is_mariadb = said is not None and "mariadb" in said[0].lower()
+    if done.returncode != 0 or said is None or is_mariadb != (flavour == "mariadb"):
+        name = "MariaDB" if flavour == "mariadb" else "MySQL"
+        what = said[0] if said else " ".join(done.stdout.split()) or ended_with(done.returncode)
+        raise RecoveryError(
+            f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
+            hint="--mysqld names mysqld or mariadbd, of the source's version",
+        )

@@ -12,10 +12,11 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from binlog2s3.archive.drills import DrillStep
@@ -98,7 +99,10 @@ class Workspace:
             "started_at": iso_text(self._started_at),
         }
         new = self.directory / f"{_MARKER}.new"
-        new.write_text(json.dumps(marker))
+        with new.open("w") as file:
+            file.write(json.dumps(marker))
+            file.flush()
+            os.fsync(file.fileno())  # after a power cut an empty one would say nothing
         new.replace(self.directory / _MARKER)
 
     def remove(self, *, failed: bool) -> Path | None:
@@ -109,12 +113,13 @@ class Workspace:
         return _remove(self.directory, self._id, failed=failed)
 
 
-def clean_up(work_dir: Path) -> list[LeftDrill]:
-    """Remove what killed drills have left; returns them, the oldest first. Needs the lock.
+def clean_up(work_dir: Path, report: Callable[[LeftDrill], None]) -> list[Path]:
+    """Remove what killed drills have left, the oldest first; returns what is unknown and stays.
 
-    Raises RecoveryError if something cannot be removed.
+    Each one is reported when its data are gone; if that raises, the next call reports it again.
+    Needs the lock. Raises RecoveryError if something cannot be removed.
     """
-    found = []
+    unknown = []
     for directory in sorted(work_dir.glob("drill-*")):
         id_ = directory.name.removeprefix("drill-")
         if not BACKUP_ID.fullmatch(id_) or directory.is_symlink() or not directory.is_dir():
@@ -122,12 +127,13 @@ def clean_up(work_dir: Path) -> list[LeftDrill]:
         left = _read(directory, id_)
         if left is None:  # killed before the marker was complete: then it has nothing else
             (directory / f"{_MARKER}.new").unlink(missing_ok=True)
-            with suppress(OSError):
+            try:
                 directory.rmdir()
+            except OSError:
+                unknown.append(directory)
             continue
-        _remove(directory, id_, failed=True)
-        found.append(left)
-    return found
+        _remove(directory, id_, failed=True, report=partial(report, left))
+    return unknown
 
 
 def _read(directory: Path, id_: str) -> LeftDrill | None:
@@ -147,7 +153,9 @@ def _read(directory: Path, id_: str) -> LeftDrill | None:
         return None
 
 
-def _remove(directory: Path, id_: str, *, failed: bool) -> Path | None:
+def _remove(
+    directory: Path, id_: str, *, failed: bool, report: Callable[[], None] | None = None
+) -> Path | None:
     if not end_all(id_):
         raise RecoveryError(
             f"processes of drill {id_} do not end", hint="does the disk hang? see ps and dmesg"
@@ -157,6 +165,8 @@ def _remove(directory: Path, id_: str, *, failed: bool) -> Path | None:
             if path.name not in (_MARKER, *_LOGS):
                 _delete(path)
         kept = _keep_logs(directory, id_) if failed else None
+        if report is not None:
+            report()
         # the marker goes last: until then the next drill knows the directory
         for path in sorted(directory.iterdir(), key=lambda path: path.name == _MARKER):
             _delete(path)

@@ -21,7 +21,7 @@ RISING: tuple[Severity, ...] = ("ok", "warning", "unknown", "critical")
 
 _NEWS_SECONDS = 7 * 86400.0
 """How long a gap between two lineages is a warning."""
-DRILL_HINT = "its logs are in the work directory of the drill; docs/drill.md says what to look at"
+DRILL_HINT = "docs/drill.md says what to look at; if it has logs, they are in its work directory"
 GAP_HINT = "take a new base backup: no recovery crosses a gap"
 
 

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,26 @@ from binlog2s3.archive.drills import DrillResult, newest
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
-from binlog2s3.drill.checks import statements_of
+from binlog2s3.drill.checks import is_false, statements_in, statements_of
 from binlog2s3.drill.children import MARK, end_all, end_of, started
 from binlog2s3.drill.command import printable
-from binlog2s3.drill.restore import argv_of, environment_of, goes_into_server, values_of
-from binlog2s3.drill.scratch import ScratchSettings, account_sql, server_options
+from binlog2s3.drill.restore import (
+    argv_of,
+    environment_of,
+    goes_into_server,
+    refuse_links,
+    refuse_values,
+    values_of,
+)
+from binlog2s3.drill.scratch import (
+    ScratchSettings,
+    account_sql,
+    refuse_other_flavour,
+    server_options,
+)
 from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
-from binlog2s3.drill.workspace import Workspace, clean_up, locked
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
+from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from tests.documents import BACKUP, TIME
 from tests.documents import DRILL as RESULT
 from tests.memory_store import MemoryStore
@@ -66,6 +80,47 @@ def test_the_restore_command_is_no_shell() -> None:
     assert environment_of(VALUES)["DRILL_SOCKET"] == "/w/mysql.sock"
 
 
+def test_a_backup_without_a_location_is_not_restored_from_the_root_directory() -> None:
+    """`cp -a {location}/. {datadir}` would copy the whole machine."""
+    nowhere = replace(BACKUP, location="")
+    values = {**VALUES, "location": ""}
+    with pytest.raises(RecoveryError, match="has no location"):
+        refuse_values("cp -a {location}/. {datadir}", nowhere, values)
+    refuse_values("/usr/local/bin/restore {id}", nowhere, values)
+    refuse_values("cp -a {location}/. {datadir}", BACKUP, VALUES)
+
+
+def test_what_the_archive_says_is_no_option_of_the_restore_command() -> None:
+    """Neither is a label; the operator's own options stay."""
+    for name in ("location", "label"):
+        values = {**VALUES, name: "--use-askpass=/bin/x"}
+        with pytest.raises(RecoveryError, match="as an option"):
+            refuse_values(f"wget {{{name}}}", BACKUP, values)
+        refuse_values(f"restore --from={{{name}}} -{{id}}", BACKUP, values)
+
+
+def test_a_data_directory_with_links_to_the_backup_is_refused(tmp_path: Path) -> None:
+    """The scratch server would change the backup; links within the drill's directory are good."""
+    backup, data = tmp_path / "backup", tmp_path / "drill" / "data"
+    for path in (backup, data / "shop"):
+        path.mkdir(parents=True)
+    (backup / "ibdata1").write_bytes(b"x")
+    (data / "ibdata1").write_bytes(b"x")
+    (data / "log").symlink_to(data / "ibdata1")
+    refuse_links(data)
+    (data / "shop" / "t.ibd").symlink_to(backup / "ibdata1")
+    with pytest.raises(RecoveryError, match=r"t\.ibd is a link"):
+        refuse_links(data)
+    (data / "shop" / "t.ibd").unlink()
+    (data / "shop" / "u.ibd").hardlink_to(backup / "ibdata1")
+    with pytest.raises(RecoveryError, match=r"u\.ibd is a link"):
+        refuse_links(data)
+    whole = data.with_name("whole")
+    whole.symlink_to(backup)
+    with pytest.raises(RecoveryError, match="whole is a link"):
+        refuse_links(whole)
+
+
 def test_a_dump_goes_into_a_server() -> None:
     """By the tool, unless the operator says otherwise."""
     dump = replace(BACKUP, tool="mysqldump")
@@ -88,7 +143,10 @@ def test_the_scratch_server_is_private(tmp_path: Path) -> None:
     for option in ("--skip-networking", "--event-scheduler=OFF", "--skip-replica-start"):
         assert option in found
     assert found[-1] == "--gtid-mode=OFF"
-    assert "--skip-slave-start" in server_options(replace(settings, flavour="mariadb"), workspace)
+    assert "--secure-file-priv=NULL" in found
+    found = server_options(replace(settings, flavour="mariadb"), workspace)
+    assert "--skip-slave-start" in found
+    assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
 
 
 def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
@@ -107,6 +165,33 @@ def test_the_statements_of_a_check() -> None:
     assert statements_of(text) == ["SELECT 1\n  FROM t", "SELECT ';'", "# x\nSELECT 3"]
 
 
+def test_a_comment_in_a_block_is_no_statement() -> None:
+    """One for the server is."""
+    assert statements_of("/* a\n b */\nSELECT 1;\n/* end */") == ["/* a\n b */\nSELECT 1"]
+    assert statements_of("/*!80000 SELECT 1 */;") == ["/*!80000 SELECT 1 */"]
+
+
+def test_a_file_of_statements_that_cannot_be_used_is_told(tmp_path: Path) -> None:
+    """In another encoding, without a statement, or gone; a byte order mark is ignored."""
+    path = tmp_path / "checks.sql"
+    path.write_bytes(b"\xef\xbb\xbfSELECT 1;\n")
+    assert statements_in(path) == ["SELECT 1"]
+    for data, text in ((b"SELECT '\xe9';\n", "cannot be read"), (b"-- later\n", "no statement")):
+        path.write_bytes(data)
+        with pytest.raises(RecoveryError, match=text):
+            statements_in(path)
+    with pytest.raises(RecoveryError, match="cannot be read"):
+        statements_in(tmp_path)
+
+
+def test_zero_is_false_in_each_type() -> None:
+    """A BIT and a binary string are bytes."""
+    for value in (None, 0, Decimal("0.00"), 0.0, "0", b"0", b"\0", b"\0\0"):
+        assert is_false(value), value
+    for other in (1, -1, "x", b"1", b"\0\1", Decimal("0.5"), datetime.now(UTC)):
+        assert not is_false(other), other
+
+
 # What is left
 
 
@@ -123,7 +208,9 @@ def test_a_killed_drill_is_removed_with_its_processes(tmp_path: Path) -> None:
         for one in (ours, other):
             assert one.stdout is not None
             one.stdout.readline()
-        (left,) = clean_up(tmp_path)
+        found: list[LeftDrill] = []
+        assert clean_up(tmp_path, found.append) == [tmp_path / f"drill-{LATER}"]
+        (left,) = found
         assert (left.id, left.step, left.backup) == (ID, "apply", BACKUP.id)
         assert ours.wait(30) < 0
         assert other.poll() is None
@@ -140,9 +227,27 @@ def test_a_directory_without_a_marker_goes_only_if_it_is_empty(tmp_path: Path) -
     (empty / "drill.json.new").write_text("{")
     link = tmp_path / f"drill-{LATER}"
     link.symlink_to(tmp_path.parent)
-    assert clean_up(tmp_path) == []
+    found: list[LeftDrill] = []
+    assert clean_up(tmp_path, found.append) == []
+    assert found == []
     assert not empty.exists()
     assert link.is_symlink()
+
+
+def test_a_killed_drill_that_could_not_be_reported_is_reported_by_the_next(tmp_path: Path) -> None:
+    """Its data are gone at once, whatever the store says."""
+    made(tmp_path)
+
+    def refused(_: LeftDrill) -> None:
+        raise StoreError("access denied")
+
+    with pytest.raises(StoreError):
+        clean_up(tmp_path, refused)
+    assert [path.name for path in (tmp_path / f"drill-{ID}").iterdir()] == ["drill.json"]
+    found: list[LeftDrill] = []
+    clean_up(tmp_path, found.append)
+    assert [left.step for left in found] == ["apply"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"failed-{ID}"]
 
 
 def test_the_logs_of_three_failures_are_kept(tmp_path: Path) -> None:
@@ -264,6 +369,24 @@ def test_what_the_logs_say_of_the_disk_is_told(tmp_path: Path) -> None:
 
 
 # Children
+
+
+def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
+    """Before anything is restored; so is a program that is no server."""
+    program = tmp_path / "mariadb" / "server"
+    program.parent.mkdir()
+    mysql, mariadb = "Ver 9.7.4-2 for Linux", "Ver 10.11.18-MariaDB-0+deb12u1 for Linux"
+    for says, flavour, is_it in (
+        (mysql, "mysql", True),
+        (mariadb, "mariadb", True),
+        (mariadb, "mysql", False),
+        (mysql, "mariadb", False),
+        ("cat: unrecognized option", "mysql", False),
+    ):
+        program.write_text(f"#!/bin/sh\necho $0  '{says}'\n")
+        program.chmod(0o755)
+        with nullcontext() if is_it else pytest.raises(RecoveryError, match="as the source is"):
+            refuse_other_flavour(program, "mysql" if flavour == "mysql" else "mariadb")
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
