@@ -108,9 +108,14 @@ class Workspace:
     def remove(self, *, failed: bool) -> Path | None:
         """End all processes of the drill and delete its data; returns where failed logs are kept.
 
-        Raises RecoveryError if something is left.
+        An interrupt is raised when all is removed. Raises RecoveryError if something is left.
         """
-        return _remove(self.directory, self._id, failed=failed)
+        try:
+            return _remove(self.directory, self._id, failed=failed)
+        except KeyboardInterrupt:  # a first SIGTERM; a second one ends the process at once
+            if self.directory.is_dir():
+                _remove(self.directory, self._id, failed=True)
+            raise
 
 
 def clean_up(work_dir: Path, report: Callable[[LeftDrill], None]) -> list[Path]:

@@ -3,10 +3,12 @@
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -248,6 +250,27 @@ def test_a_killed_drill_that_could_not_be_reported_is_reported_by_the_next(tmp_p
     clean_up(tmp_path, found.append)
     assert [left.step for left in found] == ["apply"]
     assert [path.name for path in tmp_path.iterdir()] == [f"failed-{ID}"]
+
+
+def test_an_interrupt_does_not_stop_the_removal(tmp_path: Path) -> None:
+    """A SIGTERM that comes when the drill has just ended leaves nothing."""
+    workspace, most = made(tmp_path), 5000
+    for number in range(most):
+        (workspace.data / f"{number}.ibd").touch()
+
+    def interrupt() -> None:
+        with suppress(FileNotFoundError):
+            while sum(1 for _ in workspace.data.iterdir()) >= most:
+                pass
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012 - it may come at any time
+        workspace.remove(failed=False)
+        thread.join(60)
+    thread.join(60)
+    assert not workspace.directory.exists()
 
 
 def test_the_logs_of_three_failures_are_kept(tmp_path: Path) -> None:
