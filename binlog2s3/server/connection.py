@@ -82,24 +82,29 @@ _CLEAR_TEXT = ("mysql_clear_password", "dialog")
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class ServerVersion:
     """What depends on the server's version."""
 
     text: str
 
     @property
     def mariadb(self) -> bool:
+        """Whether it is a MariaDB."""
         return "mariadb" in self.text.lower()
 
     @property
     def status_statement(self) -> str:
+        """The statement that shows where the binary log ends."""
         if self.mariadb:
             return "SHOW MASTER STATUS"
         return "SHOW BINARY LOG STATUS" if self._is_since(8, 2) else "SHOW MASTER STATUS"
 
     @property
     def stamps_commits(self) -> bool:
-        """Whether a transaction has the time of its commit, not that of its last statement."""
+        """Whether a transaction has the time of its commit, not that of its last statement.
+
+        If not, `Server.position` needs PROCESS.
+        """
         return not self.mariadb and self._is_since(8, 0, 2)
 
     def _is_since(self, *wanted: int) -> bool:
@@ -118,7 +123,7 @@ class Server:
         self._login = login
         self._used: Login  # for the last connection; set before it is made
         self._connection: pymysql.Connection[DictCursor] | None = None
-        self._version: _Version | None = None
+        self._version: ServerVersion | None = None
         self._no_rds = False
         self.heard_at = 0.0  # time of the last answer, in monotonic seconds
         self.host = ""  # of the last connection; "" before it and for a socket
@@ -142,7 +147,7 @@ class Server:
         version = str(row["version"])
         if not version.isprintable():
             raise self._strange("version", version)
-        flavour: Flavour = "mariadb" if _Version(version).mariadb else "mysql"
+        flavour: Flavour = "mariadb" if ServerVersion(version).mariadb else "mysql"
         if flavour == "mysql":
             _refuse_aurora_reader(self.rows, self._used.address)
         if not int(row["log_bin"]):
@@ -316,9 +321,9 @@ class Server:
                 return
         raise privilege_error("REPLICATION SLAVE", self._used)
 
-    def _version_of_server(self) -> _Version:
+    def _version_of_server(self) -> ServerVersion:
         if self._version is None:
-            self._version = _Version(str(self._one("SELECT @@version AS version")["version"]))
+            self._version = ServerVersion(str(self._one("SELECT @@version AS version")["version"]))
         return self._version
 
     def _is_mariadb(self) -> bool:

@@ -157,6 +157,12 @@ _UNREACHABLE = _Translation(
     "check --endpoint-url, name resolution, routes and firewalls",
     transient=True,
 )
+_PROXY = _Translation(
+    StoreError,
+    "cannot reach the store at {endpoint} through the proxy: {message}",
+    "check HTTPS_PROXY, HTTP_PROXY and NO_PROXY, and that the proxy runs",
+    transient=True,
+)
 _CUT = _Translation(
     StoreError,
     "the connection to {endpoint} broke during {operation} of {where}: {message}",
@@ -197,6 +203,11 @@ _CLASS = _Translation(
     "the store does not have the storage class for {key!r}{answer}",
     "set storage_class to another class, or remove it",
 )
+_NO_LOCK = _Translation(
+    MendableError,
+    "bucket {bucket!r} has no Object Lock, and {key!r} asks for it{answer}",
+    "set object_lock only for a bucket that was made with Object Lock, or remove it",
+)
 _KMS = _Translation(
     MendableError,
     "the store cannot use the KMS key for {key!r}{answer}",
@@ -233,6 +244,9 @@ _BY_CODE: dict[str, _Translation] = {
             "CredentialRetrievalError",
             "ProfileNotFound",
             "ConfigParseError",
+            "InvalidConfigError",
+            "InfiniteLoopConfigError",
+            "UnknownCredentialError",
             "NoAuthTokenError",
             "TokenRetrievalError",
             "SSOError",
@@ -289,7 +303,8 @@ _BY_CODE: dict[str, _Translation] = {
         ),
         _BUSY,
     ),
-    **dict.fromkeys(("EndpointConnectionError", "ProxyConnectionError"), _UNREACHABLE),
+    "EndpointConnectionError": _UNREACHABLE,
+    "ProxyConnectionError": _PROXY,
     **dict.fromkeys(("ConnectTimeoutError", "ReadTimeoutError"), _TIMEOUT),
     **dict.fromkeys(
         (
@@ -311,6 +326,13 @@ _BY_CODE: dict[str, _Translation] = {
     ),
     "InvalidStorageClass": _CLASS,
 }
+
+_BY_TEXT = {
+    "functionality that is not implemented": _UNSUPPORTED,
+    "Bucket is missing Object Lock Configuration": _NO_LOCK,  # AWS
+    "Bucket is missing ObjectLockConfiguration": _NO_LOCK,  # MinIO
+}
+"""Answers whose code does not say enough."""
 
 
 def translate(failure: Failure) -> StoreError:
@@ -344,8 +366,9 @@ def _translation(failure: Failure) -> _Translation:
         return _BUSY  # also for the HTML page of a load balancer
     if is_web_page(failure.headers) or _bare_status(failure):
         return _FOREIGN
-    if "functionality that is not implemented" in failure.message:
-        return _UNSUPPORTED
+    for text, found in _BY_TEXT.items():
+        if text in failure.message:
+            return found
     if failure.code.lower().startswith("kms"):
         return _KMS
     known = _BY_CODE.get(failure.code, _REFUSED)

@@ -5,6 +5,8 @@ skipped with its reason, which the matrix shows as "not run". Where the program 
 the test holds it to its message and records that.
 """
 
+import re
+
 import pytest
 
 from lab.mysql import MysqlServer
@@ -143,8 +145,11 @@ def test_verify(place: Place) -> None:
 
 
 def test_check(place: Place) -> None:
-    """Nothing fails, and mysqlbinlog could read the newest binlog."""
+    """Nothing fails, mysqlbinlog could read the newest binlog, and PROCESS only if it is needed."""
     document = place.document("check", server=True)
     rows = {(row["part"], row["name"]): row for row in document["parts"]}
     assert rows["server", "reachable"]["result"] == "ok"
     assert rows["mysqlbinlog", "connection"]["result"] == "ok"
+    numbers = tuple(int(one) for one in re.findall(r"\d+", place.version)[:3])
+    stamps_commits = not place.is_mariadb and numbers >= (8, 0, 2)
+    assert (("privileges", "PROCESS") in rows) == (not stamps_commits)

@@ -63,9 +63,7 @@ def version_row(flavour: Flavour, version: str) -> Row:
         lowest = ".".join(map(str, least))
         return fail("server", "version", found, f"streaming needs {title} {lowest} or later")
     if numbers < tested:
-        hint = (
-            "this version is out of maintenance, and binlog2s3 is not tested with it: try it first"
-        )
+        hint = "this version is out of maintenance; docs/compatibility.md says what was tested"
         return warn("server", "version", found, hint)
     return ok("server", "version", found)
 

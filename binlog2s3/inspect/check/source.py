@@ -32,7 +32,7 @@ from binlog2s3.inspect.check.settings import (
     unseen_rows,
     version_row,
 )
-from binlog2s3.server.connection import Server
+from binlog2s3.server.connection import Server, ServerVersion
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
 
@@ -177,7 +177,7 @@ class SourceCheck:
         connection = self._connection_row()
         refusal = _slave_refusal(self._server, self._account, connection)
         yield _privilege_row(self._server, self._account, _SLAVE, refusal)
-        if self._account.flavour == "mariadb" or numbers_of(self._account.version) < (8, 0, 2):
+        if not ServerVersion(self._account.version).stamps_commits:
             yield _process_row(self._server, self._account)
         yield limits_row(_limits(self._server, self._account), self._account.quoted)
         yield from program

@@ -7,7 +7,7 @@ import pymysql
 import pytest
 
 from binlog2s3.errors import SourceError
-from binlog2s3.server.connection import Server
+from binlog2s3.server.connection import Server, ServerVersion
 from binlog2s3.server.errors import translate
 from tests.login import ROOT
 
@@ -72,3 +72,20 @@ def test_a_reader_of_aurora_is_refused() -> None:
         Told(innodb_read_only="ON"),
     ):
         assert other.facts().flavour == "mysql"
+
+
+@pytest.mark.parametrize(
+    ("version", "stamps"),
+    [
+        ("5.7.22-log", False),
+        ("8.0.1", False),
+        ("8.0.2", True),
+        ("8.0.31", True),
+        ("9.7.4-2", True),
+        ("10.11.18-MariaDB-0+deb12u1-log", False),
+        ("5.5.5-11.4.5-MariaDB", False),
+    ],
+)
+def test_which_servers_stamp_commits(version: str, stamps: bool) -> None:
+    """Only the others need PROCESS, so only of them `check` asks for it."""
+    assert ServerVersion(version).stamps_commits is stamps

@@ -64,9 +64,11 @@ MEANINGS = [
     ("ExpiredToken", "put_object", 400, MendableError, False, "expired", "renew"),
     ("NoCredentialsError", "put_object", None, MendableError, False, "credentials", "~/.aws"),
     ("ProfileNotFound", "put_object", None, MendableError, False, "credentials", "AWS_PROFILE"),
+    ("InvalidConfigError", "put_object", None, MendableError, False, "credentials", "AWS_PROFILE"),
     ("RequestTimeTooSkewed", "put_object", 403, MendableError, False, "clock", "timedatectl"),
     ("PermanentRedirect", "put_object", 301, MendableError, False, "region", "--region"),
     ("EndpointConnectionError", "put_object", None, StoreError, True, "reach", "--endpoint-url"),
+    ("ProxyConnectionError", "put_object", None, StoreError, True, "proxy", "HTTPS_PROXY"),
     ("ConnectTimeoutError", "put_object", None, StoreError, True, "in time", "firewall"),
     ("ReadTimeoutError", "put_object", None, StoreError, True, "in time", "firewall"),
     ("ConnectionClosedError", "put_object", None, StoreError, True, "broke", ""),
@@ -117,6 +119,18 @@ def test_what_a_failure_means(row: tuple[str, str, int, type[StoreError], bool, 
     assert error.exit_code == 6
     assert says in str(error)
     assert hint in error.hint
+
+
+@pytest.mark.parametrize("words", ["ObjectLockConfiguration", "Object Lock Configuration"])
+def test_a_bucket_without_object_lock(words: str) -> None:
+    """The code is InvalidRequest, so the text must say it: the operator has to change something."""
+    said = failure(
+        "InvalidRequest", "create_multipart_upload", message=f"Bucket is missing {words}"
+    )
+    error = translate(said)
+    assert type(error) is MendableError
+    assert "'binlogs' has no Object Lock" in str(error)
+    assert "object_lock" in error.hint
 
 
 @pytest.mark.parametrize(("code", "operation"), [(row[0], row[1]) for row in MEANINGS])
