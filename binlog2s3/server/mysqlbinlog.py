@@ -383,6 +383,11 @@ _KNOWN_ERRORS = (
         "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate",
     ),
     _KnownError(
+        r"plugin 'mysql_native_password' cannot be loaded",
+        "MySQL 9 does not know this plugin: ALTER USER ... IDENTIFIED WITH caching_sha2_password "
+        "(5.7: sha256_password), or give --mysqlbinlog of MySQL 8",
+    ),
+    _KnownError(
         r"Plugin \S+ could not be loaded",
         "the account's authentication plugin sends the password in clear text, or is not "
         "installed: use --mysql-ssl-mode VERIFY_IDENTITY with --mysql-ssl-ca, or another plugin",

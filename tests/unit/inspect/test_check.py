@@ -251,6 +251,23 @@ def test_what_expires_and_what_is_left_out() -> None:
     assert results(settings_rows(replace(seen(), filters=None))) == {"binlog filters": "skipped"}
 
 
+@pytest.mark.parametrize(
+    ("flavour", "version", "says"),
+    [
+        ("mysql", "5.7.22-log", "expire_logs_days = 7,"),
+        ("mysql", "8.0.31", "binlog_expire_logs_seconds = 604800,"),
+        ("mariadb", "10.5.1-MariaDB", "expire_logs_days = 7,"),
+        ("mariadb", "10.11.18-MariaDB", "binlog_expire_logs_seconds = 604800,"),
+    ],
+)
+def test_an_expiry_that_the_server_knows(flavour: Flavour, version: str, says: str) -> None:
+    """It would not start with the name of a later version in its option file."""
+    old = replace(seen(flavour), version=version, expire_seconds=None)
+    (row,) = (row for row in settings_rows(old) if "never expire" in row.found)
+    assert says in row.hint
+    assert row.name in row.hint
+
+
 def test_a_replica_with_our_id() -> None:
     """It fails; where replicas may not be asked for, it is said."""
     ours = replace(seen(), replicas=frozenset({7, 4_000_000_000}))

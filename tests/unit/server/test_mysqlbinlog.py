@@ -379,6 +379,8 @@ SAID = {
     "for this operation": "GRANT REPLICATION SLAVE",
     f"{CONNECT}Authentication plugin 'caching_sha2_password' reported error: Authentication "
     "requires secure connection.": "--mysql-ssl-mode",
+    f"{CONNECT}Authentication plugin 'mysql_native_password' cannot be loaded: /usr/lib/mysql/"
+    "plugin/mysql_native_password.so: cannot open shared object file": "sha256_password",
     f"{READING}A replica with the same server_uuid/server_id as this replica has connected to "
     "the source; the first event '' at 4": "--mysql-server-id",
     f"{READING}A slave with the same server_uuid/server_id is already connected; the first "
