@@ -41,6 +41,7 @@ def test_what_kustomize_makes_is_valid(name: str, tmp_path: Path) -> None:
     assert set(by_kind(text)) == {
         "ConfigMap",
         "Deployment",
+        "PodDisruptionBudget",
         "PodMonitor",
         "Service",
         "ServiceAccount",
@@ -52,7 +53,7 @@ def test_what_kustomize_makes_is_valid(name: str, tmp_path: Path) -> None:
     )
     said = done.stdout + done.stderr
     assert done.returncode == 0, said
-    assert said.count("passed") == 4
+    assert said.count("passed") == 5
     assert [line for line in said.splitlines() if "WARN" in line and "PodMonitor" not in line] == []
 
 
@@ -78,6 +79,7 @@ def test_an_overlay_has_all_to_itself(tmp_path: Path) -> None:
             one["Deployment"]["spec"]["selector"]["matchLabels"],
             one["Service"]["spec"]["selector"],
             one["PodMonitor"]["spec"]["selector"]["matchLabels"],
+            one["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
         ):
             assert selector == labels
         assert pod["spec"]["serviceAccountName"] == one["ServiceAccount"]["metadata"]["name"]
