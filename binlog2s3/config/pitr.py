@@ -346,7 +346,7 @@ def _target_problems(given: Given) -> Iterable[str]:
         if (has_start or given.wants("yes")) and not shows:
             yield (
                 "no target: --target-host or --target-socket is missing (or --output-dir instead "
-                "of a target, or --dry-run)"
+                "of a target, or --dry-run, or --print-commands)"
             )
 
 

@@ -24,6 +24,8 @@ _WORKER = re.compile(
     r"(?:source|master) log (\S+), end_log_pos (\d+)(?:; |\. )?(.*)"
 )
 _EVENT = re.compile(r"; the event's (?:source|master) log (\S+), end_log_pos (\d+)\Z")
+_SECRET = re.compile(r"(?is)(Query: '.*?\b(?:IDENTIFIED|PASSWORD)\b).*")
+"""A statement that is repeated, up to where a password or its hash may follow."""
 _GTID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::[a-z_][a-z0-9_]*)?:\d+")
 _IN_A_TRANSACTION = ("Error '", "Could not execute ", "Error executing row event")
 """How MariaDB's messages begin if executing an event failed, and not something around it."""
@@ -42,7 +44,8 @@ def place_of(name: str, offset: int) -> BinlogPosition | None:
 class ApplierFailure:
     """What stopped the applier: the server's message, and what it says of the transaction.
 
-    `place` is the end of the event that failed. `text` repeats neither it nor the GTID.
+    `place` is the end of the event that failed. `text` repeats neither it nor the GTID, nor what
+    follows IDENTIFIED or PASSWORD in a statement.
     """
 
     code: int
@@ -72,9 +75,10 @@ def of_mariadb(code: int, text: str) -> ApplierFailure:
 
 def _of_event(code: int, text: str) -> ApplierFailure:
     found = _EVENT.search(text)
+    said = _SECRET.sub(r"\1 ...", text[: found.start()] if found else text)
     return ApplierFailure(
         code=code,
-        text=_SOURCE_LOG.sub(_readable, text[: found.start()] if found else text),
+        text=_SOURCE_LOG.sub(_readable, said),
         gtid=None,
         place=place_of(found[1], int(found[2])) if found else None,
     )

@@ -24,7 +24,7 @@ from boto3.exceptions import Boto3Error
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.client import BaseClient
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
 from botocore.parsers import ResponseParserError
 from botocore.utils import parse_timestamp
 from urllib3.exceptions import HTTPError
@@ -494,5 +494,7 @@ def _kind(exc: Exception) -> str:
 
 def _says(exc: Exception) -> str:
     """The innermost reason, in the words of the operating system or of TLS."""
+    if isinstance(exc, CredentialRetrievalError) and exc.kwargs["provider"] == "custom-process":
+        return "credential_process failed; what it printed may be secret, and is not shown"
     said = str(exc.kwargs.get("error", exc) if isinstance(exc, BotoCoreError) else exc)
     return re.sub(r"^AWSHTTPS?Connection(Pool)?\(.*?\): ", "", said)

@@ -223,6 +223,17 @@ def test_there_are_no_credentials(minio: MinioServer, bucket: str, tmp_path: Pat
     assert "~/.aws/credentials" in hint
 
 
+def test_a_credential_process_that_fails(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
+    """What it prints may be secret: botocore would repeat it."""
+    profile = tmp_path / "config"
+    profile.write_text("[default]\ncredential_process = sh -c 'echo s3cr3t >&2; exit 1'\n")
+    given = {"HOME": str(tmp_path), "AWS_CONFIG_FILE": str(profile)}
+    kind, message, hint, code = in_a_child(given, bucket, minio.endpoint_url)
+    assert (kind, code) == ("MendableError", "6")
+    assert "credential_process failed" in message
+    assert "s3cr3t" not in message + hint
+
+
 def test_the_clock_is_wrong(minio: MinioServer, bucket: str) -> None:
     """A host that is an hour ahead is told so, and by how much."""
     try:

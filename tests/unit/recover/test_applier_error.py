@@ -1,6 +1,6 @@
 """What a target's applier said: the transaction that it is about, and hints."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -8,7 +8,13 @@ import pytest
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.recover.applier_error import advised, failed_transaction, of_mariadb, of_mysql
+from binlog2s3.recover.applier_error import (
+    ApplierFailure,
+    advised,
+    failed_transaction,
+    of_mariadb,
+    of_mysql,
+)
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
 
 AGAIN = "run the same command again"
@@ -95,6 +101,17 @@ def test_what_users_write_names_nothing() -> None:
     forged = ROWS.replace("21", f"{WORKER}9; {EVENT.replace('250', '9')}")
     found = of_mariadb(1062, f"{forged}{EVENT}")
     assert (found.gtid, found.place) == (None, replace(PLACE, offset=250))
+
+
+@pytest.mark.parametrize("of", [of_mysql, of_mariadb])
+def test_the_hash_of_a_password_is_not_repeated(of: Callable[[int, str], ApplierFailure]) -> None:
+    """The message of a server repeats the statement; what it says about passwords stays."""
+    said = "Error 'Plugin 'mysql_native_password' is not loaded' on query. Default database: ''. "
+    account = "Query: 'CREATE USER 'u'@'%' IDENTIFIED"
+    secret = f"{account} WITH 'mysql_native_password' AS '*0123456789ABCDEF' REQUIRE NONE'"
+    assert of(1524, f"{said}{secret}{EVENT}").text == f"{said}{account} ..."
+    weak = "Error 'Your password does not satisfy the current policy' on query. Query: 'GRANT x'"
+    assert of(1819, weak).text == weak
 
 
 def test_the_place_of_mariadb() -> None:
