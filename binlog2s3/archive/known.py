@@ -20,7 +20,7 @@ class Known:
     `commit_exact`: at least one is in whole seconds. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others.
+    others. `server_version` is that server's; "" if the entry does not say it.
     """
 
     name: BinlogName
@@ -39,6 +39,7 @@ class Known:
     blocks: tuple[Block, ...]
     damaged: tuple[tuple[int, int], ...] = ()
     server_id: int | None = None
+    server_version: str = ""
 
     @property
     def gtids_after(self) -> Gtids | None:
@@ -65,20 +66,24 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         blocks=entry.blocks,
         damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
         server_id=entry.server_id,
+        server_version=_version(entry),
     )
 
 
 def _gtids_before(entry: Entry, flavour: Flavour) -> Gtids | None:
     """An empty text means an empty set only if the server version has GTIDs at all."""
     if not entry.gtid_set_before:
-        version = str(entry.formats[0]["server_version"]) if entry.formats else ""
-        major, _, rest = version.partition(".")
+        major, _, rest = _version(entry).partition(".")
         minor = rest.partition(".")[0]
         if not (major.isdecimal() and minor.isdecimal()):
             return None
         if (int(major), int(minor)) < ((5, 6) if flavour == "mysql" else (10, 0)):
             return None
     return _gtids(entry, entry.gtid_set_before, flavour)
+
+
+def _version(entry: Entry) -> str:
+    return str(entry.formats[0]["server_version"]) if entry.formats else ""
 
 
 def _gtids(entry: Entry, text: str, flavour: Flavour) -> Gtids:

@@ -4,6 +4,8 @@ Place in the flow: as `values`, for `cli`; `drill.command` carries it out. Law: 
 No password is an option: the scratch server gets a random one.
 """
 
+import os
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -92,6 +94,24 @@ class DrillConfig:
     as_json: Annotated[bool, Option("", "Print the result as JSON.", name="json")] = False
 
 
+_OWN = (
+    "datadir",
+    "tmpdir",
+    "socket",
+    "port",
+    "pid-file",
+    "init-file",
+    "server-id",
+    "networking",
+    "event-scheduler",
+    "secure-file-priv",
+    "slave-start",
+    "replica-start",
+    "mysqlx",
+    "persisted-globals-load",
+)
+"""Options of the scratch server that only drill sets: where it is, and that it is private."""
+_MODIFIERS = re.compile(r"(?:(?:loose|skip|enable|disable|maximum|autoset)-)+")
 DRILL_OPTIONS = options_of(DrillConfig)
 """Those that only `drill` has."""
 _WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
@@ -105,6 +125,10 @@ def _config(values: Mapping[str, Any]) -> DrillConfig:
 def _problems(given: Given) -> Iterable[str]:
     for name in ("mysqld", "work-dir"):
         yield from path_problems(given, name)
+    mysqld = given.values["mysqld"] if given.has("mysqld") else None
+    if mysqld is not None and mysqld.exists() and not _can_run(mysqld):
+        what = "is a directory" if mysqld.is_dir() else "cannot be executed"
+        yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
     yield from file_problems(given, DRILL_OPTIONS)
     if given.has("restore-command"):
         try:
@@ -117,6 +141,23 @@ def _problems(given: Given) -> Iterable[str]:
     for option in given.values.get("mysqld-option") or ():
         if not option.startswith("--"):
             yield f"{given.called('mysqld-option')} {option}: it must begin with --"
+        elif _is_set_by_drill(option):
+            yield f"{given.called('mysqld-option')} {option}: drill sets this itself; leave it out"
+
+
+def _can_run(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def _is_set_by_drill(option: str) -> bool:
+    """Whether it would change an option that drill sets.
+
+    As a server reads it: _ is -, a prefix like loose- or skip- changes the same option, and the
+    beginning of a name is enough.
+    """
+    name = option.removeprefix("--").partition("=")[0].replace("_", "-").lower()
+    name = _MODIFIERS.sub("", name)
+    return name != "" and any(own.startswith(name) for own in _OWN)
 
 
 DRILL = CommandOptions((*_SHARED, *DRILL_OPTIONS), _problems, _config)

@@ -41,7 +41,6 @@ from binlog2s3.drill.scratch import (
     ScratchServer,
     ScratchSettings,
     is_empty,
-    program_at,
     refuse_other_flavour,
     socket_of,
     take_identity,
@@ -66,6 +65,7 @@ from binlog2s3.recover.backup import read_backup, start_of_registered
 from binlog2s3.recover.model import BucketHistory, Goal, Latest, Plan, Request, ToTime
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import best_for, history_flavour
+from binlog2s3.recover.target import numbers
 from binlog2s3.recover.view import Result
 from binlog2s3.retain.backup import survey_of
 from binlog2s3.store.contract import Store
@@ -134,6 +134,7 @@ class _Drill:
         self._step: DrillStep = "choose"
         self._backup: Backup | None = None
         self._statements: list[str] = []
+        self._source_version = ""
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
         self._result = DrillResult(
@@ -197,7 +198,7 @@ class _Drill:
 
     def _prove(self) -> None:
         config, workspace = self._config, self._workspace
-        program = program_at(config.mysqld)
+        program = config.mysqld
         if config.check_sql is not None:  # now, and not after hours of restoring
             self._statements = statements_in(config.check_sql)
         backup, plan = self._choose()
@@ -261,6 +262,7 @@ class _Drill:
                     hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
                     "missing or damaged",
                 )
+            self._source_version = version_of_source(found[1], survey)
         return found
 
     def _goal(self) -> Goal:
@@ -274,7 +276,15 @@ class _Drill:
         """
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
-            self._result = replace(self._result, server_version=printable(str(row["version"])))
+            version = printable(str(row["version"]))
+            self._result = replace(self._result, server_version=version)
+            if is_other_series(version, self._source_version):
+                say(
+                    "warning",
+                    f"the scratch server is of version {version}, the source of "
+                    f"{self._source_version}: the recovery is tried on another series than the "
+                    "source's; name a server program of the source's series with --mysqld",
+                )
             if settings.flavour != "mysql" or not settings.has_gtids or not backup.gtid_set:
                 return
             (executed,) = connection.rows("SELECT @@global.gtid_executed AS it")
@@ -332,6 +342,20 @@ _WORDS: dict[DrillStep, str] = {
     "apply": "applying the binlogs",
     "check": "checking",
 }
+
+
+def version_of_source(plan: Plan, history: BucketHistory) -> str:
+    """The version of the server that wrote the last binlog of the plan.
+
+    The lineage says the version with which it began: an upgrade continues it.
+    """
+    said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
+    return printable(said or plan.server_version)
+
+
+def is_other_series(version: str, source: str) -> bool:
+    """Whether two server versions are of different release series, like 10.11 and 11.8."""
+    return numbers(version)[:2] != numbers(source)[:2]
 
 
 def _refusal(backup: Backup, goal: Goal, history: BucketHistory) -> str:

@@ -10,7 +10,6 @@ made without a trace in its binary log.
 
 import re
 import secrets
-import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
@@ -53,7 +52,10 @@ class ScratchSettings:
 
 
 def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]:
-    """The options of the server program, after --no-defaults. The operator's come last and win."""
+    """The options of the server program, after --no-defaults. The operator's come last and win.
+
+    `config.drill` refuses those that would make it another server, or a public one.
+    """
     directory = workspace.directory
     options = [
         f"--datadir={workspace.data}",
@@ -257,13 +259,6 @@ def take_identity(data: Path) -> None:
 def is_empty(data: Path) -> bool:
     """Whether a restore command left nothing."""
     return not data.is_dir() or not any(data.iterdir())
-
-
-def program_at(path: Path) -> Path:
-    """The server program. Raises RecoveryError if it cannot be run."""
-    if shutil.which(path) is None:
-        raise RecoveryError(f"{path} is not a program", hint="--mysqld names mysqld or mariadbd")
-    return path
 
 
 def refuse_other_flavour(program: Path, flavour: Flavour) -> None:

@@ -98,6 +98,7 @@ def found_by_reading(
         blocks=read.reading.digest.blocks(),
         damaged=(*read.damaged, *lost),
         server_id=form.server_id,
+        server_version=form.server_version,
     )
     formats = tuple(form.offset for form in scanner.formats)
     return Found(lineage=lineage, known=known, formats=formats, readable=readable)

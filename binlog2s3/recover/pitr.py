@@ -67,7 +67,8 @@ Done = Callable[[Plan, Result | None], object]
 def run(config: PitrConfig, done: Done | None = None) -> int:
     """Run the command; the exit code. Raises errors, each with its own exit code.
 
-    `done` gets the outcome of another command's recovery; then nothing is printed but warnings.
+    `done` gets the outcome of a drill's recovery; then nothing is printed but warnings, and the
+    target is a scratch server.
     """
     with ExitStack() as stack:
         # SIGTERM interrupts, so that the channel is removed
@@ -117,7 +118,11 @@ class _Recovery:
         self._warnings += [str(error) for error in survey.problems]
         self._warnings += replaced_texts(self._store.replaced)
         if self._facts is not None and config.output_dir is None:
-            self._warnings += preflight.warnings(self._facts, server_version=plan.server_version)
+            self._warnings += preflight.warnings(
+                self._facts,
+                server_version=plan.server_version,
+                is_scratch=self._told is not None,
+            )
         plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
         once = self._apply is not None and not self._by_gtid
         about = About(

@@ -164,21 +164,21 @@ def _addresses(host: str, port: int) -> set[tuple[str, int]]:
     }
 
 
-def warnings(found: TargetFacts, *, server_version: str) -> list[str]:
-    """What to warn of before the apply."""
+def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = False) -> list[str]:
+    """What to warn of before the apply. A scratch server has no replicas, and no life after it."""
     told = []
     if found.flavour == "mariadb" and _is_older(found, server_version):
         told.append(
             f"the target is of version {found.version}, older than the binlogs' "
             f"{server_version}: statements of the newer one may fail there"
         )
-    if found.not_transactional:
+    if found.not_transactional and not is_scratch:
         told.append(
             f"the target has {count_text(len(found.not_transactional), 'table')} without "
             f"transactions: {some(found.not_transactional)}; if it crashes meanwhile, it is "
             "unknown which rows reached them"
         )
-    if found.log_bin and not found.logs_replicated:
+    if found.log_bin and not found.logs_replicated and not is_scratch:
         name = "log_replica_updates" if found.flavour == "mysql" else "log_slave_updates"
         told.append(
             f"{name} is OFF at the target: what is applied is not written to its binlog, so its "

@@ -149,15 +149,20 @@ def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     text = "-- all\nSELECT COUNT(*) = 23 FROM shop.t;\nSELECT MAX(id) FROM shop.t;\n"
     checks.write_text(text + many)  # only the first of 148 million rows is read
     register_copy(nights)
-    done = nights.drill("cp -a {location}/. {datadir}", f"--check-sql={checks}")
+    other = "--mysqld-option=--version=11.99.1-MariaDB"  # so it says it is of another series
+    done = nights.drill("cp -a {location}/. {datadir}", f"--check-sql={checks}", other)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert (said["outcome"], said["statements"]) == ("proved", 3)
+    assert re.search(r"is of version 11\.99\.1-MariaDB\S*, the source of \d+\.", done.stderr)
+    assert "replicas do not get it" not in done.stderr
     assert nights.left() == []
     checks.write_text("SELECT COUNT(*) = 24 FROM shop.t;\n")
     done = nights.drill("cp -a {location}/. {datadir}", f"--check-sql={checks}")
     assert done.returncode == 8
     assert "failed at the step 'check': statement 1 of --check-sql returned 0" in done.stderr
+    assert "another series" not in done.stderr
+    assert "replicas do not get it" not in done.stderr
     assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
 
 

@@ -23,7 +23,7 @@ from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
 from binlog2s3.drill.checks import is_false, statements_in, statements_of
 from binlog2s3.drill.children import MARK, end_all, end_of, started
-from binlog2s3.drill.command import printable
+from binlog2s3.drill.command import is_other_series, printable, version_of_source
 from binlog2s3.drill.restore import (
     argv_of,
     environment_of,
@@ -41,9 +41,11 @@ from binlog2s3.drill.scratch import (
 from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from lab.pitr_examples import PLAN
 from tests.documents import BACKUP, TIME
 from tests.documents import DRILL as RESULT
 from tests.memory_store import MemoryStore
+from tests.unit.recover.test_snapshot import bucket_with
 
 ID = "20260102T031244Z-5a6b7c8d"
 LATER = "20260103T031244Z-5a6b7c8d"
@@ -156,6 +158,25 @@ def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
     lines = account_sql("pw").splitlines()
     assert lines[0] == "SET SESSION sql_log_bin = 0;"
     assert all(line.endswith(";") for line in lines)
+
+
+@pytest.mark.parametrize("state", ["archived", "open"])
+def test_the_version_of_the_source_is_that_of_the_last_binlog(state: str) -> None:
+    """A lineage continues after an upgrade, and says the version with which it began."""
+    bucket = bucket_with("5.5", state)
+    survey = bucket.survey()
+    (name,) = survey.names(bucket.lineage.id)
+    stop = replace(PLAN.stop, lineage=bucket.lineage.id, binlog=name)
+    assert version_of_source(replace(PLAN, stop=stop), survey) == "5.5.6"
+    assert bucket.lineage.server_version != "5.5.6"
+
+
+def test_another_series_than_the_sources() -> None:
+    """A later release of the same series is none."""
+    for source in ("8.0.36", "8.4.3"):
+        assert is_other_series("9.7.4", source)
+    assert is_other_series("11.8.6-MariaDB-log", "10.11.18-MariaDB")
+    assert not is_other_series("10.11.18-MariaDB-log", "10.11.6-MariaDB")
 
 
 # Checks
@@ -485,3 +506,64 @@ def test_wrong_options_are_all_reported(tmp_path: Path) -> None:
     assert any("No closing quotation" in text for text in problems)
     assert any("no such file" in text for text in problems)
     assert any("must begin with --" in text for text in problems)
+
+
+def problems_of(folder: Path, **values: object) -> str:
+    """Why these options of a drill are refused, as far as the program or its options are."""
+    needed = {"source": "orders", "s3-url": "s3://bucket/pre", "restore-command": "restore"}
+    given = {**needed, "mysqld": Path("/bin/true"), "work-dir": folder}
+    more = {name.replace("_", "-"): value for name, value in values.items()}
+    _, problems = DRILL.build(Given({**given, **more}))
+    return "\n".join(text for text in problems if "mysqld" in text)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--socket=/x",
+        "--sock=/x",
+        "--datadir=/x",
+        "--port=3306",
+        "--pid_file=/x",
+        "--loose-pid-file=/x",
+        "--loose_skip_networking=0",
+        "--skip-networking",
+        "--event_scheduler=ON",
+        "--server-id=1",
+        "--init-file=/x",
+    ],
+)
+def test_an_option_that_drill_sets_is_refused(option: str, tmp_path: Path) -> None:
+    """The scratch server would be elsewhere, and the drill would wait for it until --timeout."""
+    said = problems_of(tmp_path, mysqld_option=(option,))
+    assert f"--mysqld-option {option}: drill sets this itself" in said
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--basedir=/usr",
+        "--user=mysql",
+        "--gtid-mode=OFF",
+        "--port-open-timeout=3",
+        "--lower_case_table_names=1",
+        "--loose-skip-name-resolve",
+        "--plugin-load-add=x.so",
+        "--init-connect=socket",
+    ],
+)
+def test_other_options_of_the_server_are_taken(option: str, tmp_path: Path) -> None:
+    """Those that say how the data are kept, and those that look alike."""
+    assert problems_of(tmp_path, mysqld_option=(option,)) == ""
+
+
+def test_a_server_program_that_cannot_be_run_is_a_wrong_option(tmp_path: Path) -> None:
+    """Before anything is asked or written, as one that is not there."""
+    assert problems_of(tmp_path) == ""
+    assert f"{tmp_path} is a directory" in problems_of(tmp_path, mysqld=tmp_path)
+    program = tmp_path / "mysqld"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o644)
+    assert f"{program} cannot be executed" in problems_of(tmp_path, mysqld=program)
+    program.chmod(0o755)
+    assert problems_of(tmp_path, mysqld=program) == ""

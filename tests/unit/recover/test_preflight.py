@@ -312,3 +312,13 @@ def test_what_the_operator_should_know() -> None:
     quiet = replace(FACTS, logs_replicated=False)
     assert "log_replica_updates is OFF" in warnings(quiet, server_version="9")[0]
     assert not warnings(replace(quiet, log_bin=False), server_version="9")
+
+
+def test_a_scratch_server_has_no_replicas() -> None:
+    """And nobody keeps its tables; what may stop the apply is told there, too."""
+    scratch = replace(
+        FACTS, logs_replicated=False, not_transactional=("a.t",), binlog_format="STATEMENT"
+    )
+    assert len(warnings(scratch, server_version="9")) == 3
+    (said,) = warnings(scratch, server_version="9", is_scratch=True)
+    assert "binlog_format" in said
