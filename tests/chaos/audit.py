@@ -30,6 +30,7 @@ MIB = 1 << 20
 OBJECT = re.compile(
     r"archive/[^/]+/(?P<lineage>[^/]+)/(?P<kind>binlogs|entries)/(?P<name>[^/]+?)(\.json)?$"
 )
+TURN = re.compile(r"archive/[^/]+/turns/\d{8}\.json$")
 WRITER = re.compile(r"live/[^/]+/writers/\d+-[0-9a-f]+\.json$")
 
 Place = tuple[str, str]  # lineage, binlog
@@ -219,7 +220,7 @@ class Audit:
                 found.archived[place] = key, size
         elif WRITER.search(key):
             found.writers.append(key)
-        elif not key.endswith("/lineage.json"):
+        elif not (key.endswith("/lineage.json") or TURN.search(key)):
             found.strange.append(key)
 
     def _get(self, key: str) -> bytes:
