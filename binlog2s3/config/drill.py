@@ -96,7 +96,6 @@ class DrillConfig:
 
 _OWN = (
     "datadir",
-    "tmpdir",
     "socket",
     "port",
     "pid-file",

@@ -544,6 +544,7 @@ def test_an_option_that_drill_sets_is_refused(option: str, tmp_path: Path) -> No
     [
         "--basedir=/usr",
         "--user=mysql",
+        "--tmpdir=/tmp",
         "--gtid-mode=OFF",
         "--port-open-timeout=3",
         "--lower_case_table_names=1",
