@@ -15,7 +15,7 @@ from botocore.exceptions import ClientError
 
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.s3 import Store
-from tests.waiting import PATIENCE
+from tests.waiting import PATIENCE, wait_until
 
 T = TypeVar("T")
 
@@ -107,8 +107,11 @@ class Bucket:
         """The last writer's object."""
         return _again(self._heartbeat)  # it went: there is a newer one
 
+    def _writers(self) -> list[str]:
+        return [key for key in self.keys() if "/writers/" in key]
+
     def _heartbeat(self) -> dict[str, Any]:
-        key = max(key for key in self.keys() if "/writers/" in key)
+        key = max(wait_until(self._writers, what="a writer's object"))
         document = json.loads(self.get(key))
         assert isinstance(document, dict)
         return document

@@ -13,6 +13,7 @@ import boto3
 import pytest
 
 from binlog2s3.archive.layout import Layout
+from binlog2s3.status.expected import Expected
 from binlog2s3.status.from_bucket import look, look_all
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import judged
@@ -167,15 +168,20 @@ def test_a_fleet_is_looked_at_in_one_go(store: S3Store) -> None:
     """Many sources of a real store, the dead one first, and the one that is not there."""
     now = datetime.now(UTC)
     long = {"interval_seconds": 3600.0}  # none is dead before all are put
-    beat = replace(BEAT, covered_until=now, at=now, since=now, server=None, **long).to_json()
+    beat = replace(BEAT, covered_until=now, at=now, since=now, server=None, **long)
     for number in range(FLEET):
         layout = Layout("pre", f"source-{number:03}")
-        store.put(layout.lineage(LINEAGE.id), LINEAGE.to_json())
-        store.put(layout.writer(7, "9c2d41aa"), beat)
-    stopped = replace(BEAT, state="stopped").to_json()
-    store.put(Layout("pre", "source-030").writer(7, "9c2d41aa"), stopped)
+        own = replace(BEAT if number == 30 else beat, source=layout.source)
+        own = replace(own, state="stopped") if number == 30 else own
+        store.put(layout.lineage(LINEAGE.id), replace(LINEAGE, source=layout.source).to_json())
+        store.put(layout.writer(*own.rank), own.to_json())
     found = look_all(
-        store, "pre", TARGET, Workers(8), now=datetime.now(UTC), expect=("source-001", "absent")
+        store,
+        "pre",
+        TARGET,
+        Workers(8),
+        now=datetime.now(UTC),
+        expect=Expected(("source-001", "absent")),
     )
     assert [status.source for status in found[:3]] == ["absent", "source-030", "source-000"]
     assert len(found) == FLEET + 1
