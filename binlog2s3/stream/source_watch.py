@@ -140,7 +140,7 @@ class Watch:
             return
         if before:
             address = ", ".join(sorted(found - before))
-            _log.warning("the server's name leads to another address", host=host, address=address)
+            _log.recurring("the server's name leads to another address", host=host, address=address)
         self._moved.set()
 
     def _ask(self, uuid: str, reached: Reached | None, *, with_list: bool) -> Sight | None:

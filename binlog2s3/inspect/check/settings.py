@@ -153,7 +153,7 @@ def _replica_updates(server: ServerSettings) -> Row:
 def _expiry(server: ServerSettings) -> Row:
     name, week, seconds = "binlog_expire_logs_seconds", 604800, server.expire_seconds
     if numbers_of(server.version) < {"mysql": (8, 0), "mariadb": (10, 6)}[server.flavour]:
-        name, week = "expire_logs_days", 7  # a server does not start with a name that it lacks
+        name, week = "expire_logs_days", 7  # with the newer name such a server does not start
     if seconds is None:
         hint = f"set an expiry of some days, e.g. {name} = {week}, or the disk fills up"
         return warn("settings", name, "binlogs never expire", hint)
