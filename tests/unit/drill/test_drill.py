@@ -13,6 +13,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -21,7 +23,7 @@ from binlog2s3.archive.drills import DrillResult, newest
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
-from binlog2s3.drill.checks import is_false, statements_in, statements_of
+from binlog2s3.drill.checks import check_statements, is_false, statements_in, statements_of
 from binlog2s3.drill.children import MARK, end_all, end_of, started
 from binlog2s3.drill.command import is_other_series, printable, version_of_source
 from binlog2s3.drill.restore import (
@@ -205,6 +207,16 @@ def test_a_file_of_statements_that_cannot_be_used_is_told(tmp_path: Path) -> Non
             statements_in(path)
     with pytest.raises(RecoveryError, match="cannot be read"):
         statements_in(tmp_path)
+
+
+@pytest.mark.parametrize("rows", [[{"ok": b"\0"}], [{"ok": 0}], [{"ok": None}], []])
+def test_a_statement_that_answers_no_proves_nothing(rows: list[dict[str, object]]) -> None:
+    """It is named, with what it returned."""
+    answers = {"SELECT ok;": rows}
+    server: Any = SimpleNamespace(rows=lambda statement: answers.get(statement, [{"ok": 1}]))
+    assert check_statements(server, ["SELECT 1;"]) == 1
+    with pytest.raises(RecoveryError, match=r"statement 2 of --check-sql returned .*SELECT ok"):
+        check_statements(server, ["SELECT 1;", "SELECT ok;"])
 
 
 def test_zero_is_false_in_each_type() -> None:
