@@ -1,7 +1,6 @@
 """The tables of docs/benchmarks.md, from the results. Pure, but for `write`.
 
-Law: each table stands between two comments that name it, and everything else in the document is
-left as it is.
+Each table stands between two comments that name it; everything else in the document stays as it is.
 """
 
 import importlib.util

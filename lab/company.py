@@ -3,7 +3,7 @@
     with company(folder, binaries, minio) as site:
         site.trade()
 
-Law: as `lab.accident`'s; what a server holds is asked of itself while it is there.
+What a server holds is asked of the server itself while it is there.
 """
 
 import json

@@ -162,7 +162,6 @@ def faketime_library() -> Path:
 
 @pytest.fixture(scope="session")
 def aws_command() -> Path:
-    """The `aws` command."""
     return _had(get.aws)
 
 

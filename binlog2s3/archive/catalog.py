@@ -1,10 +1,7 @@
 """Finds what is in the bucket under the keys of format 1.
 
-Place in the flow: everything that reads the bucket reads through `Catalog`. `layout` has the keys,
-`documents` and `writers` have what the objects say.
-
-Law: what is under `archive/` is written once. A key or document that is not ours is never touched
-and never guessed at: it is named and left alone.
+Law: what is under `archive/` is written once. A key or document that is not ours is reported, never
+touched and never guessed at.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,9 +1,7 @@
-"""The results of drills: documents, and the newest of them.
+"""The results of drills: their documents, and the newest of them.
 
-Place in the flow: `drill` writes one at its end, the streamer and `status` read them.
-
-Law: a document is written once. One that breaks the format, or does not belong to its key, is
-ignored: it proves nothing.
+A document is written once. One that breaks the format, or does not belong to its key, is ignored:
+it proves nothing.
 """
 
 from collections.abc import Iterator

@@ -1,11 +1,8 @@
-"""Reads one binlog from the bucket: where its bytes are, and a check of all bytes that are read.
-
-Place in the flow: below `catalog`, which finds the objects. Everything that reads a binlog from the
-bucket reads through `Readable`.
+"""Reads one binlog from the bucket: finds its bytes, and checks all bytes that are read.
 
 Law: bytes that fail their check are an error, never a shorter or different result. Chunks come and
-go while they are read. So missing bytes are looked up again, and the bytes that were already
-returned are compared with what is found then.
+go during a read, so missing bytes are looked up again, and the bytes that were already returned are
+compared with what is found then.
 """
 
 from collections.abc import Callable, Iterable, Iterator

@@ -1,8 +1,4 @@
-"""Reads one binlog from its first byte: checks its events and computes the checksums of its bytes.
-
-Place in the flow: everything that reads a whole binlog uses it: the streamer for what mysqlbinlog
-writes (`stream.tail.Track` extends it), and a start, `pitr` and `verify` for what is in the bucket.
-Pure.
+"""Reads one binlog from its first byte: checks its events and computes checksums. Pure.
 
 Law: every entry of a binlog is made here, by the streamer and by `verify --repair`.
 """

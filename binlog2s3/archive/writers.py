@@ -1,10 +1,7 @@
 """The documents of a source's writers: heartbeats, turns and standbys. Pure.
 
-Place in the flow: `stream.writer` and `stream.standby` write them; `catalog` finds and reads them.
-docs/format.md describes them for other readers.
-
-Law: a document that breaks the format, or does not belong to its key, is not used: it is reported
-and ignored. `fields` has the rules for each field.
+docs/format.md describes them. A document that breaks the format, or does not belong to its key, is
+reported and ignored; `fields` has the rules for each field.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """The transactions that a server has executed, in the way of its flavour. Pure.
 
-Place in the flow: `recover.plan` asks for each transaction whether the target has it.
-
-Law: MySQL has sets of GTIDs. MariaDB has the last GTID of each domain, which stands for all lower
+MySQL has sets of GTIDs. MariaDB has the last GTID of each domain, which stands for all lower
 numbers of the domain: this is right along one history, where numbers only grow within a domain.
 """
 

@@ -1,7 +1,6 @@
 """Where transactions begin and end in a binlog, when they were committed, which GTIDs they add.
 
-Place: the `scanner` passes every event that is good to a `Boundaries`, which keeps the open
-transaction and counts the whole ones. No I/O.
+The `scanner` passes every event that is good to a `Boundaries`. No I/O.
 
 Law: a transaction counts once its last event has passed, and only if its first event was seen. A
 body that cannot be decoded raises an error and changes nothing.
@@ -211,7 +210,7 @@ class Boundaries:
         self.wanted = 0
         return self.completed
 
-    def event(  # noqa: C901, PLR0917  # one call for many an event: no object, no keywords
+    def event(  # one call for many an event: no object, no keywords
         self, kind: int, buf: Buffer, at: int, stop: int, begin: int, end: int
     ) -> None:
         """Take the event `buf[at:stop]` (without its checksum): [begin, end) of the binlog."""

@@ -1,6 +1,5 @@
 """The options of `drill`, and one frozen `DrillConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `drill.command` carries it out. Law: as that of `given`.
 No password is an option: the scratch server gets a random one.
 """
 

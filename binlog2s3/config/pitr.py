@@ -1,10 +1,8 @@
 """The options of `pitr`, and one frozen `PitrConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `recover.pitr` carries it out. How to reach the target
-may be in the configuration file, in the table `[target]`. What to do to it may not: the operator
-says that each time.
-
-Law: as that of `given`. There is no default target: a server that nobody named is never changed.
+How to reach the target may be in the configuration file, in the table `[target]`. What to do to it
+may not: the operator says that each time. There is no default target: a server that nobody named is
+never changed.
 """
 
 import re

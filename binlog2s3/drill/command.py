@@ -1,8 +1,5 @@
 """`binlog2s3 drill`: proves a recovery by doing it, and writes the result into the archive.
 
-Place in the flow: under `cli`. `recover.reach` chooses the base backup, `restore` restores it,
-`recover.pitr` brings the scratch server to the goal, `checks` looks at its tables.
-
 Law: nothing but the result is written to the bucket, and nothing but the scratch server is changed.
 What a drill has made is removed at its end, or by the next drill.
 """

@@ -1,10 +1,7 @@
 """`binlog2s3 list`: prints what the bucket has of each source.
 
-Place in the flow: between `cli` and `archive.listing`, on a page of `output`. A terminal gets
-coloured columns, everything else plain aligned text.
-
-Law: a gap is never a row like the others, it has a line of its own. Texts come from the bucket:
-they cannot break lines or control a terminal.
+A terminal gets coloured columns, everything else plain aligned text. A gap has a line of its own,
+never a row like the others. Texts from the bucket cannot break lines or control a terminal.
 """
 
 import json

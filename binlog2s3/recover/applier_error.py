@@ -1,9 +1,7 @@
 """What stopped a target's applier: its error, the transaction that it is in, and what to do. Pure.
 
-Place in the flow: `channel` reads the error, `replicate` raises it.
-
 Law: a server's message contains names and values of users. A transaction is named only if the
-message says which one it is where no user can write, or if it can only be that one.
+message identifies it in a part that no user can write, or if it can only be that one.
 """
 
 import re

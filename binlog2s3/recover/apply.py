@@ -1,8 +1,5 @@
 """Applies a plan to a target, and compares the result with the plan.
 
-Place in the flow: under `pitr`, which planned and asked the operator. `replicate` has the target
-fetch the plan from this process. `interrupted` knows what an interrupted run has left.
-
 Law: it succeeds only if the target has what the plan says. Nothing in the target is changed before
 the target has connected to this process once.
 """

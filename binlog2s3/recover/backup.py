@@ -1,6 +1,5 @@
 """Where a base backup ends: finds, opens and decompresses the backup's files.
 
-Place in the flow: `pitr` and `verify` ask here where a recovery from the backup starts.
 `backup_format` and `dump_header` interpret what the files say.
 
 Law: a file that may be large is never read as a whole. The first `LIMIT` bytes of each file count,

@@ -1,10 +1,9 @@
 """What the bucket has besides the history that a recovery follows: other lineages, dead branches.
 
-Place in the flow: `goal` names them in its errors, `plan` warns of what is newer there. Pure but
-for what it asks the history.
+Pure but for what it asks the history.
 
 Law: nothing newer than the history is left out without a message, neither in another lineage nor
-after the place where the history left a lineage.
+after the point where the history left a lineage.
 """
 
 from collections.abc import Iterable, Iterator

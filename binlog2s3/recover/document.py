@@ -1,8 +1,6 @@
 """A recovery for programs: the JSON of `pitr --json`.
 
-Place in the flow: `pitr` prints it instead of what `view` shows.
-
-Law: fields are only added. GTID sets are text, times ISO 8601 in UTC, sizes in bytes.
+Fields are only added. GTID sets are text, times ISO 8601 in UTC, sizes in bytes.
 """
 
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What a dump by mysqldump or mariadb-dump says about where it ends. No I/O.
 
-Place in the flow: one of the kinds of base backup, the only one in SQL; see `backup_format`.
-
 Law: only what comes before the first database or table counts, and what comes after the last one:
 everything between is the dump's data, and data can look like anything. Several dumps in one file
 have one point only if all of them say the same.

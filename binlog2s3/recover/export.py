@@ -1,8 +1,5 @@
 """Writes a recovery as files for mysqlbinlog, instead of applying it.
 
-Place in the flow: `pitr` passes the plan and the stream of its pieces here with --output-dir;
-otherwise `apply` applies them to a target.
-
 Law: nothing is overwritten, and no link is followed: every file is made in a directory that was
 made here, through that directory's descriptor. A file gets its name only when all of it is on the
 disk. README.txt is the last one, so a directory without it is incomplete. What was written is

@@ -1,9 +1,9 @@
 """Where on a route a recovery begins and ends: positions, GTIDs and times.
 
-Place in the flow: under `plan`. Pure but for what the route asks the history.
+Pure but for what the route asks the history.
 
-Law: a place is found once or not at all. What cannot be reached, or is ambiguous, is a
-RecoveryError that says what can be reached.
+Law: a position must be unambiguous. What is ambiguous or cannot be reached is a RecoveryError that
+says what can be reached.
 """
 
 from bisect import bisect_left

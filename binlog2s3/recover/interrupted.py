@@ -1,7 +1,7 @@
 """Where an interrupted run left a target: what it had applied, and what it left there.
 
-Place in the flow: `apply` asks here before it begins, and notes here how far it gets. The note is a
-row in a database of its own in the target, which no binlog has; it is removed at the end.
+`apply` asks here before it begins, and notes here how far it gets. The note is a row in a database
+of its own in the target, which no binlog has; it is removed at the end.
 
 Law: the target itself says how far it is, by its GTIDs, by its channel's position, or by a note
 made before the channel was removed. What may have been applied already is not applied again. A note

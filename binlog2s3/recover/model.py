@@ -1,8 +1,5 @@
 """The values of a point-in-time recovery: what is asked for, what is planned. Values only.
 
-Place in the flow: `pitr` makes a `Request`, `plan` makes a `Plan` from it and from what the bucket
-has, `extract` reads the plan's pieces, `serve` and `export` pass them on.
-
 Law: a plan names exact byte ranges that begin and end between transactions, and the GTIDs in them.
 To carry it out, nothing more has to be decided, and at the end the result can be compared with it.
 """

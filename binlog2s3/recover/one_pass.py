@@ -1,8 +1,6 @@
-"""One pass over the bytes of a binlog that has no entry.
+"""One pass over the bytes of a binlog that has no entry: the open one, or one not described yet.
 
-Place in the flow: under `snapshot`, for the open binlog and for one that is not described yet.
-
-Law: of what comes after damage that cannot be passed over, only the checksums are known.
+Of what comes after damage that cannot be passed over, only the checksums are known.
 """
 
 from binlog2s3.archive.reader import Readable

@@ -1,10 +1,10 @@
 """Which history a base backup is of, if its GTIDs alone do not tell.
 
-Place in the flow: `plan` asks here. After a RESET, or on a server that was restored, the same GTIDs
-are given to other transactions, in another lineage. Pure but for what it asks the history.
+After a RESET, or on a server that was restored, the same GTIDs are given to other transactions, in
+another lineage. Pure but for what it asks the history.
 
 Law: this is never guessed. File, position and GTIDs of a backup together name a lineage only if the
-binlog has exactly these GTIDs at exactly this place.
+binlog has exactly these GTIDs at exactly this position.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence

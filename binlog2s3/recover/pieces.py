@@ -1,7 +1,6 @@
 """Which transactions of a route are applied, and the byte ranges that hold them.
 
-Place in the flow: `plan` knows where to start and to stop, and takes the pieces from here. Pure but
-for what the route asks the history.
+Pure but for what the route asks the history.
 
 Law: no transaction is applied twice, none is left out that was not named, and no gap and no damage
 is crossed unless the operator allows it.

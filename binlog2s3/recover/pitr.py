@@ -1,7 +1,4 @@
-"""`binlog2s3 pitr`: looks, plans, shows the plan, asks the operator, applies, compares.
-
-Place in the flow: under `cli`. `plan` decides, `snapshot` and `extract` read the bucket, `apply`
-changes the target.
+"""`binlog2s3 pitr`: plans, shows the plan, asks the operator, applies, compares.
 
 Law: nothing in the target is changed before the plan is made and the operator has said yes. It
 exits with 0 only if the target has what the plan says.

@@ -1,8 +1,7 @@
 """What a recovery will do, decided before anything is done.
 
-Place in the flow: `pitr` asks for a plan and carries it out. `route` is the way through the
-archive, `goal` finds places on it, `pieces` the transactions. Pure but for what it asks the
-history.
+`route` is the way through the archive, `goal` finds positions on it, `pieces` the transactions.
+Pure but for what it asks the history.
 
 Law: a plan reaches exactly what was asked for, or it is refused with a reason and what can be
 reached instead. Nothing is applied twice, nothing is left out that was not named, and no gap, no

@@ -1,7 +1,6 @@
 """Why nothing may be applied to a target as it is; what to warn of.
 
-Place in the flow: `pitr` asks for `problems` before it plans; `apply` asks for `obstacles` before
-anything is applied. Only asks, changes nothing.
+It only asks, and changes nothing.
 
 Law: a server that may be the source, or that others write to, is refused. So is one with a setting
 that would leave out or change what is applied without an error, or lose it in a crash although its

@@ -1,9 +1,8 @@
-"""The privileges that the account at a recovery's target is missing, as SHOW GRANTS says.
+"""The privileges that the account at a recovery's target is missing, according to SHOW GRANTS.
 
-Place in the flow: `pitr --dry-run` asks, because it may try nothing. With --yes, `replicate` tries
-what it needs before anything is applied, and that decides.
-
-Law: it only asks. A grant that cannot be read counts as missing: a dry run then warns too much.
+`pitr --dry-run` asks, because it may try nothing. With --yes, `replicate` tries what it needs
+before anything is applied, and that decides. A grant that cannot be parsed counts as missing: a dry
+run then warns too much.
 """
 
 import re

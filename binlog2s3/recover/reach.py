@@ -1,10 +1,7 @@
 """What a base backup can be brought to, and which registered backup reaches a goal.
 
-Place in the flow: `backup list`, `prune` and `status` ask what a backup reaches, `pitr` without a
-target asks which backup to restore. Every answer is a plan that `plan.make` made. Pure but for what
-it asks the history.
-
-Law: nothing is reachable that `pitr` would refuse.
+Every answer is a plan that `plan.make` made, so nothing is reachable that `pitr` would refuse.
+Pure but for what it asks the history.
 """
 
 from collections.abc import Sequence

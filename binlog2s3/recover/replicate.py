@@ -1,7 +1,5 @@
 """Applies a plan to a target that replicates it from this process, up to the goal and no further.
 
-Place in the flow: `apply` starts it. `plan_source` is the source, `channel` the target's end of it.
-
 Law: only bytes of the plan are ever sent, so a target that continues alone cannot pass the goal.
 Nothing counts as applied before the target says that it has executed it. The channel is always
 removed at the end, or by the next run; and before that it is known how far the target is.

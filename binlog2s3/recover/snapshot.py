@@ -1,7 +1,6 @@
-"""What a recovery asks about the bucket, answered from a real one.
+"""What a recovery asks about the bucket, answered from a real one (`model.BucketHistory`).
 
-Place in the flow: `plan` asks, through `model.BucketHistory`. `archive.catalog` finds the objects,
-`archive.blocks` reads them. Only reads, and reads no more of a binlog than was asked for.
+It reads no more of a binlog than was asked for.
 
 Law: an answer never changes. A binlog that still grows keeps the size that it had when it was first
 asked for, whatever is added and wherever its bytes move meanwhile.

@@ -1,9 +1,6 @@
 """The target of a recovery: what it is, what is done to it besides the apply, what it has.
 
-Place in the flow: `pitr` asks for the facts before it plans, `preflight` judges them, and `apply`
-compares the target's GTIDs with the plan at the end.
-
-Law: asking changes nothing. What is done here is only what the operator allowed.
+Asking changes nothing. What is done here is only what the operator allowed.
 """
 
 import os

@@ -1,11 +1,8 @@
 """What people see of a recovery: the plan, the question, the result.
 
-Place in the flow: `pitr` prints with it, onto a page of `output`; `progress` shows the work in
-between, and `document` has the same for programs.
-
-Law: the place where it stops is shown in several ways: in the operator's words, as an offset, and
-by the transactions on both sides. What is shown comes from the bucket, so it must neither break
-lines nor control a terminal. An estimate says that it is one, and how it was made.
+Where it stops is shown in several ways: in the operator's words, as an offset, and by the
+transactions on both sides. Texts from the bucket cannot break lines or control a terminal. An
+estimate says that it is one, and how it was made.
 """
 
 import sys

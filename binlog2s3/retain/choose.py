@@ -1,8 +1,5 @@
 """What may be pruned: decided before anything is deleted.
 
-Place in the flow: `prune` shows this and carries it out. `recover.reach` says what each base backup
-needs.
-
 Law: a binlog is given up only if no kept base backup needs it to reach any moment of the recovery
 window, and if it is old by its commit times and by the store's dates. The newest archived binlog of
 the current lineage, and every binlog that is not archived with its entry, is kept; but for one that

@@ -1,8 +1,6 @@
 """The Status of streams from the bucket alone: what the last writer said, and what is there.
 
-Place in the flow: under `cli`, beside `archive.listing`. `writer_state` judges the writer,
-`from_writer` makes the Status of its object, `reach` judges what the bucket has. If a daemon can be
-asked, its own Status is better.
+If a daemon can be asked, its own Status is better.
 
 Law: it only reads, in the order of docs/format.md: writers, live/, archive/. What cannot be known,
 for example what the source of a dead writer has written since, is None. An error in one source does

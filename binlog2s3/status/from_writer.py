@@ -1,10 +1,7 @@
-"""The Status that the last writer's object gives, as far as what it says is still valid.
+"""The Status that the last writer's object gives, as far as what it says is still valid. Pure.
 
-Place in the flow: `from_bucket` calls `status_of` with what it found to be durable; `writer_state`
-judged the writer before.
-
-Law: pure. A lag is never smaller than what can be proved: seconds count on from the heartbeat, and
-bytes and transactions count up to where the source was then.
+Law: a lag is never smaller than what can be proved: seconds count on from the heartbeat, and bytes
+and transactions count up to where the source was then.
 """
 
 import math

@@ -1,8 +1,5 @@
 """Answers requests for the streamer's status over HTTP, on the spool's Unix socket and on TCP.
 
-Place in the flow: the daemon opens a `Listener`; monitors and `ask` are its clients. `current`
-returns the Status that the answers show.
-
     GET /health    200, or 503 if something is critical, with a small JSON document
     GET /live      200, or 503 if only a restart would help: the main loop hangs
     GET /metrics   for Prometheus, see `metrics`

@@ -1,11 +1,11 @@
-"""The status of one stream at one moment: the value that every output shows.
+"""The status of one stream at one moment: the value that every output shows. Pure.
 
-Place in the flow: the daemon makes one each second from its `Vitals`, `from_bucket` makes one from
-the bucket alone. `status`, `/metrics`, `/health`, `status --check` and the writer's object in the
-bucket all show this value, so they cannot disagree.
+The daemon makes one each second from its `Vitals`, `from_bucket` makes one from the bucket alone.
+`status`, `/metrics`, `/health`, `status --check` and the writer's object in the bucket all show
+this value, so they cannot disagree.
 
-Law: pure. What is unknown is None, never 0. A lag is an upper bound. A stream is healthy because of
-what has become durable, not because of what is running.
+Law: what is unknown is None, never 0. A lag is an upper bound. A stream is healthy because of what
+has become durable, not because of what is running.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

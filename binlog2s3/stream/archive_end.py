@@ -1,7 +1,5 @@
 """Where the archive of a lineage ends, and which binlog may follow there.
 
-Place in the flow: `start` and `adopt` ask at a startup, `resume` continues at the `Tip`.
-
 Law: only what the bucket has counts. A binlog follows the archive only if nothing that is known of
 both contradicts it.
 """

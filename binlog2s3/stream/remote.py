@@ -1,7 +1,6 @@
 """One binlog in the bucket: its chunks, its object, its entry, and how they are proved.
 
-Place in the flow: the uploader decides what to do; each method here is one blocking request, which
-a worker runs.
+Each method is one blocking request, which a worker runs.
 
 Law: nothing is replaced. What is there already is compared, in the end byte by byte. A range is
 sent only if its bytes are still those that the scanner saw.
@@ -79,10 +78,7 @@ class _CheckedSlice:
 
 
 class RemoteBinlog:
-    """The binlog of `track` in the bucket, under its lineage.
-
-    It has more than 20 methods because each request is one.
-    """
+    """The binlog of `track` in the bucket, under its lineage."""
 
     def __init__(
         self, store: Store, layout: Layout, lineage: str, grid: Grid, track: Track
@@ -133,7 +129,6 @@ class RemoteBinlog:
         return info.etag.strip('"') == self.md5(part).hex()
 
     def chunk_key(self, chunk: Chunk) -> str:
-        """The key of a chunk."""
         return f"{self._chunks}{chunk}"
 
     def put_chunk(self, chunk: Chunk) -> None:

@@ -1,8 +1,7 @@
 """Makes the daemon's `Status` from the parts of the stream.
 
-Place in the flow: the loop's `uploads` count what is in progress about once a second. The `board`'s
-thread makes the Status from that, so that a loop that hangs or a store that does not answer becomes
-visible.
+The `board`'s thread makes the Status from the latest counts of the loop, so that a loop that hangs
+or a store that does not answer becomes visible.
 
 Law: reporting changes nothing and never waits for the store, the source or the spool's disk.
 """

@@ -1,7 +1,6 @@
 """The spool: the directory that holds what is not archived yet.
 
-Place in the flow: each run of mysqlbinlog writes into a directory of its own, the tailer reads
-there, and the uploader deletes there what is archived.
+Each run of mysqlbinlog writes into a directory of its own.
 
 Law: no checked byte of an earlier run is cut off or overwritten. A file is deleted only if the
 archive has it, or another copy has all of its bytes. A deletion is durable before anything relies

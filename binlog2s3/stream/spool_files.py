@@ -1,8 +1,6 @@
 """The spool's files: written, compared, deleted and made durable.
 
-Place in the flow: under `spool`.
-
-Law: an OSError leaves here as a SpoolError with a hint; a deletion is durable when it returns.
+An OSError leaves here as a SpoolError with a hint; a deletion is durable when it returns.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """What a startup finds without the source: where the archive ends, and what the spool still has.
 
-Place in the flow: `startup` asks once, before it claims anything. Everything is read from the
-bucket and the spool; there is no state file. `resume` then asks the source how it continues.
+Everything is read from the bucket and the spool, before anything is claimed; there is no state
+file.
 
 Law: a startup never splices two histories. From the spool, it takes only what follows the archive.
 """

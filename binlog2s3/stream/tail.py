@@ -1,8 +1,7 @@
 """Reads the files that mysqlbinlog writes, while they grow.
 
-Place in the flow: after mysqlbinlog, before the uploader. The `Tailer` keeps a `Track` of each
-binlog. A run that starts in the middle of a binlog sends some bytes again, its `Overlap`: they are
-compared and dropped.
+The `Tailer` keeps a `Track` of each binlog. A run that starts in the middle of a binlog sends some
+bytes again, its `Overlap`: they are compared and dropped.
 
 Law: the tailer reads forward only, a slice at a time, so memory does not grow with a binlog. A file
 is finished only if the next file was seen *and then* this one was read to its end. No byte of a run

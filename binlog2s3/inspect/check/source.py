@@ -1,7 +1,5 @@
 """Looks at the source for `check`: the server, its user's privileges, mysqlbinlog, its clock.
 
-Place in the flow: under `command`; `settings` judges the answers.
-
 Law: nothing on the server is changed. Privileges are found out by using them; grants are read only
 if nothing else shows them.
 """

@@ -1,8 +1,5 @@
 """Reads every byte of archived binlogs: for --deep, to check them; for --repair, to make entries.
 
-Place in the flow: `verify --deep` runs it before the walk, which needs to know the bad binlogs;
-`source` calls `make_entry` after the walk, for archived binlogs that have no entry.
-
 Law: blocks of several binlogs are fetched in parallel, only a few at a time, and not kept. The
 bytes are checked against the entry, and the entry against the bytes; if both are consistent in
 themselves but differ, the report says so. --repair replaces nothing: an entry is made only of an

@@ -1,8 +1,5 @@
 """Checks one binlog: its entry against itself, or its chunks, if it is not archived yet.
 
-Place in the flow: `walk` checks each binlog here; `deep` compares an entry with a pass over all
-bytes.
-
 Law: only what no server and no streamer can have written is a defect. Clocks step back, and a
 replica's times are its source's: times prove nothing. Chunks come and go meanwhile: what seems
 missing is listed again, and looked up in the archive, before it is called missing. What the writer

@@ -1,9 +1,7 @@
 """Verifies one source, from its keys to what can be recovered of it.
 
-Place in the flow: `command` makes one for each source.
-
-Law: lineages are checked before their binlogs, and those before parents: each step uses only what
-the steps before it found correct.
+Lineages are checked before their binlogs, and those before parents: each step uses only what the
+steps before it found correct.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,9 +1,6 @@
 """Walks one lineage, binlog by binlog, using only the listing and the entries.
 
-Place in the flow: `source` walks each lineage; `entry` checks an entry, `chain` what follows
-what, `open_binlog` what is in chunks.
-
-Law: entries are read ahead, in order, and not kept: memory does not grow with them. What changes
+Entries are read ahead, in order, and not kept: memory does not grow with them. What changes
 meanwhile is read again before it is called a defect.
 """
 
