@@ -191,7 +191,6 @@ def _fetched(door: Door, source: Backlog) -> float:
 
 
 def _delay(binaries: ServerBinaries, seconds: float) -> dict[str, Any]:
-    """The second measurement."""
     kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
     plan = Plan(rate=RATE, row_bytes=DELAY_ROW_BYTES, seconds=seconds, connections=8, rotations=2)
     with ExitStack() as stack:

@@ -248,7 +248,6 @@ class Streamer:
         end(self._process, grace_seconds=20)
 
     def kill(self) -> None:
-        """`kill -9`."""
         end(self._process)
 
 

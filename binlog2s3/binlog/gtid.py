@@ -119,7 +119,6 @@ class GtidSet:
 
     @property
     def count(self) -> int:
-        """The number of GTIDs."""
         return sum(last - first + 1 for runs in self._runs.values() for first, last in runs)
 
     def __str__(self) -> str:

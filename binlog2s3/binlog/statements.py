@@ -160,7 +160,6 @@ class _Tokens:
                 yield kind, match[0]
 
     def take(self) -> _Token:
-        """Take the next token."""
         token, self._now = self.peek(), None
         return token
 
@@ -170,7 +169,6 @@ class _Tokens:
         return " " if kind in ("quoted", "text") else text.upper()
 
     def skip(self, words: frozenset[str] | set[str]) -> None:
-        """Skip all tokens that are one of these."""
         while self.peek() != _END and self.keyword() in words:
             self.take()
 

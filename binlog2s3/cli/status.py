@@ -111,7 +111,6 @@ class StatusSource:
             self._store.close()
 
     def look(self) -> Observation:
-        """Look once."""
         return self._with_proofs(self._look())
 
     def _look(self) -> Observation:

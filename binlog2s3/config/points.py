@@ -103,7 +103,6 @@ def parse_gtid(text: str) -> str:
 
 
 def flavour_of(gtids: Gtids) -> Flavour:
-    """The flavour of these GTIDs."""
     return "mysql" if isinstance(gtids, GtidSet) else "mariadb"
 
 

@@ -74,12 +74,10 @@ class Answer:
 
 
 def text(code: HTTPStatus, said: str) -> Answer:
-    """A line of text."""
     return Answer(code, _TEXT, f"{one_line(said)}\n".encode("utf-8", "replace"))
 
 
 def json_answer(code: HTTPStatus, found: object) -> Answer:
-    """A JSON document."""
     return Answer(code, _JSON, f"{json.dumps(found, indent=1)}\n".encode())
 
 

@@ -33,7 +33,6 @@ class Board:
         self._current = look()
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:

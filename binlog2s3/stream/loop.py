@@ -156,7 +156,6 @@ class Loop:
         ).start()
 
     def status(self) -> Status:
-        """The status of the stream."""
         return self._reporter.status()
 
     def claim(

@@ -39,7 +39,6 @@ class Pager:
         self._refused = ""
 
     def start(self) -> None:
-        """Start the thread."""
         every(self._stop, "pages", self._step, first_seconds=_ROUND_SECONDS)
 
     def _step(self) -> float:

@@ -71,7 +71,6 @@ class DeadMan:
         self._thread = threading.Thread(target=self._run, name="deadman", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:

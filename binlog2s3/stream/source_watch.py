@@ -73,7 +73,6 @@ class Watch:
         self.patience_seconds = patience_seconds
 
     def close(self) -> None:
-        """Close the connection."""
         self._server.close()
 
     def follow(self, server_uuid: str, listed: tuple[ServerBinlog, ...]) -> None:

@@ -325,7 +325,6 @@ class SourceProbe:
         self.silent_since = clock()
 
     def ask(self) -> None:
-        """Ask once."""
         try:
             self.uuid, self.error = self._ask(), None
             self.silent_since = self._clock()

@@ -100,7 +100,6 @@ class LiveProbes:
         return "allowed"
 
     def put(self) -> str:
-        """Put an object."""
         self._keys.add(self._object)
         info = self._store.put(self._object, self._body, crc64=crc64nvme(self._body))
         self._etag = info.etag
@@ -171,7 +170,6 @@ class LiveProbes:
         return "allowed"
 
     def begin(self) -> str:
-        """Begin an upload."""
         self._create(crc64=True)
         return f"of {self._key}"
 

@@ -78,7 +78,6 @@ class SourceCheck:
         self._client_denied: SourceError | None = None
 
     def close(self) -> None:
-        """Close the connection."""
         self._server.close()
 
     # The server
@@ -107,7 +106,6 @@ class SourceCheck:
         yield version_row(flavour, version)
 
     def setting_rows(self) -> Iterator[Row]:
-        """Its settings."""
         if self._account is None:
             yield from unseen_rows(_UNREACHED)
             return

@@ -109,7 +109,6 @@ class Matcher:
     dropped: set[str] = field(default_factory=set)
 
     def take(self, statement: Statement) -> None:
-        """Take one statement of the transaction."""
         if "" in statement.tables:
             self.told.add(statement.kind)
         if statement.word == "DROP":

@@ -105,7 +105,6 @@ class SourceVerifier:
         return not (inventory.by_lineage or inventory.defects or inventory.writer)
 
     def run(self) -> SourceReport:
-        """Check all of it."""
         report, inventory = self.report, self.context.inventory
         report.defects += inventory.defects
         self._say_writer(self._sign)
