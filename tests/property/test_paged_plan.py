@@ -79,6 +79,22 @@ def outcome(bucket: Bucket, request: Request) -> object:
         return type(error), str(error), error.hint
 
 
+def numbers(gtids: object) -> list[int]:
+    """Of the transactions, in the order of the only server that wrote them."""
+    assert isinstance(gtids, GtidSet)
+    return [
+        number
+        for _, _, runs in gtids.runs()
+        for first, last in runs
+        for number in range(first, last + 1)
+    ]
+
+
+def rows(written: Sequence[int]) -> dict[int, int]:
+    """What a few rows hold after these transactions, one after the other."""
+    return {number % 3: number for number in written}
+
+
 def without_pages(bucket: Bucket) -> Bucket:
     """The same bucket, if no page had been written."""
     other = Bucket(HISTORY)
@@ -122,16 +138,21 @@ def test_a_plan_with_pages_is_that_without(
         if what in {"entry", "both"}:
             history.bucket.delete([LAYOUT.entry(ID, name)])
     count = len(history.commits)
-    have = data.draw(st.integers(0, count))
+    first = list(range(1, data.draw(st.integers(0, count)) + 1))
+    more = st.lists(st.integers(1, count), unique=True) if count else st.just([])
+    have = sorted({*first, *data.draw(st.one_of(st.just([]), more))})
     goals = [st.just(Latest()), st.integers(-1, 800).map(lambda us: ToTime(T0 + us, "then"))]
     if count:
         gtid = st.integers(1, count).map(lambda number: f"{UUID_A}:{number}")
         goals += [gtid.map(ToGtid), gtid.map(BeforeGtid)]
     goal: Goal = data.draw(st.one_of(goals))
-    executed = GtidSet({(UUID_A, ""): [(1, have)]} if have else {})
+    executed = GtidSet({(UUID_A, ""): [(number, number) for number in have]})
     request = Request(goal=goal, start=Start(gtids=executed), allow_gap=data.draw(st.booleans()))
     found = outcome(history.bucket, request)
     wanted = outcome(without_pages(history.bucket), request)
+    if isinstance(found, Plan) and not gone:
+        added = numbers(found.adds)
+        assert rows([*have, *added]) == rows(sorted({*have, *added}))
     if gone and isinstance(found, Plan) and isinstance(wanted, Plan):
         found = replace(found, reach=wanted.reach)  # what pages say, off the plan's way
     elif gone:
