@@ -92,7 +92,7 @@ def numbers(gtids: object) -> list[int]:
 
 def rows(written: Sequence[int]) -> dict[int, int]:
     """What a few rows hold after these transactions, one after the other."""
-    return {number % 3: number for number in written}
+    return {number % 2: number for number in written}
 
 
 def without_pages(bucket: Bucket) -> Bucket:
@@ -138,26 +138,45 @@ def test_a_plan_with_pages_is_that_without(
         if what in {"entry", "both"}:
             history.bucket.delete([LAYOUT.entry(ID, name)])
     count = len(history.commits)
-    first = list(range(1, data.draw(st.integers(0, count)) + 1))
-    more = st.lists(st.integers(1, count), unique=True) if count else st.just([])
-    have = sorted({*first, *data.draw(st.one_of(st.just([]), more))})
+    have = data.draw(st.integers(0, count))
     goals = [st.just(Latest()), st.integers(-1, 800).map(lambda us: ToTime(T0 + us, "then"))]
     if count:
         gtid = st.integers(1, count).map(lambda number: f"{UUID_A}:{number}")
         goals += [gtid.map(ToGtid), gtid.map(BeforeGtid)]
     goal: Goal = data.draw(st.one_of(goals))
-    executed = GtidSet({(UUID_A, ""): [(number, number) for number in have]})
+    executed = GtidSet({(UUID_A, ""): [(1, have)]} if have else {})
     request = Request(goal=goal, start=Start(gtids=executed), allow_gap=data.draw(st.booleans()))
     found = outcome(history.bucket, request)
     wanted = outcome(without_pages(history.bucket), request)
-    if isinstance(found, Plan) and not gone:
-        added = numbers(found.adds)
-        assert rows([*have, *added]) == rows(sorted({*have, *added}))
     if gone and isinstance(found, Plan) and isinstance(wanted, Plan):
         found = replace(found, reach=wanted.reach)  # what pages say, off the plan's way
     elif gone:
         found, wanted = type(found), type(wanted)
     assert found == wanted
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    times=steady.filter(lambda times: sum(map(len, times)) > 2),
+    is_open=st.booleans(),
+    pages=st.lists(st.booleans(), min_size=5, max_size=5),
+    data=st.data(),
+)
+def test_a_hole_is_found_with_pages_as_without(
+    times: list[list[int]], is_open: bool, pages: list[bool], data: st.DataObject
+) -> None:
+    """A server that has any of the transactions: it is refused, or gets the source's rows."""
+    history = lived(times, is_open=is_open)
+    put_pages(history, pages)
+    count = len(history.commits)
+    have = sorted(data.draw(st.sets(st.integers(1, count), max_size=count - 1)))
+    executed = GtidSet({(UUID_A, ""): [(number, number) for number in have]})
+    request = Request(goal=Latest(), start=Start(gtids=executed))
+    found = outcome(history.bucket, request)
+    assert found == outcome(without_pages(history.bucket), request)
+    assert isinstance(found, Plan) is (have == list(range(1, len(have) + 1)))
+    if isinstance(found, Plan):
+        assert rows([*have, *numbers(found.adds)]) == rows(range(1, count + 1))
 
 
 @given(
