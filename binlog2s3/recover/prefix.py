@@ -194,16 +194,13 @@ def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:
     if have is None or base.gtids is None:
         return base.gtids if have is None else have
     if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet):
-        missing, more = base.gtids - have, have - base.gtids
-        if missing and have & base.gtids:
-            text = (
-                f"the target was not restored from {base.said_by}, which has "
-                f"{gtids_text(missing)}: the target has not executed these"
-            )
-            if more:
-                text += f", and has {gtids_text(more)}, which the backup does not have"
+        missing, part = base.gtids - have, base.gtids & have
+        if missing and part:
+            more = have - base.gtids
+            besides = f", and has {gtids_text(more)} besides" if more else ""
             raise RecoveryError(
-                text,
+                f"the target was not restored from what is named: {base.said_by} has "
+                f"{gtids_text(missing)}, the target has only {gtids_text(part)} of it{besides}",
                 hint="name the base backup that was restored, or restore this one; without such an "
                 "option the target's own GTIDs say where it continues. If this one was restored by "
                 f"a tool that does not set all of its GTIDs: {reset}; SET GLOBAL gtid_purged = "

@@ -125,9 +125,8 @@ def test_a_backup_that_the_target_has_a_part_of_was_not_restored() -> None:
     said = Base(gtids=GtidSet.parse(f"{UUID}:1-9"), said_by="tuesday")
     with pytest.raises(RecoveryError) as caught:
         executed_with(GtidSet.parse(f"{UUID}:1-4:11"), said, "RESET MASTER")
-    assert "not restored from tuesday" in str(caught.value)
-    assert f"{UUID}:5-9: the target has not executed these" in str(caught.value)
-    assert f"and has {UUID}:11, which the backup does not have" in str(caught.value)
+    assert f"tuesday has {UUID}:5-9, the target has only {UUID}:1-4 of it" in str(caught.value)
+    assert f"and has {UUID}:11 besides" in str(caught.value)
     assert "RESET MASTER; SET GLOBAL gtid_purged" in caught.value.hint
 
 
