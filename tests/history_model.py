@@ -106,11 +106,11 @@ class Model:
 
     # What happens
 
-    def commit(self, size: int, wait_us: int) -> None:
+    def commit(self, size: int, wait_us: int, domain: int = 0) -> None:
         self.clock_us += wait_us
         self._gno += 1
         self._numbers += 1
-        gtid = self._next_gtid() if self.with_gtids else None
+        gtid = self._next_gtid(domain) if self.with_gtids else None
         real = Real(self._numbers, gtid, self.clock_us, size)
         self.open.reals.append(real)
         self.truth.append(real)
@@ -310,12 +310,13 @@ class Model:
         self._uuid = f"{self._servers:08d}-0000-0000-0000-000000000000"
         self._gno = 0
 
-    def _next_gtid(self) -> str:
+    def _next_gtid(self, domain: int) -> str:
         """MySQL numbers by server; MariaDB by domain, whoever is the primary."""
         if self.flavour == "mysql":
             return f"{self._uuid}:{self._gno}"
-        numbers = [int(real.gtid.split("-")[2]) for real in self.truth if real.gtid]
-        return f"0-{self._servers}-{max(numbers, default=0) + 1}"
+        gtids = [real.gtid.split("-") for real in self.truth if real.gtid]
+        numbers = [int(number) for one, _, number in gtids if int(one) == domain]
+        return f"{domain}-{self._servers}-{max(numbers, default=0) + 1}"
 
     def _after(self, before: Gtids, reals: Sequence[Real]) -> Gtids:
         return executed(before).plus(_set(reals, self.flavour)).gtids

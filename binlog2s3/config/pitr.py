@@ -28,7 +28,7 @@ GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
 _FROM = ("from-gtid-set", "from-binlog", "from-backup", "from-backup-id")
 _IN_A_FILTER = re.compile(r"[\w$-](?:[\w$ -]*[\w$-])?")
-_GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid")
+_GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid", "allow-holes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +93,21 @@ class PitrConfig:
     ] = ()
     skip_leaves_hole: Annotated[
         bool,
-        Option("", "Do not commit empty transactions for --skip-gtid: their GTIDs stay unused."),
+        Option(
+            "",
+            "Do not commit empty transactions for --skip-gtid: their GTIDs stay unused, and each "
+            "later run needs the same --skip-gtid.",
+        ),
     ] = False
+    allow_holes: Annotated[
+        tuple[str, ...],
+        Option(
+            "SET",
+            "Apply these transactions first, although the target has later ones; may be given "
+            "several times. It must name exactly what is missing there, as the refusal does.",
+            "gtid set",
+        ),
+    ] = ()
     from_gtid_set: Annotated[
         str | None,
         Option(

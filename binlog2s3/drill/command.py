@@ -285,15 +285,16 @@ class _Drill:
             if settings.flavour != "mysql" or not settings.has_gtids or not backup.gtid_set:
                 return
             (executed,) = connection.rows("SELECT @@global.gtid_executed AS it")
-            has, wanted = GtidSet.parse(str(executed["it"])), parse(backup.gtid_set, "mysql")
-            missing = wanted - has if isinstance(wanted, GtidSet) else None
-            if missing and _file_says(self._workspace.data, wanted):
+            has, wanted = GtidSet.parse(str(executed["it"])), GtidSet.parse(backup.gtid_set)
+            missing, more = wanted - has, has - wanted
+            if missing and not more and _file_says(self._workspace.data, wanted):
                 connection.rows(f"SET GLOBAL gtid_purged = '+{missing}'")
                 return
-        if missing:
+        told = [f"it is missing the transactions {gtids_text(missing)}"] if missing else []
+        told += [f"it has the transactions {gtids_text(more)} in addition"] if more else []
+        if told:
             raise RecoveryError(
-                f"the restored server is not {backup.name}: it is missing the transactions "
-                f"{gtids_text(missing)}",
+                f"the restored server is not {backup.name}: {' and '.join(told)}",
                 hint="does the restore command restore {location}, and not another backup?",
             )
 

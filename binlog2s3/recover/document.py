@@ -60,6 +60,7 @@ def _plan(plan: Plan, about: About) -> dict[str, Any]:
         "gtids_before": _gtids(plan.before),
         "gtids_added": _gtids(plan.adds),
         "gtids_skipped": None if plan.skipped is None else plan.skipped_text,
+        "gtids_holes": plan.holes or None,
         "skipped_committed_empty": commits_empty(plan, about),
         "only_tables": None if about.only is None else asdict(about.only),
         "commit_times": "exact" if plan.commit_exact else "seconds",

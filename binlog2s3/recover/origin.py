@@ -222,21 +222,35 @@ class Origin:
             who = self._search.who_has(parse(extra, flavour))
             text = f"{who} has GTIDs that are not in the archive: {gtids_text(extra)}"
             if not self._search.request.allow_extra_gtids:
-                cause = (
-                    "If something wrote to the target after it was restored (its event scheduler, "
-                    "FLUSH PRIVILEGES, an operator), restore the base backup again and start it "
-                    "with event_scheduler=OFF"
-                    if who == "the target"
-                    else "If so, pass exactly the GTIDs that the base backup contains"
-                )
                 raise self._search.refused(
                     text,
-                    f"is it the right source? {cause}. If you know what these transactions are, "
-                    "--allow-extra-gtids accepts them",
+                    f"is it the right source? {self._cause(extra, who)}. If you know what these "
+                    "transactions are, --allow-extra-gtids accepts them",
                 )
             self._search.warnings.append(text)
         if self._start.place is None:
             self.check(have.gtids, everything, branches, begins_in=begins_in)
+
+    def _cause(self, extra: str, who: str) -> str:
+        """Where these GTIDs may come from, and what to do then."""
+        if who != "the target":
+            return "If so, pass exactly the GTIDs that the base backup contains"
+        start, again = self._start, "restore the base backup again"
+        cause = (
+            "If something wrote to the target after it was restored (its event scheduler, FLUSH "
+            f"PRIVILEGES, an operator), {again} and start it with event_scheduler=OFF"
+        )
+        is_named = start.base is not None or start.place is not None
+        gtids = parse(extra, self._search.route.flavour)
+        if start.own is None or not is_named or not isinstance(gtids, GtidSet):
+            return cause
+        if any(uuid != start.own.uuid.lower() for uuid, _, _ in gtids.runs()):
+            return cause
+        return (
+            "These are the target's own transactions. If they are the load of the base backup, "
+            f"which it has logged, run {start.own.reset} there, which keeps the rows, and then the "
+            f"same command again. {cause}"
+        )
 
     def check(
         self, have: Gtids, everything: Gtids, others: Iterable[tuple[str, Gtids]], *, begins_in: str

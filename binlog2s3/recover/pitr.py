@@ -15,7 +15,6 @@ from binlog2s3.archive.backups import Backup, one_of, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
-from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.pitr import PitrConfig
@@ -35,6 +34,7 @@ from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
     Latest,
+    Own,
     Plan,
     Request,
     Start,
@@ -45,11 +45,12 @@ from binlog2s3.recover.model import (
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.target import TargetFacts, reset_of
 from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -244,11 +245,13 @@ class _Recovery:
             if stands.lineage is None:
                 stands = replace(stands, lineage=config.from_lineage, base=said.base)
             return stands, "where a run was interrupted"
+        own = None if self._facts is None else Own(self._facts.uuid, reset_of(self._facts))
         if said.base is not None:
-            self._warnings += _not_executed(have, said.base)
-            have = _with(have, said.base.gtids)
+            has = have
+            have = executed_with(has, said.base, own.reset if own is not None else "")
+            self._warnings += _not_executed(has, said.base)
         lineage = config.from_lineage or said.lineage
-        return replace(said, gtids=have, lineage=lineage), " and ".join(words)
+        return replace(said, gtids=have, lineage=lineage, own=own), " and ".join(words)
 
     def _registered(self, survey: Survey) -> Backup:
         """The registered backup that was named, or the newest one that reaches the goal."""
@@ -286,6 +289,7 @@ class _Recovery:
             goal=_goal(config),
             start=start,
             skip=config.skip_gtid,
+            holes=config.allow_holes,
             lineage=config.lineage,
             allow_gap=config.allow_gap,
             allow_extra_gtids=config.allow_extra_gtids,
@@ -435,12 +439,6 @@ def _not_executed(have: Gtids | None, base: Base) -> Iterator[str]:
             f"{base.said_by} has GTIDs that the target has not executed: "
             f"{gtids_text(base.gtids - have)}; their rows count as restored and are not applied"
         )
-
-
-def _with(have: Gtids | None, more: Gtids | None) -> Gtids | None:
-    if have is None or more is None:
-        return more if have is None else have
-    return executed(have).plus(more).gtids
 
 
 def _words(backup: Backup) -> str:

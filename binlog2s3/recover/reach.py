@@ -12,7 +12,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, intersection
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import us_of
+from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.goal import SECOND_US
@@ -65,7 +65,8 @@ def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
     for tip in tips:
         if tip not in there:
             continue  # all of it is in what was found
-        reach = _along(Request(goal=Latest(), start=start, lineage=tip, is_chosen=False), history)
+        request = Request(goal=Latest(), start=start, lineage=tip, is_chosen=False, any_holes=True)
+        reach = _along(request, history)
         if not reach.lineage:
             refused.append(reach)
             continue
@@ -87,6 +88,9 @@ def _along(request: Request, history: BucketHistory) -> BackupReach:
         found = _up_to_break(request, history, error)
         return found or BackupReach(is_complete=False, why=str(error), hint=error.hint)
     reach = _reach(plan, request.start, history)
+    if plan.holes:
+        holes = f"`pitr` needs --allow-holes {gtids_text(plan.holes)}: the backup has later ones"
+        reach = replace(reach, hint=holes)
     if plan.lineage != history.current:
         why = f"it is of lineage {plan.lineage}, a branch that the current history left"
         return replace(reach, is_complete=False, why=why)
@@ -95,8 +99,8 @@ def _along(request: Request, history: BucketHistory) -> BackupReach:
     newer = " and ".join(plan.newer)
     return replace(
         reach,
-        hint=f"`pitr` needs --lineage {plan.lineage}, because {newer}, which is left out, has "
-        "later transactions",
+        hint=f"{reach.hint + '; ' if reach.hint else ''}`pitr` needs --lineage {plan.lineage}, "
+        f"because {newer}, which is left out, has later transactions",
     )
 
 

@@ -254,6 +254,12 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
+def reset_of(found: TargetFacts) -> str:
+    """The statement that removes the GTIDs of a target, in the words of its version."""
+    is_new = found.flavour == "mysql" and numbers(found.version) >= (8, 2)
+    return "RESET BINARY LOGS AND GTIDS" if is_new else "RESET MASTER"
+
+
 def commit_empty(server: Server, gtids: GtidSet) -> None:
     """Commit an empty transaction with each of these GTIDs, so that it counts as executed.
 

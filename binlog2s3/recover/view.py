@@ -170,9 +170,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     yield from _only_fields(about.only)
     if plan.adds:
         yield "", f"adds {gtids_text(str(plan.adds))}", ""
-    if plan.skipped:
-        then = "then committed empty" if commits_empty(plan, about) else "their GTIDs stay unused"
-        yield "skip", f"{plan.skipped_text} ({then})", "yellow"
+    yield from _exceptional_fields(plan, about)
     if not plan.commit_exact:
         yield (
             "times",
@@ -183,6 +181,14 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
     yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
     yield "", f"{reach.first} to {reach.last}", ""
+
+
+def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+    if plan.holes:
+        yield "holes", f"{gtids_text(plan.holes)} (applied first: --allow-holes)", "yellow"
+    if plan.skipped:
+        then = "then committed empty" if commits_empty(plan, about) else "their GTIDs stay unused"
+        yield "skip", f"{plan.skipped_text} ({then})", "yellow"
 
 
 def _only_fields(only: OnlyTables | None) -> Iterator[tuple[str, str, str]]:

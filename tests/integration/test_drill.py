@@ -370,6 +370,18 @@ def test_another_backup_than_the_registered_one_is_told(nights: Nights) -> None:
     assert [one["outcome"] for one in nights.results()] == ["failed"]
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+def test_a_newer_backup_than_the_registered_one_is_told(nights: Nights) -> None:
+    """The restore command restores something newer: nobody has tried the one that is registered."""
+    ((uuid,),) = nights.source.query("SELECT @@server_uuid")
+    nights.register(nights.copy, f"--gtid-set={uuid}:1-2")
+    done = nights.drill("cp -a {location}/. {datadir}")
+    assert done.returncode == 8
+    assert "failed at the step 'start'" in done.stderr, done.stderr
+    assert f"it has the transactions {uuid}:3 in addition" in done.stderr
+    assert [one["outcome"] for one in nights.results()] == ["failed"]
+
+
 @pytest.mark.gate("mariadb")
 def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:
     """The drill fails and names what is wrong; it never proves less than the goal."""
