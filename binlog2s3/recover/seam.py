@@ -13,12 +13,16 @@ Law: what the target's own binlog has was executed. Where it is unknown, and exe
 twice would not end with an error, the recovery is refused.
 """
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeGuard
 
 from binlog2s3.binlog.content import ROW_KINDS, TEXT_MOST, Content
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.statements import statement_of
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.output import clean
 from binlog2s3.recover.target import TargetFacts, numbers
 from binlog2s3.server.connection import Server
@@ -28,6 +32,9 @@ _ATOMIC = {"mysql": (8,), "mariadb": (10, 6)}
 _OF_TABLES = frozenset({"OPTIMIZE", "ANALYZE", "REPAIR", "FLUSH"})
 """Statements that change no rows, and commit like a definition."""
 _SHOWN = 160
+_BINLOGS, _EVENTS = 3, 1000
+"""So many of the target's last binlogs are read, and events of each: a start begins a new one."""
+_USE = re.compile(r"\Ause `(?:[^`]|``)*`; ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +56,82 @@ def is_executed(
     is_atomic = numbers(facts.version)[:2] >= _ATOMIC[facts.flavour]
     if not _is_statement(found.content) or (facts.flavour == "mysql" and is_atomic):
         return False
-    has_own = False
-    if facts.flavour == "mariadb" and facts.log_bin:
-        row = server.rows(
-            "SELECT @@global.gtid_binlog_state AS it, @@global.gtid_binlog_pos AS last"
-        )[0]
-        logged, last = (MariadbGtidList.parse(str(row[name])) for name in ("it", "last"))
-        if found.gtid is not None and set(MariadbGtidList.parse(found.gtid).gtids()) <= set(
-            logged.gtids()
-        ):
+    trace = is_atomic and facts.log_bin and facts.logs_replicated
+    if facts.flavour == "mariadb" and facts.log_bin and found.gtid is not None:
+        own = _OwnBinlog(server, facts)
+        if own.has(found.gtid):
             return True
-        has_own = any(wrote == facts.server_id for _, wrote, _ in last.gtids())
-    is_logged = facts.log_bin and facts.logs_replicated and not has_own
-    if crashed and _is_silent(found.content, leaves_trace=is_atomic and is_logged):
+        if crashed and own.ends_with_its_own and trace:
+            if own.has_after(place, found):
+                return True
+            trace = False
+    if crashed and _is_silent(found.content, leaves_trace=trace):
         raise _unknown(facts, found, place)
     return False
 
 
+class _OwnBinlog:
+    """What a MariaDB's own binlog says: the last GTIDs in it, and a statement of its own."""
+
+    def __init__(self, server: Server, facts: TargetFacts) -> None:
+        self._server = server
+        row = server.rows(
+            "SELECT @@global.gtid_binlog_state AS state, @@global.gtid_binlog_pos AS last"
+        )[0]
+        self._logged = set(MariadbGtidList.parse(str(row["state"])).gtids())
+        last = MariadbGtidList.parse(str(row["last"])).gtids()
+        self._own = [one for one in last if one[1] == facts.server_id]
+
+    def has(self, gtid: str) -> bool:
+        """Whether it is the last one of its server."""
+        return _numbers(gtid) in self._logged
+
+    @property
+    def ends_with_its_own(self) -> bool:
+        """Whether this server's own GTID is the last one of a domain."""
+        return bool(self._own)
+
+    def has_after(self, place: Gtids | None, found: Next) -> bool:
+        """Whether this statement, under a GTID of this server's own, is the last one after `place`.
+
+        When it starts after a crash, a MariaDB writes so what it has completed. False if the
+        account may not look.
+        """
+        assert found.gtid is not None  # noqa: S101 - the caller has seen it
+        domain = _numbers(found.gtid)[0]
+        own = [one for one in self._own if one[0] == domain]
+        before = {one for one in place.gtids() if one[0] == domain} if _is_list(place) else set()
+        text = found.content.statements[0].strip() if not found.content.lost else ""
+        if not own or not before or not before <= self._logged or not 0 < len(text) < TEXT_MOST:
+            return False
+        return self._text_of("{}-{}-{}".format(*own[0])) == text
+
+    def _text_of(self, gtid: str) -> str | None:
+        """This transaction's statement; only the last binlogs, and little of each, are read."""
+        with suppress(SourceError):
+            names = [str(row["Log_name"]) for row in self._server.rows("SHOW BINARY LOGS")]
+            for name in names[: -_BINLOGS - 1 : -1]:
+                events = self._server.rows(
+                    f"SHOW BINLOG EVENTS IN %s LIMIT {_EVENTS}",
+                    (name,),
+                )
+                for one, following in pairwise(events):
+                    if str(one["Info"]).rpartition("GTID ")[2].split(" ")[0] == gtid:
+                        return _USE.sub("", str(following["Info"])).strip()
+        return None
+
+
+def _is_list(place: Gtids | None) -> TypeGuard[MariadbGtidList]:
+    return isinstance(place, MariadbGtidList)
+
+
+def _numbers(gtid: str) -> tuple[int, int, int]:
+    return next(MariadbGtidList.parse(gtid).gtids())
+
+
 def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
     """The place after this transaction: one GTID of each domain."""
-    domain, wrote, number = next(MariadbGtidList.parse(gtid).gtids())
+    domain, wrote, number = _numbers(gtid)
     others = {(d, s): n for d, s, n in place.gtids() if d != domain}
     return MariadbGtidList({**others, (domain, wrote): number})
 
