@@ -107,7 +107,7 @@ class _OwnBinlog:
         return self._text_of("{}-{}-{}".format(*own[0])) == text
 
     def _text_of(self, gtid: str) -> str | None:
-        """This transaction's statement; only the last binlogs, and little of each, are read."""
+        """The statement of that GTID; only the last binlogs, and little of each, are read."""
         with suppress(SourceError):
             names = [str(row["Log_name"]) for row in self._server.rows("SHOW BINARY LOGS")]
             for name in names[: -_BINLOGS - 1 : -1]:
