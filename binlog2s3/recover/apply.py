@@ -128,7 +128,7 @@ class Apply:
             state=state,
             workers=self._config.workers,
             tables=self._config.tables,
-            goes_on=self.standing.goes_on(),
+            half_way=self.standing.half_way,
             transactions=transactions,
             on_place=self.standing.reach,
             on_state=self.standing.follow_gtids,

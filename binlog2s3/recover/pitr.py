@@ -23,6 +23,7 @@ from binlog2s3.formatting import gtids_text, moment_text
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import preflight, replicate, target
+from binlog2s3.recover.applier_error import next_transaction
 from binlog2s3.recover.apply import Apply, Target
 from binlog2s3.recover.backup import start_of_backup, start_of_gtids, start_of_registered
 from binlog2s3.recover.document import document
@@ -49,6 +50,7 @@ from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
+from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts, reset_of
 from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
@@ -108,7 +110,7 @@ class _Recovery:
             self._ask()
             self._refuse_target(survey)
             start, said = self._start(survey)
-            plan = self._plan(start, survey)
+            start, plan = self._from_seam(start, self._plan(start, survey), survey)
             state = _state_before(plan, survey) if self._apply is not None else None
             self._check(plan, survey, state)
             extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
@@ -235,12 +237,12 @@ class _Recovery:
                 "and --from-position N",
             )
         stands = self._apply.standing.start(_asked(config)) if self._apply is not None else None
-        if stands is not None:
+        if self._apply is not None and stands is not None:
             where = stands.gtids if stands.place is None else "{}:{}".format(*stands.place)
             self._warnings.append(
                 f"an earlier run of this command was interrupted at {where}, and this run "
                 "continues from there; if the base backup was restored again since, first DROP "
-                f"DATABASE {target.DATABASE}"
+                f"DATABASE {self._apply.standing.database}"
             )
             if stands.lineage is None:
                 stands = replace(stands, lineage=config.from_lineage, base=said.base)
@@ -272,6 +274,21 @@ class _Recovery:
         if found is not None:
             return found[0]
         return nearest(backups, goal)  # its plan is refused with the reason
+
+    def _from_seam(self, start: Start, plan: Plan, survey: Survey) -> tuple[Start, Plan]:
+        """The plan without a first transaction that an interrupted run has executed already."""
+        if self._apply is None or not plan.pieces or not self._apply.standing.was_interrupted():
+            return start, plan
+        first = next_transaction(plan.pieces, plan.begin, survey.transactions)
+        if first is None:
+            return start, plan
+        piece, one = first
+        content = survey.content(piece.lineage, piece.binlog, one)
+        gtids = self._apply.standing.after(Next(one.gtid, content))
+        if gtids is None:
+            return start, plan
+        start = replace(start, gtids=gtids)
+        return start, self._plan(start, survey)
 
     def _plan(self, start: Start, survey: Survey) -> Plan:
         try:
@@ -464,4 +481,4 @@ def _asked(config: PitrConfig) -> str:
     place = f"{config.from_binlog}:{config.from_position}" if config.from_binlog else ""
     backup = str(config.from_backup.absolute()) if config.from_backup is not None else ""
     gtids = config.from_gtid_set or config.from_backup_id or ""
-    return f"{config.source} {config.from_lineage or ''} {place} {backup} {gtids}"[:500]
+    return f"{config.source} {config.from_lineage or ''} {place} {backup} {gtids}"

@@ -16,7 +16,9 @@ from binlog2s3.server.connection import Server
 
 _EVERYWHERE = ("*", "*")
 _ALL = "ALL PRIVILEGES"
-_NOTES = (DATABASE, "*")
+_NOTES = (f"{DATABASE}%", "*")
+"""Databases that begin like this."""
+_NOTES_GRANTED = "`" + DATABASE.replace("_", "\\_") + "%`.*"
 _SUPER_ENDS = (11,)
 """From this MariaDB on, SUPER no longer includes the privileges that were split off from it."""
 _NEEDS: dict[Flavour, Sequence[tuple[str, tuple[str, str]]]] = {
@@ -64,7 +66,9 @@ def missing_privileges(server: Server, facts: TargetFacts) -> Iterator[RecoveryE
     quoted = "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
     named = [f"{', '.join(names)} on {'.'.join(where)}" for where, names in missing.items()]
     grants = [
-        f"GRANT {'ALL' if where == _NOTES else ', '.join(names)} ON {'.'.join(where)} TO {quoted}"
+        f"GRANT ALL ON {_NOTES_GRANTED} TO {quoted}"
+        if where == _NOTES
+        else f"GRANT {', '.join(names)} ON {'.'.join(where)} TO {quoted}"
         for where, names in missing.items()
     ]
     yield RecoveryError(

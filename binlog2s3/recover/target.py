@@ -20,7 +20,7 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 
 DATABASE = "binlog2s3_recovery"
-"""The database in the target where a run keeps its note."""
+"""How the database in the target begins where a run keeps its note; and the name of its lock."""
 
 CHANNEL = "binlog2s3"
 """The replication channel of a recovery, and the user it logs in with."""

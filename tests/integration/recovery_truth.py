@@ -33,7 +33,8 @@ def state_of(server: MysqlServer) -> State:
     names = server.query(
         "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type ="
         " 'BASE TABLE' AND table_schema NOT IN"
-        " ('mysql', 'sys', 'information_schema', 'performance_schema', 'binlog2s3_recovery')"
+        " ('mysql', 'sys', 'information_schema', 'performance_schema')"
+        " AND table_schema NOT LIKE 'binlog2s3_recovery%'"
         " ORDER BY 1, 2"
     )
     tables = {}
