@@ -167,6 +167,11 @@ class Heartbeat(Process):
         """The writer with the greatest rank continues, the others stop."""
         return (self.generation, self.token)
 
+    @property
+    def vouched_until(self) -> datetime | None:
+        """`covered_until`, but not later than when the writer said so: clocks may be wrong."""
+        return min(self.covered_until, self.at) if self.covered_until is not None else None
+
     def to_json(self) -> bytes:
         """The document of live/<source>/writers/.
 

@@ -70,6 +70,14 @@ class DrillConfig:
         Moment | None,
         Option("TIME", "Recover to this time, as `pitr` does.", "time", otherwise="now"),
     ] = None
+    accept_times: Annotated[
+        bool,
+        Option(
+            "",
+            "For --to-time, take commit times as they are, though they cannot all be right, as "
+            "`pitr` does.",
+        ),
+    ] = False
     check_sql: Annotated[
         Path | None,
         Option(
@@ -129,6 +137,8 @@ def _problems(given: Given) -> Iterable[str]:
         what = "is a directory" if mysqld.is_dir() else "cannot be executed"
         yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
     yield from file_problems(given, DRILL_OPTIONS)
+    if given.wants("accept-times") and given.is_missing("to-time"):
+        yield f"{given.called('accept-times')} needs --to-time"
     if given.has("restore-command"):
         try:
             words = shlex.split(given.values["restore-command"])
