@@ -214,7 +214,8 @@ class Entry:
     """The description of an archived binlog. Sizes are in bytes, `_us` in UTC.
 
     `reached_us`: the greatest commit time that was credible when the transaction was received, None
-    if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its ROTATE names.
+    if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
+    ROTATE names.
     """
 
     name: BinlogName

@@ -49,7 +49,8 @@ class Range:
 def ranges_of(prefix: str, chunks: Mapping[Chunk, datetime]) -> tuple[Range, ...]:
     """The ranges of chunks that make up a binlog's first bytes; their keys begin with `prefix`.
 
-    `chunks`: when each was put. Raises ArchiveError if two chunks of the same range have different checksums.
+    `chunks`: when each was put. Raises ArchiveError if two chunks of the same range have different
+    checksums.
     """
     known = sorted(chunks)
     found = tuple(

@@ -31,7 +31,8 @@ from binlog2s3.archive.fields import (
     text,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.formatting import iso_text
+from binlog2s3.binlog.transactions import is_credible
+from binlog2s3.formatting import iso_text, us_of
 
 WriterState = Literal[
     "starting",
@@ -169,8 +170,9 @@ class Heartbeat(Process):
 
     @property
     def vouched_until(self) -> datetime | None:
-        """`covered_until`, but not later than when the writer said so: clocks may be wrong."""
-        return min(self.covered_until, self.at) if self.covered_until is not None else None
+        """`covered_until`, or when the writer said so, if it cannot be as late as that."""
+        until = self.covered_until
+        return self.at if until and not is_credible(us_of(until), us_of(self.at)) else until
 
     def to_json(self) -> bytes:
         """The document of live/<source>/writers/.

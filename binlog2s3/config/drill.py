@@ -130,12 +130,7 @@ def _config(values: Mapping[str, Any]) -> DrillConfig:
 
 
 def _problems(given: Given) -> Iterable[str]:
-    for name in ("mysqld", "work-dir"):
-        yield from path_problems(given, name)
-    mysqld = given.values["mysqld"] if given.has("mysqld") else None
-    if mysqld is not None and mysqld.exists() and not _can_run(mysqld):
-        what = "is a directory" if mysqld.is_dir() else "cannot be executed"
-        yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
+    yield from _path_problems(given)
     yield from file_problems(given, DRILL_OPTIONS)
     if given.wants("accept-times") and given.is_missing("to-time"):
         yield f"{given.called('accept-times')} needs --to-time"
@@ -152,6 +147,15 @@ def _problems(given: Given) -> Iterable[str]:
             yield f"{given.called('mysqld-option')} {option}: it must begin with --"
         elif _is_set_by_drill(option):
             yield f"{given.called('mysqld-option')} {option}: drill sets this itself; leave it out"
+
+
+def _path_problems(given: Given) -> Iterable[str]:
+    for name in ("mysqld", "work-dir"):
+        yield from path_problems(given, name)
+    mysqld = given.values["mysqld"] if given.has("mysqld") else None
+    if mysqld is not None and mysqld.exists() and not _can_run(mysqld):
+        what = "is a directory" if mysqld.is_dir() else "cannot be executed"
+        yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
 
 
 def _can_run(path: Path) -> bool:

@@ -89,7 +89,7 @@ class Search:
         )
 
     def _latest_us(self) -> int | None:
-        """The newest credible commit, or the time up to which the writer guarantees all, if later."""
+        """The newest credible commit, or the time for which the writer vouches, if later."""
         covered = self.covered_us()
         for number in range(len(self.route) - 1, -1, -1):
             if (newest := self.route.known(number).reached_us) is not None:
@@ -326,7 +326,8 @@ class _TimeSearch:
     where to stop, and a statement that took long comes after others that say a later time.
 
     Only a clock or a session that lies says a time that is later than the commit. That shows if it
-    is later than the receipt (`Known.is_credible`), or than what many that follow say (`_Disorder`).
+    is later than the receipt (`Known.is_credible`), or than what many that follow say
+    (`_Disorder`).
     """
 
     def __init__(

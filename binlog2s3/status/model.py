@@ -330,13 +330,13 @@ class Vitals:
 
 
 def latest_of(moments: Iterable[datetime | None], said_at: datetime) -> datetime | None:
-    """The latest of these moments that is not later than when it was said; None without any.
+    """The latest of these moments, but not later than when it was said; None without any.
 
     A moment is of the source's clock, or of a session there. Nothing that was known at `said_at`
     was committed later, but for the difference between two clocks.
     """
-    said_us = us_of(said_at)
-    return max((one for one in moments if one and is_credible(us_of(one), said_us)), default=None)
+    latest = max((one for one in moments if one is not None), default=None)
+    return said_at if latest and not is_credible(us_of(latest), us_of(said_at)) else latest
 
 
 def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:

@@ -249,9 +249,7 @@ class Reporter:
             lineage=named,
             durable=durable,
             covered_until=covered,
-            latest=latest_of(
-                [min(covered, at) if covered else None, moment_of(newest) if newest else None], at
-            ),
+            latest=latest_of([covered, moment_of(newest) if newest else None], at),
             lag=lag,
             flush_interval=self._flush_interval,
             spool=self._spool(stock.room, paused=paused) if stock and stock.room else None,

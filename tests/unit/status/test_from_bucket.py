@@ -282,7 +282,7 @@ def test_without_commits_the_last_binlogs_begin_is_what_is_proved() -> None:
     """All that was committed before it lies before it."""
     bucket = Bucket(LINEAGE)
     bucket.archive(1)
-    bucket.archive(2, greatest_commit_us=None, least_commit_us=None)
+    bucket.archive(2, greatest_commit_us=None, least_commit_us=None, reached_us=None)
     assert bucket.look().latest == TIME + timedelta(hours=2)
     bucket.store.put(LAYOUT.entry(ID, BinlogName.parse(NAMES[2])), b"{}")
     assert bucket.look().latest is None
