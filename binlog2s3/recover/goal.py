@@ -339,6 +339,7 @@ class _TimeSearch:
         self._start = start
         self._have = have
         self._lie: tuple[int, Transaction] | None = None
+        self._passed = ""
 
     def stop(self) -> RoutePosition:
         route, start, goal = self._route, self._start, self._goal
@@ -373,10 +374,11 @@ class _TimeSearch:
         received = known.received_us
         if received is None or is_credible(self._goal.at_us, received):
             return True
-        self._search.warnings.append(
+        self._passed = (
             f"{known.name} has commit times up to {time_text(known.greatest_commit_us or 0)}, but "
             f"was received by {time_text(received)}: all of it counts as committed by then"
         )
+        self._search.warnings.append(self._passed)
         return False
 
     def _too_early(self) -> RecoveryError:
@@ -458,8 +460,9 @@ class _TimeSearch:
             by = "" if known.received_us is None else f", by {time_text(known.received_us)}"
             lie = f"{self._named(number, one)} was received before that time{by}"
         if not is_reached:
+            why = f"; {lie or self._passed}" if lie or self._passed else ""
             raise self._search.refused(
-                f"{goal} is not reached: nothing in the bucket is as late" + (lie and f"; {lie}"),
+                f"{goal} is not reached: nothing in the bucket is as late{why}",
                 "--latest takes all that there is",
             )
         if lie:
@@ -479,7 +482,7 @@ class _TimeSearch:
                 f"the server's clock was set back, or sessions set their time; {_NAME_IT}",
             )
         if disorder.left_out:
-            more = f", and {disorder.count - 1} more" if disorder.count > 1 else ""
+            more = ", as others do" if disorder.count > 1 else ""
             self._search.warnings.append(
                 f"commit times are {'' if found.commit_exact else 'whole seconds and '}not in "
                 f"order here: {stop} is left out, and so is "
@@ -553,7 +556,7 @@ class _Disorder:
                 self.contradiction = (number, one)
                 return True
         if has_passed:
-            return self.count >= _MOST_BEHIND
+            return self.count >= _MOST_SHOWN
         if one.commit_us >= self._found.commit_us - _SHORT_US:
             self._row = 0
             return False
