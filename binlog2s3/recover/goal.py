@@ -35,9 +35,10 @@ _SHORT_US = 10 * SECOND_US
 _MOST_IN_A_ROW = 3
 _MOST_BEHIND = 20
 _MOST_SHOWN = 3
+_ACCEPT = "--accept-times takes the times as they are"
 _NAME_IT = (
     "name the place: --before-gtid, --to-gtid or --to-position (`binlog2s3 find` shows what is "
-    "there); --accept-times takes the times as they are"
+    f"there); {_ACCEPT}"
 )
 
 
@@ -460,10 +461,10 @@ class _TimeSearch:
             by = "" if known.received_us is None else f", by {time_text(known.received_us)}"
             lie = f"{self._named(number, one)} was received before that time{by}"
         if not is_reached:
-            why = f"; {lie or self._passed}" if lie or self._passed else ""
+            why, hint = lie or self._passed, "--latest takes all that there is"
             raise self._search.refused(
-                f"{goal} is not reached: nothing in the bucket is as late{why}",
-                "--latest takes all that there is",
+                f"{goal} is not reached: nothing in the bucket is as late{why and f'; {why}'}",
+                f"{hint}; {_ACCEPT}" if why else hint,
             )
         if lie:
             raise self._search.refused(f"{goal} is ambiguous: {lie}", _NAME_IT)
