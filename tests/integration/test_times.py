@@ -122,7 +122,7 @@ def test_sessions_that_set_their_time(liar: Liar, minio: MinioServer, bucket: st
     (latest,) = [
         float(line.rpartition(" ")[2])
         for line in liar.open_metrics.splitlines()
-        if line.startswith("binlog2s3_latest_recoverable_timestamp_seconds ")
+        if line.startswith("binlog2s3_latest_recoverable_timestamp_seconds")
     ]
     assert latest < hour.timestamp()
     (lineage,) = told(minio, bucket, "list")["sources"][0]["lineages"]
