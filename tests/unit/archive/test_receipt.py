@@ -80,6 +80,8 @@ def test_an_entry_of_0_2_0_was_received_when_it_was_made(late_us: int, *, reache
     entry = replace(ENTRY, greatest_commit_us=us_of(ENTRY.archived_at) + late_us)
     document = json.loads(entry.to_json())
     del document["reached_us"]
-    found = Entry.from_json(json.dumps(document).encode(), f"archive/orders/{ENTRY.name}/entries/{ENTRY.name}.json")
+    found = Entry.from_json(
+        json.dumps(document).encode(), f"archive/orders/{ENTRY.name}/entries/{ENTRY.name}.json"
+    )
     assert found.reached_us == (entry.greatest_commit_us if reached else None)
     assert found.archived_at - ENTRY.archived_at == timedelta()
