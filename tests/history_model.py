@@ -45,6 +45,7 @@ class File:
     shared: int = 0
     """So many of its first transactions are also in a lineage before."""
     damaged: tuple[tuple[int, int], ...] = ()
+    received_us: int | None = None
 
     def places(self) -> list[tuple[int, int, Real]]:
         """Begin and end of each transaction."""
@@ -96,6 +97,7 @@ class Model:
         self.lost: list[Real] = []
         self.dead: list[Gtids] = []
         self.covered_us: int | None = None
+        self.exact = True
         self.lost_text = ""
         self._numbers = 0
         self._servers = 0
@@ -244,7 +246,12 @@ class Model:
             transaction_end=file.transaction_end if not file.ended else file.size,
             least_commit_us=min(times, default=None),
             greatest_commit_us=max(times, default=None),
-            commit_exact=True,
+            reached_us=max(
+                (us for us in times if file.received_us is None or us <= file.received_us),
+                default=None,
+            ),
+            received_us=file.received_us,
+            commit_exact=self.exact,
             gtids_before=file.before,
             gtids_added=file.gtids(),
             transactions=len(file.reals),
@@ -288,7 +295,7 @@ class Model:
                     end=stop,
                     gtid=real.gtid,
                     commit_us=real.commit_us,
-                    commit_exact=True,
+                    commit_exact=self.exact,
                     original_commit_us=None,
                 )
 

@@ -33,8 +33,9 @@ from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.transactions import credible
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import iso_text
+from binlog2s3.formatting import iso_text, us_of
 
 Join = Literal["exact", "gap", "unknown"]
 
@@ -209,7 +210,9 @@ class Lineage:
 class Entry:
     """The description of an archived binlog. Sizes are in bytes, `_us` in UTC.
 
-    `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its ROTATE names.
+    `reached_us`: the greatest commit time that was credible when the transaction was received, None
+    if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
+    ROTATE names.
     """
 
     name: BinlogName
@@ -219,6 +222,7 @@ class Entry:
     server_id: int
     least_commit_us: int | None
     greatest_commit_us: int | None
+    reached_us: int | None
     commit_exact: bool
     gtid_set_before: str
     gtid_set_added: str
@@ -250,6 +254,7 @@ class Entry:
             "server_id": self.server_id,
             "least_commit_us": self.least_commit_us,
             "greatest_commit_us": self.greatest_commit_us,
+            "reached_us": self.reached_us,
             "commit_times": "exact" if self.commit_exact else "seconds",
             "gtid_set_before": self.gtid_set_before,
             "gtid_set_added": self.gtid_set_added,
@@ -283,6 +288,12 @@ class Entry:
     def from_row(cls, value: Any, *, blocks: tuple[Block, ...] = ()) -> Self:
         """Read a row of a page. Raises KeyError, TypeError or ValueError."""
         document = mapping(value)
+        archived_at = moment(document["archived_at"])
+        greatest_us = or_none(microseconds, document["greatest_commit_us"])
+        if "reached_us" in document:
+            reached_us = or_none(microseconds, document["reached_us"])
+        else:  # 0.2.0 did not write it
+            reached_us = credible(greatest_us, us_of(archived_at))
         return cls(
             name=BinlogName.parse(document["name"]),
             size=count(document["size"]),
@@ -290,7 +301,8 @@ class Entry:
             first_time=moment(document["format_event_time"]),
             server_id=count(document["server_id"]),
             least_commit_us=or_none(microseconds, document["least_commit_us"]),
-            greatest_commit_us=or_none(microseconds, document["greatest_commit_us"]),
+            greatest_commit_us=greatest_us,
+            reached_us=reached_us,
             commit_exact=document["commit_times"] == "exact",
             gtid_set_before=gtids(document["gtid_set_before"]),
             gtid_set_added=gtids(document["gtid_set_added"]),
@@ -301,7 +313,7 @@ class Entry:
             blocks=blocks,
             end=text(document["end"]),
             next_binlog=or_none(binlog_text, document["next_binlog"]),
-            archived_at=moment(document["archived_at"]),
+            archived_at=archived_at,
             damaged=each(_range, document["damaged"]),
         )
 

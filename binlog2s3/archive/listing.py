@@ -363,6 +363,7 @@ def _floor_document(floor: LineageFloor | None) -> dict[str, str] | None:
 _OF_ENTRY = (
     "least_commit_us",
     "greatest_commit_us",
+    "reached_us",
     "commit_times",
     "gtid_set_added",
     "transactions",

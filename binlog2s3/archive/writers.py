@@ -28,7 +28,8 @@ from binlog2s3.archive.fields import (
     text,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.formatting import iso_text
+from binlog2s3.binlog.transactions import is_credible
+from binlog2s3.formatting import iso_text, us_of
 
 WriterState = Literal[
     "starting",
@@ -163,6 +164,12 @@ class Heartbeat(Process):
     def rank(self) -> tuple[int, str]:
         """The writer with the greatest rank continues, the others stop."""
         return (self.generation, self.token)
+
+    @property
+    def vouched_until(self) -> datetime | None:
+        """`covered_until`, or when the writer said so, if it cannot be as late as that."""
+        until = self.covered_until
+        return self.at if until and not is_credible(us_of(until), us_of(self.at)) else until
 
     def to_json(self) -> bytes:
         """The document of live/<source>/writers/.

@@ -42,7 +42,14 @@ from binlog2s3.binlog.events import (
 from binlog2s3.binlog.fast import CRC_RESIDUE, LINK, POSITION_MASK, leap, places
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.transactions import DEFERRABLE, KINDS, Boundaries, Kind, Transaction
+from binlog2s3.binlog.transactions import (
+    CLAIM_SLACK_US,
+    DEFERRABLE,
+    KINDS,
+    Boundaries,
+    Kind,
+    Transaction,
+)
 from binlog2s3.errors import DamageError
 
 __all__ = [
@@ -445,6 +452,15 @@ class Scanner:
     def greatest_commit_us(self) -> int | None:
         """The greatest commit time of these; None without any."""
         return self._boundaries.greatest_us if self.transactions else None
+
+    @property
+    def reached_us(self) -> int | None:
+        """The greatest of these that is credible, see `received`; None if none is."""
+        return self._boundaries.reached_us if self._boundaries.reached_us >= 0 else None
+
+    def received(self, at_us: int) -> None:
+        """Say when the bytes that follow were received: then not every commit time is credible."""
+        self._boundaries.limit_us = at_us + CLAIM_SLACK_US
 
     @property
     def commit_exact(self) -> bool:

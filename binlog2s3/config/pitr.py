@@ -150,6 +150,14 @@ class PitrConfig:
     allow_gap: Annotated[
         bool, Option("", "Continue across known gaps and damage: data will be missing.")
     ] = False
+    accept_times: Annotated[
+        bool,
+        Option(
+            "",
+            "For --to-time, take commit times as they are, though they cannot all be right: a "
+            "clock was wrong, or sessions set their time.",
+        ),
+    ] = False
     allow_source: Annotated[
         bool,
         Option("", "Allow a target that is the streamed server, or has its server_uuid."),
@@ -364,6 +372,8 @@ def _target_problems(given: Given) -> Iterable[str]:
 def _problems(given: Given) -> Iterable[str]:
     yield from _goal_problems(given)
     yield from _start_problems(given)
+    if given.wants("accept-times") and given.is_missing("to-time"):
+        yield f"{given.called('accept-times')} needs --to-time"
     yield from _flavour_problems(given)
     yield from _output_problems(given)
     yield from _table_problems(given)

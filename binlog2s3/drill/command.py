@@ -264,7 +264,8 @@ class _Drill:
 
     def _goal(self) -> Goal:
         time = self._config.to_time
-        return ToTime(time.at_us, time.text) if time is not None else Latest()
+        accepts = self._config.accept_times
+        return ToTime(time.at_us, time.text, accepts) if time is not None else Latest()
 
     def _compare(self, server: ScratchServer, backup: Backup, settings: ScratchSettings) -> None:
         """See that the restored server has what the registered backup says. MySQL with GTIDs only.
@@ -307,6 +308,7 @@ class _Drill:
                 target=server.account,
                 to_time=config.to_time,
                 latest=config.to_time is None,
+                accept_times=config.accept_times,
                 from_backup_id=backup.id,
                 yes=True,
             ),

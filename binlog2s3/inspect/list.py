@@ -127,7 +127,7 @@ def cells_of(binlog: Binlog) -> tuple[str, ...]:
         str(binlog.size),
         binlog.state,
         _moment_of_us(found.least_commit_us),
-        _moment_of_us(found.greatest_commit_us),
+        _moment_of_us(found.reached_us),
         moment_text(found.archived_at),
         clean(found.gtid_set_added) or "-",
     )

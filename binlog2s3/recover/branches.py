@@ -99,10 +99,10 @@ class Branches:
         route = self._route
         for number in range(len(route) - 1, -1, -1):
             known = route.known(number)
-            found = known.greatest_commit_us or 0
+            found = known.reached_us or 0
             if found and route.is_cut(number):
                 begin = _last_block(known, route.size(number))
-                found = _newest_of(route.transactions(number, begin))
+                found = _newest_of(route.transactions(number, begin), known)
             if found:
                 return found
         return 0
@@ -117,10 +117,10 @@ class Branches:
             ours = max(0, self._end_on_route(lineage, name, known.size))
             if ours == known.size:
                 return 0
-            found = known.greatest_commit_us or 0
+            found = known.reached_us or 0
             if ours and found > newest:  # it may be in the part that is on the route
                 begin = max(ours, _last_block(known, known.size))
-                found = _newest_of(self._history.transactions(lineage, name, begin))
+                found = _newest_of(self._history.transactions(lineage, name, begin), known)
             if found:
                 return found
         return 0
@@ -138,5 +138,5 @@ def _last_block(known: Known, size: int) -> int:
     return max((begin for begin in begins if begin < size), default=0)
 
 
-def _newest_of(transactions: Iterable[Transaction]) -> int:
-    return max((one.commit_us for one in transactions), default=0)
+def _newest_of(transactions: Iterable[Transaction], known: Known) -> int:
+    return max((one.commit_us for one in transactions if known.is_credible(one)), default=0)

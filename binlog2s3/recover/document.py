@@ -66,6 +66,7 @@ def _plan(plan: Plan, about: About) -> dict[str, Any]:
         "commit_times": "exact" if plan.commit_exact else "seconds",
         "kept": [_shown(one) for one in plan.kept],
         "left_out": [_shown(one) for one in plan.left_out],
+        "disorder": [_shown(one) for one in plan.disorder],
         "reachable": {
             "first": _place(plan.reach.first),
             "last": _place(plan.reach.last),

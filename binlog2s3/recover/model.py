@@ -22,11 +22,13 @@ from binlog2s3.binlog.scanner import Transaction
 class ToTime:
     """Stop before the first transaction, in binlog order, that was committed later than this.
 
-    Microseconds since the epoch, UTC; `text` as the operator wrote it.
+    Microseconds since the epoch, UTC; `text` as the operator wrote it. `accepts`: take commit times
+    as they are, though they cannot all be right.
     """
 
     at_us: int
     text: str
+    accepts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,8 @@ class Plan:
     are None if the history has no GTIDs. `holes`, as text: what is applied first although the
     target has later ones. `kept` are the last transactions that are applied, or that the target
     has; `left_out` the first that are not; at most three each. `others` are the lineages outside of
-    the history; those with later transactions are `newer`, too.
+    the history; those with later transactions are `newer`, too. `disorder`: transactions whose
+    place and commit time do not fit the goal, the first few.
     """
 
     flavour: Flavour
@@ -271,6 +274,7 @@ class Plan:
     warnings: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
+    disorder: tuple[Shown, ...] = ()
     skipped_singly: tuple[str, ...] = ()
     holes: str = ""
 

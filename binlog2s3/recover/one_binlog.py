@@ -88,6 +88,8 @@ def found_by_reading(
         transaction_end=scanner.transaction_end,
         least_commit_us=scanner.least_commit_us,
         greatest_commit_us=scanner.greatest_commit_us,
+        reached_us=scanner.reached_us,
+        received_us=readable.received_us(max(0, readable.size - 1)),
         commit_exact=scanner.commit_exact,
         gtids_before=scanner.previous_gtids,
         gtids_added=scanner.gtids,

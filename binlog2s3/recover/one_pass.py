@@ -31,9 +31,10 @@ class Pass:
         while True:
             try:
                 for block in self._readable.blocks(begin, self._size):
+                    received_us = self._readable.received_us(begin)
                     begin += len(block)
                     self.reached = max(self.reached, begin)
-                    reading.feed(memoryview(block))
+                    reading.feed(memoryview(block), received_us)
             except DamageError as damage:
                 if self._passes_over(damage):
                     begin = reading.size

@@ -466,7 +466,7 @@ def _words(backup: Backup) -> str:
 def _goal(config: PitrConfig) -> Goal:
     """Where to stop."""
     if config.to_time is not None:
-        return ToTime(config.to_time.at_us, config.to_time.text)
+        return ToTime(config.to_time.at_us, config.to_time.text, config.accept_times)
     if config.to_gtid is not None:
         return ToGtid(config.to_gtid)
     if config.before_gtid is not None:

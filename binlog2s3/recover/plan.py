@@ -128,6 +128,7 @@ class _Planner:
             warnings=tuple(dict.fromkeys(self._warnings)),
             others=tuple(self._search.branches.lineages()),
             newer=newer,
+            disorder=tuple(self._shown(*one) for one in self._search.disorder[:_SHOWN]),
         )
 
     # Where it begins, and where the history ends

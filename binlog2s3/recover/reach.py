@@ -211,22 +211,23 @@ def earliest_us(route: Route, number: int, offset: int, have: Gtids | None) -> i
 
     That of a binlog before it counts, if the stretch has none. Microseconds, UTC.
     """
-    has = executed(have) if have is not None else None
+    has, known = executed(have) if have is not None else None, route.known(number)
     before = [
         one.commit_us
         for one in route.transactions(number)
-        if one.end <= offset or (has is not None and one.gtid is not None and has.has(one.gtid))
+        if known.is_credible(one)
+        and (one.end <= offset or (has is not None and one.gtid is not None and has.has(one.gtid)))
     ]
     earlier = _earlier(route, number)
     if earlier is not None:
-        before.append(route.brief(earlier).greatest_commit_us or 0)
+        before.append(route.brief(earlier).reached_us or 0)
     return max(before, default=route.brief(number).first_us + SECOND_US - 1)
 
 
 def _earlier(route: Route, number: int) -> int | None:
     """The nearest stretch before this one that has a commit; None if none has."""
     for earlier in range(number - 1, -1, -1):
-        if route.brief(earlier).greatest_commit_us is not None:
+        if route.brief(earlier).reached_us is not None:
             return earlier
     return None
 
@@ -263,6 +264,6 @@ def _up_to_break(
             make(replace(request, goal=goal, lineage=end.lineage), history)
         except (RecoveryError, ArchiveError):
             return replace(reach, end=None, to_us=None)
-        to_us = route.known(number - 1).greatest_commit_us
+        to_us = route.known(number - 1).reached_us
         return replace(reach, end=end, to_us=to_us)
     return replace(reach, end=None, to_us=None)

@@ -95,6 +95,7 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     _print_pieces(plan, page)
     _print_shown("last transactions kept", plan.kept, "green", page)
     _print_shown("first transactions left out", plan.left_out, "yellow", page)
+    _print_shown("left out, though their times are not later", plan.disorder, "yellow", page)
     if not plan.left_out:
         page.line("")
         page.line("there is nothing after that in this history")

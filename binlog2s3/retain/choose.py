@@ -196,5 +196,5 @@ def given_up(
 
 def _is_old(known: Known | None, dates: Iterable[datetime], old_us: int) -> bool:
     """Whether a binlog is older than this by its commits, by its beginning and by the store."""
-    newest = max(known.first_us, known.greatest_commit_us or 0) if known is not None else 0
+    newest = max(known.first_us, known.reached_us or 0) if known is not None else 0
     return max(newest, *map(us_of, dates)) < old_us

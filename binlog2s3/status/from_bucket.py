@@ -362,10 +362,10 @@ def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None
         return None
     names = sorted(contents.archived.binlogs)
     entry = _described(catalog, contents.archived.lineage, names[::-1])
-    if entry is None or entry.greatest_commit_us is None:
+    if entry is None or entry.reached_us is None:
         # what was committed before a binlog began is in the binlogs before it
         return entry.first_time if entry is not None else None
-    return moment_of(entry.greatest_commit_us)
+    return moment_of(entry.reached_us)
 
 
 def _described(catalog: Catalog, lineage: Lineage, names: Sequence[BinlogName]) -> Entry | None:

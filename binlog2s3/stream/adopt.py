@@ -143,8 +143,9 @@ def _above_floor(
         return []  # what is below was in an earlier run's file, which is gone
     try:
         if at < floor.offset:
-            for block in catalog.binlog(lineage, track.name).blocks(at, floor.offset):
-                track.feed(memoryview(block))
+            readable = catalog.binlog(lineage, track.name)
+            for block in readable.blocks(at, floor.offset):
+                track.feed(memoryview(block), readable.received_us(track.scanner.position))
     except (ArchiveError, DamageError) as error:
         _log.warning("left in the spool, to be fetched again", binlog=track.name, error=error)
         return []

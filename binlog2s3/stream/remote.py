@@ -351,12 +351,13 @@ class RemoteBinlog:
 
     def _readable(self) -> Readable:
         """Lists chunks first, so that a binlog that another writer archives meanwhile is found."""
-        chunks = sorted(_list_chunks(self._store, self._chunks))
+        chunks = _list_chunks(self._store, self._chunks)
         there = self._store.head(self.key)
+        whole = (Range(self.key, 0, there.size, there.last_modified),) if there else ()
         return Readable(
             name=str(self._track.name),
             state="archived" if there else "open",
-            ranges=(Range(self.key, 0, there.size),) if there else ranges_of(self._chunks, chunks),
+            ranges=whole or ranges_of(self._chunks, chunks),
             store=self._store,
             again=self._readable,
         )
@@ -430,14 +431,17 @@ def _uploads(store: Store, key: str) -> list[str]:
         return []
 
 
-def _list_chunks(store: Store, prefix: str) -> Iterator[Chunk]:
+def _list_chunks(store: Store, prefix: str) -> dict[Chunk, datetime]:
+    """The chunks of a binlog, and when each was put."""
+    found: dict[Chunk, datetime] = {}
     for info in store.list(prefix):
         try:
             chunk = Chunk.parse(info.key.removeprefix(prefix))
         except ValueError:
             continue
         if chunk.size == info.size:
-            yield chunk
+            found[chunk] = info.last_modified
+    return found
 
 
 def where_absent(write: Callable[[bool], object]) -> None:

@@ -510,7 +510,12 @@ def fits(value: Any, kind: str) -> bool:
 
 
 EMPTY_ENTRY = replace(
-    ENTRY, least_commit_us=None, greatest_commit_us=None, next_binlog=None, end="stop"
+    ENTRY,
+    least_commit_us=None,
+    greatest_commit_us=None,
+    reached_us=None,
+    next_binlog=None,
+    end="stop",
 )
 EMPTY_BEAT = replace(BEAT, lineage=None, durable=None, server=None, covered_until=None, status=None)
 BY_GTIDS = replace(BACKUP, binlog=None, position=None, lineage=None)

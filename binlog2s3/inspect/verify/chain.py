@@ -50,8 +50,8 @@ class BinlogFacts:
 
     @property
     def greatest_us(self) -> int | None:
-        """The last commit time, None if not known."""
-        return None if self.known is None else self.known.greatest_commit_us
+        """The greatest credible commit time, None if not known."""
+        return None if self.known is None else self.known.reached_us
 
 
 def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:

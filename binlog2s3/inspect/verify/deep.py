@@ -23,6 +23,7 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
+from binlog2s3.formatting import us_of
 from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.inspect.verify.report import Repaired
@@ -210,7 +211,7 @@ def _make(context: LineageContext, name: BinlogName) -> str:
     reading = BinlogReading(name)
     try:
         for block in store.open(key, 0, info.size):
-            reading.feed(memoryview(block))
+            reading.feed(memoryview(block), us_of(info.last_modified))
     except DamageError as error:
         return f"its bytes are damaged: {error}"
     if not info.size or reading.size != info.size:

@@ -120,8 +120,8 @@ class LineageWalk:
         writer, last = self._context.writer, self._before
         covered_us = gtids = None
         if writer is not None:
-            if self._is_tip and writer.covered_until is not None:
-                covered_us = us_of(writer.covered_until)
+            if self._is_tip and writer.vouched_until is not None:
+                covered_us = us_of(writer.vouched_until)
             durable = writer.durable
             if last is not None and durable is not None and durable.place == (last.name, last.size):
                 gtids = durable.gtid_set or None
