@@ -265,6 +265,10 @@ class Standing:
         left = replicate.left_over(self._server, self._facts)
         return (left.reached() if left is not None else None) or _place(note.reached)
 
+    def is_under_way(self) -> bool:
+        """Whether an interrupted run has begun to apply here."""
+        return self._notes.find() is not None
+
     def goes_on(self) -> bool:
         """Whether this run continues an interrupted one from where the target's GTIDs say."""
         note = self._notes.find()

@@ -17,6 +17,7 @@ from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
 from binlog2s3.output import Plain, clean
+from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
     BinlogPosition,
@@ -68,7 +69,8 @@ class Result:
     what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `unsafe_files` are those of `files` whose text a client
-    may read in another way than the server did. `only_tables`: only these were applied.
+    may read in another way than the server did. `only_tables`: only these were applied. `base`:
+    what is known of the base backup; None if no server was written to.
     """
 
     how: How
@@ -84,6 +86,7 @@ class Result:
     files: tuple[str, ...] = ()
     unsafe_files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
+    base: BaseCheck | None = None
 
 
 # The plan
@@ -337,8 +340,6 @@ def print_result(result: Result, page: Plain) -> None:
         page.line(f"written to {result.where}: {done}", "bold green")
     if result.committed_empty:
         page.line(f"committed empty: {result.committed_empty}")
-    for line, style in _proof_lines(result):
-        page.line(line, style)
     for name in result.unsafe_files:
         page.line(
             f"warning: {name} is UNSAFE for mysqlbinlog and the mysql client, see README.txt there",
@@ -356,12 +357,17 @@ def print_result(result: Result, page: Plain) -> None:
             f"nothing in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
+    for line, style in _proof_lines(result):
+        page.line(line, style)
 
 
 def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
     for table in result.only_tables:
         yield f"only this table was applied: {table}", "yellow"
-    if result.proved:
-        yield f"proved: {result.proved}", ""
     if result.gtids is not None:
         yield f"the target's GTIDs: {result.gtids or 'none'}", "dim"
+    base = f"; the base backup {result.base.words}" if result.base is not None else ""
+    if result.proved:
+        yield f"proved: {result.proved}{base}", ""
+    elif base:
+        yield f"not proved: the target keeps no GTIDs that tell what was applied{base}", "yellow"
