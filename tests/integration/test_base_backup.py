@@ -57,8 +57,9 @@ class Loaded:
         """Whether the account gets into the recovered server, its tables being in force."""
         self.target.query("FLUSH LOCAL PRIVILEGES")
         try:
-            self.target.connect(user, password=password).close()
-        except pymysql.OperationalError:
+            self.target.connect(user, password=password, host="127.0.0.1").close()
+        except pymysql.OperationalError as error:
+            assert error.args[0] in (1045, 3118, 4151), error  # refused, or locked
             return False
         return True
 
@@ -253,14 +254,12 @@ def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
     assert "shop.orders" in said
     assert "shop.empty" not in said
     assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(0,)]
-    loaded.target.query(
-        "SET sql_log_bin = 0",
-        "INSERT INTO shop.orders VALUES (1), (2)",  # as the rest of the load does
-        "DROP TABLE shop.empty",
-    )
+    loaded.target.query("SET sql_log_bin = 0", "DROP TABLE shop.empty")
     said = loaded.recovery.refused(loaded.target, named, "--latest")
     assert "missing table shop.empty" in said
-    loaded.target.query("SET sql_log_bin = 0", "CREATE TABLE shop.empty (id INT PRIMARY KEY)")
+    if loaded.is_mysql:
+        loaded.target.query("RESET BINARY LOGS AND GTIDS")
+    loaded.load()
     done = loaded.recovery.run(loaded.target, "--yes", named, "--latest")
     assert done.status == 0, done.stderr
     last = done.stdout.splitlines()[-1]
