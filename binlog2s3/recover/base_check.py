@@ -115,11 +115,11 @@ def _checked(
     accounts: Collection[tuple[str, str]] | None,
 ) -> BaseCheck:
     words = (
-        f"{path} was checked: its {count_text(len(has_rows), 'table')} exist, and none that has "
-        "rows in the dump is empty; "
+        f"{path} was checked: its {_exist(len(has_rows), 'table')}, and none that has rows in the "
+        "dump is empty; "
     )
     words += (
-        f"its {count_text(len(accounts), 'account')} exist"
+        f"its {_exist(len(accounts), 'account')}"
         if accounts is not None
         else "accounts were not compared"
     )
@@ -133,6 +133,10 @@ def _checked(
         tables=len(has_rows),
         accounts=None if accounts is None else len(accounts),
     )
+
+
+def _exist(number: int, noun: str) -> str:
+    return f"{count_text(number, noun)} {'exists' if number == 1 else 'exist'}"
 
 
 def _lacks(server: Server, wanted: Mapping[tuple[str, str], bool]) -> Iterator[str]:

@@ -104,7 +104,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "committed_empty": result.committed_empty or None,
         "disabled_events": list(result.disabled_events),
         "proved": result.proved or None,
-        "base_backup": None if result.base is None else _base(result.base),
+        "base_backup": None if result.base_backup is None else _base(result.base_backup),
         "files": list(result.files),
         "unsafe_files": list(result.unsafe_files),
         "only_tables": list(result.only_tables) or None,

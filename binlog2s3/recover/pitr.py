@@ -158,7 +158,7 @@ class _Recovery:
             if only is not None and not only.looked:
                 opened = watched(opened, config.tables)
             result = self._applied(self._apply, plan, opened, survey, state)
-            return self._done(plan, about, replace(result, base=base))
+            return self._done(plan, about, replace(result, base_backup=base))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
         return self._done(plan, about, result)

@@ -69,8 +69,8 @@ class Result:
     what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `unsafe_files` are those of `files` whose text a client
-    may read in another way than the server did. `only_tables`: only these were applied. `base`:
-    what is known of the base backup; None if no server was written to.
+    may read in another way than the server did. `only_tables`: only these were applied.
+    `base_backup`: what is known of it; None if no server was written to.
     """
 
     how: How
@@ -86,7 +86,7 @@ class Result:
     files: tuple[str, ...] = ()
     unsafe_files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
-    base: BaseCheck | None = None
+    base_backup: BaseCheck | None = None
 
 
 # The plan
@@ -366,7 +366,7 @@ def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
         yield f"only this table was applied: {table}", "yellow"
     if result.gtids is not None:
         yield f"the target's GTIDs: {result.gtids or 'none'}", "dim"
-    base = f"; the base backup {result.base.words}" if result.base is not None else ""
+    base = f"; the base backup {result.base_backup.words}" if result.base_backup is not None else ""
     if result.proved:
         yield f"proved: {result.proved}{base}", ""
     elif base:
