@@ -48,6 +48,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
+from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.privileges import missing_privileges
@@ -252,6 +253,7 @@ class _Recovery:
                 stands = replace(stands, lineage=config.from_lineage, base=said.base)
             return stands, "where a run was interrupted"
         if said.base is not None:
+            refuse_other_place(said.base, survey)
             self._warnings += _not_executed(have, said.base)
             have = _with(have, said.base.gtids)
         lineage = config.from_lineage or said.lineage

@@ -268,6 +268,29 @@ def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
     assert f"the base backup {loaded.dump} was checked: its 3 tables exist" in last
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+def test_gtids_that_are_not_those_of_the_place(loaded: Loaded) -> None:
+    """A dump whose set was read after its position: a row would be missing, and nobody would know.
+
+    The same dump unchanged is taken.
+    """
+    loaded.source.query("INSERT INTO shop.orders VALUES (3)")
+    later = gtids_of(loaded.source)
+    loaded.source.query("INSERT INTO shop.orders VALUES (4)")
+    loaded.wait()
+    text = loaded.dump.read_text()
+    wrong = loaded.dump.with_name("wrong.sql")
+    wrong.write_text(re.sub(r"(GTID_PURGED=[^']*'\+'\*/ ')[^']*", rf"\g<1>{later}", text))
+    loaded.load(wrong)
+    said = loaded.recovery.refused(loaded.target, f"--from-backup={wrong}", "--latest")
+    assert "its GTIDs are not those of its place" in said
+    assert f"it claims also {later.partition(':')[0]}:" in said
+    loaded.target.query("RESET BINARY LOGS AND GTIDS")
+    loaded.load()
+    loaded.recovery.to(loaded.target, f"--from-backup={loaded.dump}", "--latest")
+    assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(4,)]
+
+
 def test_an_account_that_was_not_loaded(loaded: Loaded) -> None:
     """It is named."""
     loaded.source.query("INSERT INTO shop.orders VALUES (3)")
