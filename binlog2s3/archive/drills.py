@@ -165,6 +165,12 @@ def newest(catalog: Catalog) -> tuple[DrillResult | None, DrillResult | None]:
     return last, None
 
 
+def proof_of(catalog: Catalog, backup: str) -> DrillResult | None:
+    """The newest result that proved a recovery from this base backup, among the last 30."""
+    found = islice(_results(catalog), _MOST_READ)
+    return next((one for one in found if one.is_proved and one.backup == backup), None)
+
+
 def _results(catalog: Catalog) -> Iterator[DrillResult]:
     """The readable results, the newest first."""
     layout = catalog.layout

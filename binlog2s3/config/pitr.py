@@ -234,8 +234,13 @@ class PitrConfig:
     @property
     def chooses_backup(self) -> bool:
         """Whether to choose a registered backup: there is neither a target nor another start."""
+        return self.target is None and self.output_dir is None and not self.tells_start
+
+    @property
+    def tells_start(self) -> bool:
+        """Whether the operator says where the base backup ends."""
         given = (self.from_gtid_set, self.from_binlog, self.from_backup, self.from_backup_id)
-        return self.target is None and self.output_dir is None and given == (None,) * len(given)
+        return given != (None,) * len(given)
 
 
 _HELP = {

@@ -1,7 +1,8 @@
 """Applies a plan to a target, and compares the result with the plan.
 
-Law: it succeeds only if the target has what the plan says. Nothing in the target is changed before
-the target has connected to this process once.
+Law: it succeeds only if the target has what the plan says. First the accounts that a loaded dump
+brought are put in force: the history's statements are on those. Nothing else in the target is
+changed before the target has connected to this process once.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -13,11 +14,12 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
+from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover import target
 from binlog2s3.recover.applier_error import Transactions
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import listen
-from binlog2s3.recover.model import OnProgress, Plan
+from binlog2s3.recover.model import OnProgress, Plan, Start
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.preflight import obstacles
@@ -63,6 +65,17 @@ class Apply:
             self._at.server, self._facts, plan, server_ids=server_ids, state=state
         ):
             raise obstacle
+
+    def is_past(self, start: Start) -> bool:
+        """Whether the target is past its base backup: something of the history was applied.
+
+        `start`: where this run begins.
+        """
+        facts, base = self._facts, start.base
+        if facts.executed is None:
+            return self.standing.is_under_way()
+        told = base.gtids if base is not None else None
+        return bool(facts.executed) and (told is None or not executed(told).covers(facts.executed))
 
     def run(
         self,
@@ -134,6 +147,7 @@ class Apply:
             on_state=self.standing.follow_gtids,
             on_settings=self.standing.keep,
         )
+        target.put_accounts_in_force(server, facts, self._at.login())
         if left_over(server, facts) is None:
             way.probe()
         target.refuse_lacking(server, facts)
@@ -161,7 +175,11 @@ class Apply:
             expected = expected.plus(more) if more is not None else expected
         found = target.executed(self._at.server)
         target.prove(found, expected.gtids, own_uuid=self._facts.uuid)
-        return found, "its GTIDs are those of the plan, no more and no less"
+        before, count = self._facts.executed, count_text(plan.transactions, "transaction")
+        return found, (
+            f"from {gtids_text(before) or 'no GTIDs'} to {gtids_text(found) or 'no GTIDs'} "
+            f"({count}), no more and no less"
+        )
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text, time_text
+from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
     BinlogPosition,
@@ -103,9 +104,22 @@ def result_document(result: Result) -> dict[str, Any]:
         "committed_empty": result.committed_empty or None,
         "disabled_events": list(result.disabled_events),
         "proved": result.proved or None,
+        "base_backup": None if result.base_backup is None else _base(result.base_backup),
         "files": list(result.files),
         "unsafe_files": list(result.unsafe_files),
         "only_tables": list(result.only_tables) or None,
+    }
+
+
+def _base(base: BaseCheck) -> dict[str, Any]:
+    """What is known of the base backup."""
+    at = base.drilled_at
+    return {
+        "checked": base.checked,
+        "words": base.words,
+        "tables": base.tables,
+        "accounts": base.accounts,
+        "drilled_at": None if at is None else iso_text(at),
     }
 
 

@@ -371,6 +371,10 @@ def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list
     if not binlogs:
         return ["There is nothing to apply: the base backup has all of it."]
     return [
+        "If the base backup is a dump that was loaded since the server was started, put its",
+        "accounts in force first, or statements on them fail or are lost:",
+        f"{client} -e 'FLUSH LOCAL PRIVILEGES'",
+        "",
         "To apply them, all in one run and in this order, with bash:",
         "",
         f"    cd {shlex.quote(str(directory.absolute()))}",

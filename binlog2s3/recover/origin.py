@@ -135,11 +135,57 @@ def _has_at(
         return False
     if not history.is_boundary(lineage.id, name, offset):
         return False
-    inside = history.transactions(lineage.id, name, 0, offset)
-    added = gathered((one.gtid for one in inside if one.gtid is not None), lineage.flavour)
+    added = _added_before(history, lineage, name, offset)
     if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
         return _last_of(before.then(added)) == _last_of(gtids)
     return executed(before).plus(added).gtids == gtids
+
+
+def _added_before(history: BucketHistory, lineage: Lineage, name: BinlogName, offset: int) -> Gtids:
+    """The GTIDs of the transactions of a binlog that come before a place."""
+    inside = history.transactions(lineage.id, name, 0, offset)
+    return gathered((one.gtid for one in inside if one.gtid is not None), lineage.flavour)
+
+
+def refuse_other_place(base: Base, history: BucketHistory) -> None:
+    """Raise RecoveryError if a backup's GTIDs are not those of its place in the archive.
+
+    Then its rows are of one of the two, and what lies in between would be missing or applied twice.
+    Only for MySQL, and only for a place between two transactions of a binlog: the beginning of one
+    is a place in the binlogs of every server, and the backup may be of another one.
+    """
+    if not isinstance(base.gtids, GtidSet) or base.place is None or lineages_of(base, history):
+        return
+    name, offset = base.place
+    for lineage in history.lineages:
+        if name not in history.names(lineage.id):
+            continue
+        with suppress(ArchiveError):
+            known = history.known(lineage.id, name)
+            before = known.gtids_before
+            if not isinstance(before, GtidSet) or offset > known.size:
+                continue
+            if not history.is_boundary(lineage.id, name, offset):
+                continue
+            added = _added_before(history, lineage, name, offset)
+            if not added:
+                continue
+            had = executed(before).plus(added).gtids
+            assert isinstance(had, GtidSet)  # noqa: S101 - as `before`
+            words = [
+                f"{verb} {gtids_text(gtids)}"
+                for verb, gtids in (
+                    ("it claims also", base.gtids - had),
+                    ("it does not claim", had - base.gtids),
+                )
+                if gtids
+            ]
+            raise RecoveryError(
+                f"{base.said_by} contradicts itself: its GTIDs are not those of its place, "
+                f"{name}:{offset} of {lineage.id}: {' and '.join(words)}",
+                hint="its rows may be those of the place: restore another base backup; if it is "
+                "of another server than this binlog, say only its GTIDs: --from-gtid-set",
+            )
 
 
 def _last_of(gtids: Gtids) -> dict[int, tuple[int, int]]:

@@ -13,6 +13,7 @@ from functools import partial
 
 from binlog2s3.archive.backups import Backup, one_of, registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import proof_of
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
@@ -22,10 +23,11 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
-from binlog2s3.recover import preflight, replicate, target
+from binlog2s3.recover import base_check, preflight, replicate, target
 from binlog2s3.recover.applier_error import next_transaction
 from binlog2s3.recover.apply import Apply, Target
 from binlog2s3.recover.backup import start_of_backup, start_of_gtids, start_of_registered
+from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.document import document
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
@@ -44,6 +46,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
+from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
@@ -150,11 +153,13 @@ class _Recovery:
             self._apply.standing.check(
                 plan, start, allow_non_transactional=config.allow_non_transactional
             )
+            base = self._base_check(self._apply, start)
             self._confirm(plan, about)
             opened: OpenStream = extract.stream
             if only is not None and not only.looked:
                 opened = watched(opened, config.tables)
-            return self._done(plan, about, self._applied(self._apply, plan, opened, survey, state))
+            result = self._applied(self._apply, plan, opened, survey, state)
+            return self._done(plan, about, replace(result, base_backup=base))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
         return self._done(plan, about, result)
@@ -249,6 +254,7 @@ class _Recovery:
             return stands, "where a run was interrupted"
         own = None if self._facts is None else Own(self._facts.uuid, reset_of(self._facts))
         if said.base is not None:
+            refuse_other_place(said.base, survey)
             has = have
             have = executed_with(has, said.base, own.reset if own is not None else "")
             self._warnings += _not_executed(has, said.base)
@@ -332,6 +338,19 @@ class _Recovery:
             self._refuse(refusal)
         return found.found()
 
+    def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
+        """What is known of the base backup, before the first transaction is applied."""
+        path, backup = self._config.from_backup, self._backup
+        if backup is not None:
+            return base_check.by_drill(backup.name, proof_of(self._catalog, backup.id))
+        if path is None:
+            return base_check.unchecked()
+        if apply.is_past(start):
+            return base_check.unchecked("the target has more than it")
+        assert self._target is not None  # noqa: S101 - it applies
+        with progress_of("bytes of the base backup") as advance:
+            return base_check.by_dump(self._target.server, path, self._config.tables, advance)
+
     # Refusals
 
     def _refuse(self, error: RecoveryError) -> None:
@@ -359,6 +378,8 @@ class _Recovery:
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,
             stop_threads=self._config.stop_target_threads,
+            start_is_told=self._config.tells_start,
+            is_scratch=self._told is not None,
         ):
             self._refuse(refusal)
 

@@ -14,6 +14,7 @@ from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
 from binlog2s3.output import Plain, clean
+from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
     BinlogPosition,
@@ -66,6 +67,7 @@ class Result:
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `unsafe_files` are those of `files` whose text a client
     may read in another way than the server did. `only_tables`: only these were applied.
+    `base_backup`: what is known of it; None if no server was written to.
     """
 
     how: How
@@ -81,6 +83,7 @@ class Result:
     files: tuple[str, ...] = ()
     unsafe_files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
+    base_backup: BaseCheck | None = None
 
 
 # The plan
@@ -341,8 +344,6 @@ def print_result(result: Result, page: Plain) -> None:
         page.line(f"written to {result.where}: {done}", "bold green")
     if result.committed_empty:
         page.line(f"committed empty: {result.committed_empty}")
-    for line, style in _proof_lines(result):
-        page.line(line, style)
     for name in result.unsafe_files:
         page.line(
             f"warning: {name} is UNSAFE for mysqlbinlog and the mysql client, see README.txt there",
@@ -360,12 +361,17 @@ def print_result(result: Result, page: Plain) -> None:
             f"nothing in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
+    for line, style in _proof_lines(result):
+        page.line(line, style)
 
 
 def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
     for table in result.only_tables:
         yield f"only this table was applied: {table}", "yellow"
-    if result.proved:
-        yield f"proved: {result.proved}", ""
     if result.gtids is not None:
         yield f"the target's GTIDs: {result.gtids or 'none'}", "dim"
+    base = f"; the base backup {result.base_backup.words}" if result.base_backup is not None else ""
+    if result.proved:
+        yield f"proved: {result.proved}{base}", ""
+    elif base:
+        yield f"not proved: the target keeps no GTIDs that tell what was applied{base}", "yellow"
