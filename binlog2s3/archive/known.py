@@ -5,8 +5,9 @@ from typing import Literal
 
 from binlog2s3.archive.documents import Entry
 from binlog2s3.archive.parts import Block
-from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import AddedGtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
 
@@ -45,6 +46,16 @@ class Known:
     def gtids_after(self) -> Gtids | None:
         """The GTIDs executed at its end."""
         return joined(self.gtids_before, self.gtids_added)
+
+
+def added_gtids(known: Known) -> AddedGtids:
+    """What is known of a binlog of MariaDB, to find a GTID."""
+    before, added = known.gtids_before, known.gtids_added
+    return AddedGtids(
+        before=before if isinstance(before, MariadbGtidList) else None,
+        added=added if isinstance(added, MariadbGtidList) else None,
+        count=known.transactions - known.anonymous,
+    )
 
 
 def known_from(entry: Entry, flavour: Flavour) -> Known:

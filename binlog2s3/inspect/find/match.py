@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import UUID
 
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, Xa
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, Interval, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import Statement
@@ -306,10 +306,8 @@ class WantedGtids:
         added = known.gtids_added
         if isinstance(added, GtidSet):
             return bool(added & self._set)
-        return any(
-            _last(added, domain, server) >= number > _last(known.gtids_before, domain, server)
-            for domain, server, number in self._single
-        )
+        of_mariadb = added_gtids(known)
+        return any(of_mariadb.may_have(one) for one in self._single)
 
 
 def _mariadb(text: str) -> tuple[int, int, int]:
@@ -320,12 +318,6 @@ def _mariadb(text: str) -> tuple[int, int, int]:
 def _within(runs: tuple[Interval, ...], number: int) -> bool:
     at = bisect_right(runs, (number, 2**64)) - 1
     return at >= 0 and number <= runs[at][1]
-
-
-def _last(gtids: Gtids | None, domain: int, server: int) -> int:
-    if not isinstance(gtids, MariadbGtidList):
-        return -1
-    return next((n for d, s, n in gtids.gtids() if (d, s) == (domain, server)), -1)
 
 
 _SECOND_US = 1_000_000
