@@ -12,7 +12,7 @@ from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
-from binlog2s3.binlog.executed import executed, gathered
+from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
@@ -70,7 +70,7 @@ class File:
         return isinstance(self.before, MariadbGtidList)
 
     def gtids_at_end(self) -> Gtids:
-        return executed(self.before).plus(self.gtids()).gtids
+        return _then(self.before, self.gtids())
 
 
 @dataclass
@@ -215,8 +215,11 @@ class Model:
     def lost_end(self, lineage: str) -> str:
         return self.lost_text if lineage == self.current else ""
 
-    def load(self, lineage: str, names: Sequence[BinlogName]) -> None:
+    def load(self, lineage: str, names: Sequence[BinlogName], *, is_brief: bool = False) -> None:
         pass
+
+    def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
+        return self.file(lineage, name).before
 
     def known(self, lineage: str, name: BinlogName) -> Known:
         file = self.file(lineage, name)
@@ -318,7 +321,7 @@ class Model:
         return f"0-{self._servers}-{max(numbers, default=0) + 1}"
 
     def _after(self, before: Gtids, reals: Sequence[Real]) -> Gtids:
-        return executed(before).plus(_set(reals, self.flavour)).gtids
+        return _then(before, _set(reals, self.flavour))
 
     def _name(self, number: int) -> BinlogName:
         return BinlogName("mysql-bin", number)
@@ -341,6 +344,12 @@ class Model:
 
 def _set(reals: Sequence[Real], flavour: Flavour) -> Gtids:
     return gathered([real.gtid for real in reals if real.gtid], flavour)
+
+
+def _then(before: Gtids, added: Gtids) -> Gtids:
+    after = joined(before, added)
+    assert after is not None
+    return after
 
 
 def _parent(branch: Branch, file: File, offset: int, gtids: Gtids, join: str) -> Parent:

@@ -21,7 +21,8 @@ class Known:
     `commit_exact`: at least one is in whole seconds. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it.
+    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`: see
+    `documents.Entry`.
     """
 
     name: BinlogName
@@ -41,6 +42,7 @@ class Known:
     damaged: tuple[tuple[int, int], ...] = ()
     server_id: int | None = None
     server_version: str = ""
+    gtids_go_back: bool | None = None
 
     @property
     def gtids_after(self) -> Gtids | None:
@@ -55,6 +57,7 @@ def added_gtids(known: Known) -> AddedGtids:
         before=before if isinstance(before, MariadbGtidList) else None,
         added=added if isinstance(added, MariadbGtidList) else None,
         count=known.transactions - known.anonymous,
+        back=known.gtids_go_back,
     )
 
 
@@ -78,6 +81,7 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
         server_id=entry.server_id,
         server_version=_version(entry),
+        gtids_go_back=entry.gtids_go_back,
     )
 
 

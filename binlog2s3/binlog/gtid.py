@@ -237,7 +237,8 @@ class MariadbGtidList:
     `<=` compares the sequence number of each (domain, server): servers that were primaries at the
     same time use the same numbers, so a greater one of another server proves nothing.
 
-    Which server's GTID is the newest of its domain is no part of the text, nor of `==`: see `newest`.
+    Which server's GTID is the newest of its domain, see `newest`, is no part of the text or of
+    `==`.
 
     >>> str(MariadbGtidList.parse("1-2-7, 0-1-5"))
     '0-1-5,1-2-7'
@@ -302,7 +303,8 @@ class MariadbGtidList:
         newest = {one: self.newest(one) for one in self.domains()}
         newest |= {one: later.newest(one) for one in later.domains()}
         servers = {domain: gtid[1] for domain, gtid in newest.items() if gtid is not None}
-        return MariadbGtidList(self._last | later._last, servers)
+        last = {(domain, server): seq for domain, server, seq in later.gtids()}
+        return MariadbGtidList(self._last | last, servers)
 
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{seq}" for domain, server, seq in self.gtids())

@@ -96,12 +96,14 @@ class AddedGtids:
     """What is known of the GTIDs of one binlog, before it is read.
 
     `before`: those executed before it; `added`: the last one of each domain and server in it; None
-    if that is not known. `count`: how many of its transactions have one.
+    if that is not known. `count`: how many of its transactions have one. `back`: whether numbers of
+    a domain and server go back in it; None in what an older version wrote.
     """
 
     before: MariadbGtidList | None
     added: MariadbGtidList | None
     count: int
+    back: bool | None = None
 
     def may_have(self, gtid: Gtid) -> bool:
         """Whether a transaction of it may have this GTID."""
@@ -120,22 +122,28 @@ class AddedGtids:
         most = {domain: number for domain, _, number in sorted(before.gtids(), key=lambda g: g[2])}
         for domain, server, last in self.added.gtids() if self.added is not None else ():
             begin = before.number(domain, server)
-            if begin is None:  # its first ones: usually it continues the domain's numbers
-                begin = most.get(domain, 0) if last > most.get(domain, 0) else 0
-            yield last - begin
+            # a server's first ones continue the domain's numbers
+            yield last - (most.get(domain, 0) if begin is None else begin)
 
     @property
     def goes_back(self) -> bool:
-        """Whether numbers of a domain and server go back in it: more transactions than numbers."""
+        """Whether numbers of a domain and server go back in it, or may.
+
+        If nothing says so, they do where there are more transactions than numbers. A binlog that
+        also leaves out as many numbers is not recognized then.
+        """
+        if self.back is not None:
+            return self.back
         steps = list(self._steps)
         return any(step <= 0 for step in steps) or self.count > sum(steps)
 
     @property
     def is_plain(self) -> bool:
-        """Whether each number occurs exactly once."""
+        """Whether each number between `before` and `added` occurs exactly once."""
         if self.added is None or self.before is None or self.goes_back:
             return False
-        return self.count == sum(self._steps)
+        steps = list(self._steps)
+        return all(step > 0 for step in steps) and self.count == sum(steps)
 
 
 class GtidLine(Protocol):

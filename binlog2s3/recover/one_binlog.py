@@ -99,6 +99,7 @@ def found_by_reading(
         damaged=(*read.damaged, *lost),
         server_id=form.server_id,
         server_version=form.server_version,
+        gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
     )
     formats = tuple(form.offset for form in scanner.formats)
     return Found(lineage=lineage, known=known, formats=formats, readable=readable)

@@ -133,9 +133,9 @@ def _has_at(
     before = known.gtids_before
     if type(before) is not type(gtids) or offset > known.size:
         return False
-    if isinstance(gtids, GtidSet) and isinstance(before, GtidSet):
-        if not before <= gtids <= executed(before).plus(known.gtids_added).gtids:
-            return False
+    most = executed(before).plus(known.gtids_added).gtids
+    if isinstance(gtids, GtidSet) and not before <= gtids <= most:
+        return False
     if not history.is_boundary(lineage.id, name, offset):
         return False
     inside = history.transactions(lineage.id, name, 0, offset)

@@ -174,13 +174,11 @@ class Feed:
             self.position += (begins - self.position) % _WRAP
         if self.at is not None:
             self._skipping = self._is_before(*self.at)
-        if kind in GTID_EVENTS and self.at is None:
-            self._skipping = self._passes(kind, server_id, part.data)
+        if self.at is None:
+            self._decide(kind, server_id, part.data)
         if kind == EventType.ROTATE and self.verbatim and not self._skipping:
             self._rotate_event = bytes(part.data)
             return
-        if kind == EventType.GTID_LIST:
-            self._list(part.data)
         if kind == EventType.FORMAT_DESCRIPTION:
             part = self._another_format(bytes(part.data))
         if not self._skipping and (self.verbatim or kind not in _NOT_SENT):
@@ -271,19 +269,17 @@ class Feed:
         self.at = None
         return False
 
-    def _passes(self, kind: int, server_id: int, event: bytes | memoryview) -> bool:
-        """Whether the transaction that begins with this event is left out; it comes only once."""
-        gtid = self._gtid(kind, server_id, event)
-        if gtid is None or self.has is None or not self.has.has(gtid):
-            return False
-        self.has.passed(gtid)
-        return True
-
-    def _list(self, event: bytes | memoryview) -> None:
-        """Take what a MariaDB's binlog says was executed before it."""
-        if isinstance(self.has, MariadbHad):
+    def _decide(self, kind: int, server_id: int, event: bytes | memoryview) -> None:
+        """Decide whether what begins with this event is left out; each event comes once."""
+        if kind == EventType.GTID_LIST and isinstance(self.has, MariadbHad):
             end = len(event) - (CHECKSUM_SIZE if self.checksum else 0)
             self.has.listed(decode_gtid_list(event, HEADER_SIZE, end).gtids())
+        if kind not in GTID_EVENTS:
+            return
+        gtid = self._gtid(kind, server_id, event)
+        self._skipping = gtid is not None and self.has is not None and self.has.has(gtid)
+        if self._skipping and gtid is not None and self.has is not None:
+            self.has.passed(gtid)
 
     def _gtid(self, kind: int, server_id: int, event: bytes | memoryview) -> str | None:
         """The GTID of the transaction that begins with this event; None if it has none."""

@@ -542,6 +542,7 @@ def added_by(scanner: Scanner) -> AddedGtids:
         before=before if isinstance(before, MariadbGtidList) else None,
         added=added if isinstance(added, MariadbGtidList) else None,
         count=scanner.transactions - scanner.anonymous,
+        back=scanner.gtids_go_back,
     )
 
 
