@@ -69,6 +69,19 @@ class File:
     def is_mariadb(self) -> bool:
         return isinstance(self.before, MariadbGtidList)
 
+    def goes_back(self) -> bool:
+        """Whether a number of a domain and server is not greater than the one before it."""
+        last: dict[str, int] = {}
+        for text in str(self.before).split(",") if self.before else ():
+            series, _, number = text.rpartition("-")
+            last[series] = int(number)
+        for real in self.reals:
+            series, _, number = str(real.gtid).rpartition("-")
+            if int(number) <= last.get(series, -1):
+                return True
+            last[series] = int(number)
+        return False
+
     def gtids_at_end(self) -> Gtids:
         return _then(self.before, self.gtids())
 
@@ -106,11 +119,11 @@ class Model:
 
     # What happens
 
-    def commit(self, size: int, wait_us: int) -> None:
+    def commit(self, size: int, wait_us: int, gtid: str | None = None) -> None:
         self.clock_us += wait_us
         self._gno += 1
         self._numbers += 1
-        gtid = self._next_gtid() if self.with_gtids else None
+        gtid = gtid or (self._next_gtid() if self.with_gtids else None)
         real = Real(self._numbers, gtid, self.clock_us, size)
         self.open.reals.append(real)
         self.truth.append(real)
@@ -254,6 +267,7 @@ class Model:
             anonymous=sum(real.gtid is None for real in file.reals),
             blocks=tuple(blocks),
             damaged=file.damaged,
+            gtids_go_back=file.goes_back() if file.is_mariadb else None,
         )
 
     doubts = 0
