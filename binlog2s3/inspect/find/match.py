@@ -262,7 +262,8 @@ _SERVER = struct.Struct("<5xI")
 class WantedGtids:
     """GTIDs to look for, of one flavour. Raises ValueError if they cannot be parsed.
 
-    MySQL's are a set. MariaDB's are compared one by one.
+    MySQL's are a set. MariaDB's are compared one by one. `count`: how many transactions can have
+    one; -1 of MariaDB, where a GTID may have been used twice.
     """
 
     def __init__(self, texts: tuple[str, ...], flavour: Flavour) -> None:
@@ -280,7 +281,7 @@ class WantedGtids:
                 self._has_tags = True
             else:
                 self._runs[UUID(uuid).bytes] = intervals
-        self.count = self._set.count if flavour == "mysql" else len(self._single)
+        self.count = self._set.count if flavour == "mysql" else -1
 
     def in_event(self, event_type: int, data: bytes, at: int) -> bool:
         """Whether the GTID event at this offset may be one of them."""

@@ -69,7 +69,7 @@ def three() -> list[BinlogWriter]:
 def streamed(binlogs: Sequence[BinlogWriter], archived: int) -> Bucket:
     """A bucket that has the first ones archived, and the others as chunks."""
     bucket = Bucket(replace(MARIADB, first_binlog=NAME))
-    bucket.beat(replace(BEAT, lineage=ID))
+    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=None))
     for number, (name, binlog) in enumerate(zip(NAMES, binlogs, strict=False)):
         if number < archived:
             bucket.archive(binlog.data, name)
@@ -147,7 +147,7 @@ def test_what_was_used_twice(archived: int) -> None:
 def test_what_comes_before_the_archive() -> None:
     """The binlog's own list knows which of two servers was the last one."""
     bucket = Bucket(replace(MARIADB, first_binlog=NAME))
-    bucket.beat(replace(BEAT, lineage=ID))
+    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=None))
     bucket.archive(binlog_of("0-1-5,0-9-3", LAST, newest="0-9-3").data)
     assert gtids_in(everything(bucket, dump("0-9-3"))) == LAST
     with pytest.raises(NotServedError, match="missing GTIDs"):
