@@ -12,7 +12,7 @@ from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
-from binlog2s3.binlog.executed import executed, gathered
+from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
@@ -70,8 +70,21 @@ class File:
     def is_mariadb(self) -> bool:
         return isinstance(self.before, MariadbGtidList)
 
+    def goes_back(self) -> bool:
+        """Whether a number of a domain and server is not greater than the one before it."""
+        last: dict[str, int] = {}
+        for text in str(self.before).split(",") if self.before else ():
+            series, _, number = text.rpartition("-")
+            last[series] = int(number)
+        for real in self.reals:
+            series, _, number = str(real.gtid).rpartition("-")
+            if int(number) <= last.get(series, -1):
+                return True
+            last[series] = int(number)
+        return False
+
     def gtids_at_end(self) -> Gtids:
-        return executed(self.before).plus(self.gtids()).gtids
+        return _then(self.before, self.gtids())
 
 
 @dataclass
@@ -108,11 +121,11 @@ class Model:
 
     # What happens
 
-    def commit(self, size: int, wait_us: int, domain: int = 0) -> None:
+    def commit(self, size: int, wait_us: int, domain: int = 0, gtid: str | None = None) -> None:
         self.clock_us += wait_us
         self._gno += 1
         self._numbers += 1
-        gtid = self._next_gtid(domain) if self.with_gtids else None
+        gtid = gtid or (self._next_gtid(domain) if self.with_gtids else None)
         real = Real(self._numbers, gtid, self.clock_us, size)
         self.open.reals.append(real)
         self.truth.append(real)
@@ -217,8 +230,11 @@ class Model:
     def lost_end(self, lineage: str) -> str:
         return self.lost_text if lineage == self.current else ""
 
-    def load(self, lineage: str, names: Sequence[BinlogName]) -> None:
+    def load(self, lineage: str, names: Sequence[BinlogName], *, is_brief: bool = False) -> None:
         pass
+
+    def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
+        return self.file(lineage, name).before
 
     def known(self, lineage: str, name: BinlogName) -> Known:
         file = self.file(lineage, name)
@@ -258,6 +274,7 @@ class Model:
             anonymous=sum(real.gtid is None for real in file.reals),
             blocks=tuple(blocks),
             damaged=file.damaged,
+            gtids_go_back=file.goes_back() if file.is_mariadb else None,
         )
 
     doubts = 0
@@ -326,7 +343,7 @@ class Model:
         return f"{domain}-{self._servers}-{max(numbers, default=0) + 1}"
 
     def _after(self, before: Gtids, reals: Sequence[Real]) -> Gtids:
-        return executed(before).plus(_set(reals, self.flavour)).gtids
+        return _then(before, _set(reals, self.flavour))
 
     def _name(self, number: int) -> BinlogName:
         return BinlogName("mysql-bin", number)
@@ -349,6 +366,12 @@ class Model:
 
 def _set(reals: Sequence[Real], flavour: Flavour) -> Gtids:
     return gathered([real.gtid for real in reals if real.gtid], flavour)
+
+
+def _then(before: Gtids, added: Gtids) -> Gtids:
+    after = joined(before, added)
+    assert after is not None
+    return after
 
 
 def _parent(branch: Branch, file: File, offset: int, gtids: Gtids, join: str) -> Parent:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.place import domain_of, is_in
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.recover import target
 from binlog2s3.recover.model import BinlogPosition, ProgressReport
@@ -85,8 +85,14 @@ def _rest(
     files = own(Path(told["directory"]), names, begin=begin, cut=told.get("cut", 1 << 16))
     if has is None:
         return files, state
-    there = executed(has)
-    skip = [str(one.gtid) for _, one in files.transactions if one.gtid and there.has(one.gtid)]
+    every = [one.gtid for _, one in files.transactions if one.gtid]
+    if isinstance(has, GtidSet):
+        skip = [gtid for gtid in every if is_in(has, gtid)]
+    else:
+        ends = {
+            d: every.index(f"{d}-{s}-{n}") for d, s, n in has.gtids() if f"{d}-{s}-{n}" in every
+        }
+        skip = [one for at, one in enumerate(every) if at <= ends.get(domain_of(one), -1)]
     return own(Path(told["directory"]), names, skip=skip, cut=told.get("cut", 1 << 16)), state
 
 

@@ -212,7 +212,8 @@ class Entry:
 
     `reached_us`: the greatest commit time that was credible when the transaction was received, None
     if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
-    ROTATE names.
+    ROTATE names. `gtids_go_back`: whether numbers of a MariaDB's domain and server go back; None in
+    the entries of older versions, and so in their pages, which are equal to the entries for that.
     """
 
     name: BinlogName
@@ -235,6 +236,7 @@ class Entry:
     next_binlog: str | None
     archived_at: datetime
     damaged: tuple[Mapping[str, Any], ...] = ()
+    gtids_go_back: bool | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 64 << 20
 
@@ -246,6 +248,7 @@ class Entry:
 
     def row(self) -> dict[str, Any]:
         """The fields of the entry without its blocks: its row in a page."""
+        back = {} if self.gtids_go_back is None else {"gtids_go_back": self.gtids_go_back}
         return {
             "name": str(self.name),
             "size": self.size,
@@ -266,6 +269,7 @@ class Entry:
             "end": self.end,
             "next_binlog": self.next_binlog,
             "archived_at": iso_text(self.archived_at),
+            **back,
         }
 
     def check_size(self, lineage: str, size: int) -> None:
@@ -315,6 +319,7 @@ class Entry:
             next_binlog=or_none(binlog_text, document["next_binlog"]),
             archived_at=archived_at,
             damaged=each(_range, document["damaged"]),
+            gtids_go_back=or_none(flag, document.get("gtids_go_back")),
         )
 
 
@@ -373,6 +378,13 @@ def _format(value: Any) -> Mapping[str, Any]:
 def _range(value: Any) -> Mapping[str, Any]:
     document = mapping(value)
     return {"begin": count(document["begin"]), "end": count(document["end"])}
+
+
+def flag(value: Any) -> bool:
+    """A boolean. Raises ValueError."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{value!r:.40} is neither true nor false")
+    return value
 
 
 def flavour_name(value: Any) -> Flavour:

@@ -177,7 +177,12 @@ def _barrier(
 
 
 def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -> bool:
-    """Whether the line leaves a lineage at a point before the lineage left its own parent."""
+    """Whether the line leaves a lineage at a point before the lineage left its own parent.
+
+    Only its first binlog repeats something of the parent. MariaDB's numbers may go back after that.
+    """
+    if lineage.flavour == "mariadb" and cut.binlog not in (None, str(lineage.first_binlog)):
+        return False
     if cut.gtid_set and origin.gtid_set:
         try:
             then = parse(origin.gtid_set, lineage.flavour)

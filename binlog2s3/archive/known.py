@@ -5,8 +5,9 @@ from typing import Literal
 
 from binlog2s3.archive.documents import Entry
 from binlog2s3.archive.parts import Block
-from binlog2s3.binlog.gtid import Flavour, Gtids, joined, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import AddedGtids
 from binlog2s3.binlog.transactions import Transaction
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
@@ -23,7 +24,8 @@ class Known:
     that is unknown. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it.
+    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`: see
+    `documents.Entry`.
     """
 
     name: BinlogName
@@ -45,6 +47,7 @@ class Known:
     damaged: tuple[tuple[int, int], ...] = ()
     server_id: int | None = None
     server_version: str = ""
+    gtids_go_back: bool | None = None
 
     def is_credible(self, one: Transaction) -> bool:
         """Whether one of its transactions may have been committed when it says so."""
@@ -54,6 +57,17 @@ class Known:
     def gtids_after(self) -> Gtids | None:
         """The GTIDs executed at its end."""
         return joined(self.gtids_before, self.gtids_added)
+
+
+def added_gtids(known: Known) -> AddedGtids:
+    """What is known of a binlog of MariaDB, to find a GTID."""
+    before, added = known.gtids_before, known.gtids_added
+    return AddedGtids(
+        before=before if isinstance(before, MariadbGtidList) else None,
+        added=added if isinstance(added, MariadbGtidList) else None,
+        count=known.transactions - known.anonymous,
+        back=known.gtids_go_back,
+    )
 
 
 def known_from(entry: Entry, flavour: Flavour) -> Known:
@@ -78,6 +92,7 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
         server_id=entry.server_id,
         server_version=_version(entry),
+        gtids_go_back=entry.gtids_go_back,
     )
 
 

@@ -125,6 +125,7 @@ class BinlogReading:
             next_binlog=end.next_binlog,
             archived_at=archived_at,
             damaged=tuple({"begin": first, "end": after} for first, after in scanner.damaged),
+            gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
         )
 
     def entry_end(self) -> EntryEnd:

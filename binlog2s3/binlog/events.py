@@ -357,13 +357,20 @@ def decode_mariadb_gtid(buf: Buffer, at: int, end: int) -> tuple[int, int, bool]
 
 
 def decode_gtid_list(buf: Buffer, at: int, end: int) -> MariadbGtidList:
-    """Decode the body of a GTID_LIST event: count (low 28 bits), then domain, server, number."""
+    """Decode the body of a GTID_LIST event: count (low 28 bits), then domain, server, number.
+
+    The server writes the GTID that it executed last in a domain as the last one of that domain
+    (sql/log_event.cc, Gtid_list_log_event).
+    """
     count = int.from_bytes(buf[at : at + 4], "little") & (1 << 28) - 1
     at += 4
     if at + 16 * count > end:
         raise ValueError("GTID list event too short")
-    gtids = Struct("<IIQ").iter_unpack(bytes(buf[at : at + 16 * count]))
-    return MariadbGtidList({(domain, server): seq for domain, server, seq in gtids})
+    gtids = list(Struct("<IIQ").iter_unpack(bytes(buf[at : at + 16 * count])))
+    return MariadbGtidList(
+        {(domain, server): seq for domain, server, seq in gtids},
+        {domain: server for domain, server, _ in gtids},
+    )
 
 
 _QUERY_FIXED = 13

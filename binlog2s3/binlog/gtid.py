@@ -6,8 +6,9 @@ other operators raise TypeError.
 
 - MySQL: a `GtidSet` is a true set, `uuid:1-5:7:tag:1-3`. (Manual: "GTID Sets"; server class
   `Gtid_set`.)
-- MariaDB: a `MariadbGtidList` has the last GTID of each (domain, server), `0-1-5,1-2-7`; it
-  stands for all GTIDs before them. (Knowledge base: "Global Transaction ID"; `GTID_LIST` event.)
+- MariaDB: a `MariadbGtidList` has the last GTID of each (domain, server), `0-1-5,1-2-7`. It is a
+  place in a history: all that was executed up to there. Numbers may go back, so a lower number
+  proves nothing. (Knowledge base: "Global Transaction ID"; `GTID_LIST` event.)
 """
 
 import re
@@ -232,15 +233,26 @@ class MariadbGtidList:
     `<=` compares the sequence number of each (domain, server): servers that were primaries at the
     same time use the same numbers, so a greater one of another server proves nothing.
 
+    Which server's GTID is the newest of its domain, see `newest`, is no part of the text or of
+    `==`.
+
     >>> str(MariadbGtidList.parse("1-2-7, 0-1-5"))
     '0-1-5,1-2-7'
     """
 
-    __slots__ = ("_last",)
+    __slots__ = ("_last", "_newest")
 
-    def __init__(self, last: Mapping[tuple[int, int], int] | None = None) -> None:
-        """From the sequence number of the last GTID by (domain, server)."""
+    def __init__(
+        self,
+        last: Mapping[tuple[int, int], int] | None = None,
+        newest: Mapping[int, int] | None = None,
+    ) -> None:
+        """From the sequence number of the last GTID by (domain, server).
+
+        `newest`: the server that executed last, by domain, as far as it is known.
+        """
         self._last = dict(sorted((last or {}).items()))
+        self._newest = dict(newest or {})
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -265,10 +277,30 @@ class MariadbGtidList:
         for (domain, server), seq in self._last.items():
             yield domain, server, seq
 
+    def number(self, domain: int, server: int) -> int | None:
+        """The sequence number of the last GTID of a (domain, server); None if there is none."""
+        return self._last.get((domain, server))
+
+    def domains(self) -> frozenset[int]:
+        """The domains that have a GTID."""
+        return frozenset(domain for domain, _ in self._last)
+
+    def newest(self, domain: int) -> tuple[int, int, int] | None:
+        """The GTID of a domain that was executed last; None if that is not known.
+
+        It is known of a list that a binlog begins with, and where only one server has GTIDs.
+        """
+        servers = [server for one, server in self._last if one == domain]
+        server = servers[0] if len(servers) == 1 else self._newest.get(domain)
+        return (domain, server, self._last[domain, server]) if server in servers else None
+
     def then(self, later: "MariadbGtidList") -> "MariadbGtidList":
         """The list after the GTIDs of `later` were executed: its numbers replace ours."""
-        newest = {(domain, server): seq for domain, server, seq in later.gtids()}
-        return MariadbGtidList(self._last | newest)
+        newest = {one: self.newest(one) for one in self.domains()}
+        newest |= {one: later.newest(one) for one in later.domains()}
+        servers = {domain: gtid[1] for domain, gtid in newest.items() if gtid is not None}
+        last = {(domain, server): seq for domain, server, seq in later.gtids()}
+        return MariadbGtidList(self._last | last, servers)
 
     def __str__(self) -> str:
         return ",".join(f"{domain}-{server}-{seq}" for domain, server, seq in self.gtids())

@@ -374,7 +374,9 @@ class Scanner:
         elif event_type == EventType.PREVIOUS_GTIDS:
             self.previous_gtids = decode_previous_gtids(self._head, at, end)
         elif event_type == EventType.GTID_LIST:
-            self.previous_gtids = decode_gtid_list(self._head, at, end)
+            found = decode_gtid_list(self._head, at, end)
+            self.previous_gtids = found
+            self._boundaries.least = {(d, s): number for d, s, number in found.gtids()}
 
     @property
     def _is_ordinary(self) -> bool:
@@ -490,6 +492,11 @@ class Scanner:
         if self.flavour == "mariadb":
             return self._boundaries.mariadb_gtids()
         return self._boundaries.mysql_gtids()
+
+    @property
+    def gtids_go_back(self) -> bool:
+        """Whether a number of a MariaDB's domain and server was not greater than the one before."""
+        return self._boundaries.goes_back
 
     @property
     def gtids_at_end(self) -> Gtids | None:

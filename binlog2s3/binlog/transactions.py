@@ -175,10 +175,12 @@ class Boundaries:
         "begin",
         "commit_exact",
         "completed",
+        "goes_back",
         "greatest_us",
         "gtid_events",
         "last_commit_us",
         "last_end",
+        "least",
         "least_us",
         "limit_us",
         "reached_us",
@@ -209,6 +211,8 @@ class Boundaries:
         self._timestamp = 0
         self._mysql = GtidSetBuilder()
         self._mariadb: dict[tuple[int, int], int] = {}
+        self.goes_back = False
+        self.least: dict[tuple[int, int], int] = {}
 
     @property
     def is_outside(self) -> bool:
@@ -332,7 +336,10 @@ class Boundaries:
             self._mysql.add(uuid, tag, gno)
         elif self._mariadb_gtid is not None:
             domain, server_id, seq = self._mariadb_gtid
-            self._mariadb[domain, server_id] = seq
+            key = (domain, server_id)
+            if seq <= self._mariadb.get(key, self.least.get(key, -1)):
+                self.goes_back = True
+            self._mariadb[key] = seq
         else:
             self.anonymous += 1
         self.transactions += 1

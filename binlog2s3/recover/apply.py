@@ -75,7 +75,9 @@ class Apply:
         if facts.executed is None:
             return self.standing.is_under_way()
         told = base.gtids if base is not None else None
-        return bool(facts.executed) and (told is None or not executed(told).covers(facts.executed))
+        return bool(facts.executed) and (
+            told is None or bool(executed(facts.executed).beyond(told))
+        )
 
     def run(
         self,

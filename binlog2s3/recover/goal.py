@@ -10,9 +10,10 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from binlog2s3.binlog.executed import Executed, executed
-from binlog2s3.binlog.gtid import Gtids, intersection, parse
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -244,7 +245,7 @@ class Search:
 
     # GTIDs
 
-    def gtid(self, gtid: str, first: int, have: Executed | None) -> tuple[int, Transaction]:
+    def gtid(self, gtid: str, first: int, have: ExecutedPart | None) -> tuple[int, Transaction]:
         """The stretch and the transaction that has this GTID.
 
         If several legs have it, the first one counts. But if the target does not have it, it is the
@@ -257,7 +258,9 @@ class Search:
             raise RecoveryError(
                 f"not a GTID of {route.flavour}: {error}", hint="`binlog2s3 list` shows GTIDs"
             ) from None
-        is_there = have is not None and have.has(str(wanted))
+        if isinstance(wanted, MariadbGtidList):
+            return self._mariadb_gtid(gtid, wanted)
+        is_there = isinstance(have, MysqlPart) and wanted <= have.gtids
         earlier: tuple[int, Transaction] | None = None
         for numbers in route.by_leg():
             number = _holder(numbers, lambda n: _has(route.known(n).gtids_before, wanted))
@@ -269,16 +272,34 @@ class Search:
                 earlier = earlier or (number, found)
         if earlier is not None:
             return earlier
-        if _has(route.known(0).gtids_before, wanted):
-            raise self.refused(f"{gtid} was executed before the archive begins")
+        raise self._no_gtid(gtid, wanted)
+
+    def _mariadb_gtid(self, gtid: str, wanted: MariadbGtidList) -> tuple[int, Transaction]:
+        """The same for MariaDB, whose numbers may go back."""
+        gtids = list(wanted.gtids())
+        found = transactions_with(self.route, gtids[0]) if len(gtids) == 1 else []
+        if not found:
+            raise self._no_gtid(gtid, wanted)
+        if len(found) > 1:
+            places = [str(self.route.place(number, one.begin)) for number, one in found]
+            raise self.refused(
+                f"{gtid} is at {len(found)} places of this history: {', '.join(places[:4])}",
+                "name the place: --to-position",
+            )
+        return found[0]
+
+    def _no_gtid(self, gtid: str, wanted: Gtids) -> RecoveryError:
+        """The error for a GTID that no transaction of this history has."""
+        if _has(self.route.known(0).gtids_before, wanted):
+            return self.refused(f"{gtid} was executed before the archive begins")
         for lineage, gtids in self.branches.gtids():
             if _has(gtids, wanted):
-                raise self.refused(
+                return self.refused(
                     f"{gtid} is on a dead branch: it is in {lineage}, which is not part of this "
                     "history",
                     f"--lineage {lineage} chooses that history instead",
                 )
-        raise self.refused(f"{gtid} is not in this history")
+        return self.refused(f"{gtid} is not in this history")
 
     def _scanned(self, number: int, gtid: str) -> Transaction | None:
         """Read from the block that seems to have it; if it is not there, read all."""
@@ -295,7 +316,7 @@ class Search:
 
     # The goal
 
-    def stop(self, start: RoutePosition, have: Executed | None) -> RoutePosition:
+    def stop(self, start: RoutePosition, have: ExecutedPart | None) -> RoutePosition:
         """Where the goal is."""
         match self.request.goal:
             case ToTime() as goal:
@@ -332,7 +353,7 @@ class _TimeSearch:
     """
 
     def __init__(
-        self, search: Search, goal: ToTime, start: RoutePosition, have: Executed | None
+        self, search: Search, goal: ToTime, start: RoutePosition, have: ExecutedPart | None
     ) -> None:
         self._search = search
         self._route = search.route
@@ -441,7 +462,7 @@ class _TimeSearch:
         """Whether the target has it already."""
         if RoutePosition(number, one.end) <= self._start:
             return True
-        return self._have is not None and one.gtid is not None and self._have.has(one.gtid)
+        return self._have is not None and self._have.has(number, one)
 
     def _past(self, one: Transaction) -> RecoveryError:
         name = f"{one.gtid} of " if one.gtid else "a transaction of "

@@ -141,8 +141,11 @@ class BucketHistory(Protocol):
     def lost_end(self, lineage: str) -> str:
         """What was durable after these, and is missing now; "" if nothing is."""
 
-    def load(self, lineage: str, names: Sequence[BinlogName]) -> None:
-        """Read the entries of these binlogs, which will be asked for."""
+    def load(self, lineage: str, names: Sequence[BinlogName], *, is_brief: bool = False) -> None:
+        """Read the entries of these binlogs, which will be asked for.
+
+        `is_brief`: only `brief` will be asked, so those that its cache has are not read.
+        """
 
     def known(self, lineage: str, name: BinlogName) -> Known:
         """What is known of one binlog."""
@@ -174,6 +177,9 @@ class BucketHistory(Protocol):
         Reads only their blocks. Damaged events are skipped: a transaction with such an event is
         included if its bounds can be found.
         """
+
+    def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
+        """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""
 
     def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
         """What a transaction does."""

@@ -16,7 +16,7 @@ from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.content import Content, ContentReader
 from binlog2s3.binlog.events import decode_format
-from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError
@@ -99,6 +99,7 @@ def found_by_reading(
         damaged=(*read.damaged, *lost),
         server_id=form.server_id,
         server_version=form.server_version,
+        gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
     )
     formats = tuple(form.offset for form in scanner.formats)
     return Found(lineage=lineage, known=known, formats=formats, readable=readable)
@@ -159,6 +160,17 @@ def transactions(
                     yield one
             if scanner.transaction_end >= until:
                 return
+
+
+def gtid_list(blocks: Blocks, found: Found) -> Gtids | None:
+    """The GTIDs that it begins with, by its own first events; None if they do not say it."""
+    scanner = blocks.scanner(found, 0)
+    with closing(blocks.read(found, 0, found.known.size, soon=1)) as views:
+        for view in views:
+            _scan(scanner, view, found)
+            if scanner.previous_gtids is not None or scanner.transactions:
+                break
+    return scanner.previous_gtids
 
 
 def content(blocks: Blocks, found: Found, transaction: Transaction) -> Content:

@@ -26,10 +26,13 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import NoPlaceError, is_state
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, BucketHistory
+from binlog2s3.recover.pieces import WHERE_IT_ENDS
+from binlog2s3.recover.route import RouteExecuted, RouteGtids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,14 +133,15 @@ def _has_at(
     before = known.gtids_before
     if type(before) is not type(gtids) or offset > known.size:
         return False
-    most = executed(before).plus(known.gtids_added)
-    if not executed(gtids).covers(before) or not most.covers(gtids):
+    most = executed(before).plus(known.gtids_added).gtids
+    if isinstance(gtids, GtidSet) and not before <= gtids <= most:
         return False
     if not history.is_boundary(lineage.id, name, offset):
         return False
     added = _added_before(history, lineage, name, offset)
-    if isinstance(before, MariadbGtidList) and isinstance(added, MariadbGtidList):
-        return _last_of(before.then(added)) == _last_of(gtids)
+    if isinstance(gtids, MariadbGtidList) and isinstance(added, MariadbGtidList):
+        itself = history.gtid_list(lineage.id, name)
+        return isinstance(itself, MariadbGtidList) and is_state(gtids, itself.then(added))
     return executed(before).plus(added).gtids == gtids
 
 
@@ -188,12 +192,50 @@ def refuse_other_place(base: Base, history: BucketHistory) -> None:
             )
 
 
-def _last_of(gtids: Gtids) -> dict[int, tuple[int, int]]:
-    """The last number of each domain, and its server: a dump of MariaDB has no more."""
-    last: dict[int, tuple[int, int]] = {}
-    for domain, server, number in gtids.gtids() if isinstance(gtids, MariadbGtidList) else ():
-        last[domain] = max((number, server), last.get(domain, (-1, -1)))
-    return last
+def standing(search: Search, gtids: RouteGtids, have: Gtids) -> RouteExecuted:
+    """What a target with these GTIDs has of the route.
+
+    Of MariaDB, the file and position of its base backup decide if the route has them: a GTID may
+    have been used twice. The GTIDs must be those executed there. Raises RecoveryError.
+    """
+    try:
+        found = _at_its_place(search, gtids, have) if isinstance(have, MariadbGtidList) else None
+        return found or gtids.executed(have)
+    except NoPlaceError as error:
+        raise search.refused(
+            str(error), f"{WHERE_IT_ENDS}; or restore another base backup"
+        ) from None
+
+
+def _at_its_place(search: Search, gtids: RouteGtids, have: MariadbGtidList) -> RouteExecuted | None:
+    """The same by the place that the base backup names; None if the route does not have it.
+
+    A place where no transaction ends is that of another server, such as a replica.
+    """
+    start, route = search.request.start, search.route
+    base = start.base
+    if base is None or base.place is None or base.gtids != have or start.place is not None:
+        return None
+    name, offset = base.place
+    other = ""
+    for number in route.numbers_of(name, offset):
+        lineage = route.lineage(number)
+        if start.lineage not in (None, lineage):
+            continue
+        if not route.history.is_boundary(lineage, name, offset):
+            continue
+        if (found := gtids.executed_at(have, (number, offset))) is not None:
+            return found
+        there = gtids.state_at(number, offset)
+        other = f"{name}:{offset} of {lineage} is behind {there or 'no GTIDs'}"
+    if other:
+        raise search.refused(
+            f"{base.said_by} contradicts itself: it ends behind {have or 'no GTIDs'} and at "
+            f"{name}:{offset}, but {other}",
+            "if it is a backup of another server, such as a replica, its position means nothing "
+            "here: pass its GTIDs alone, with --from-gtid-set",
+        )
+    return None
 
 
 def given_twice(
@@ -247,13 +289,16 @@ class Origin:
             )
         self._check_on_line([lineage])
 
-    def check_target(self, have: Executed, everything: Gtids, *, begins_in: str) -> None:
+    def check_target(
+        self, have: Executed, everything: Gtids, *, begins_in: str, extra: str | None = None
+    ) -> None:
         """See that a server with these GTIDs has nothing of a dead branch, ambiguous or unknown.
 
-        `everything`: the GTIDs of this history, up to its end. Raises RecoveryError.
+        `everything`: the GTIDs of this history, up to its end. `extra`: those of the server that
+        it does not have, if that is known (of MariaDB, numbers do not tell). Raises RecoveryError.
         """
         flavour = self._search.route.flavour
-        extra = have.beyond(everything)
+        extra = have.beyond(everything) if extra is None else extra
         branches = list(self._search.branches.gtids())
         for other, gtids in branches:
             lost = intersection(parse(extra, flavour), gtids) if extra else None

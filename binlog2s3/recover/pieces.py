@@ -6,10 +6,11 @@ Law: no transaction is applied twice, none is left out that was not named, and n
 is crossed unless the operator allows it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from binlog2s3.binlog.executed import Executed, Gathering, executed, gathered
+from binlog2s3.binlog.executed import Gathering, gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, either, empty
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, is_in
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
@@ -21,17 +22,14 @@ WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-positi
 
 
 class PieceBuilder:
-    """Builds a plan's pieces. `applied`: the GTIDs of those that are built.
+    """Builds a plan's pieces. `applied`: the GTIDs of those that are built."""
 
-    `have`: what the target has executed; None if it does not say.
-    """
-
-    def __init__(self, search: Search, have: Executed | None, skip: "Skip") -> None:
+    def __init__(self, search: Search, skip: "Skip") -> None:
         self._search = search
         self._route = search.route
         self._request = search.request
         self._flavour = search.route.flavour
-        self._have = have
+        self._have: ExecutedPart | None = None
         self._skip = skip
         self.applied = empty(self._flavour)
         self._read: tuple[RoutePosition, Gathering] | None = None
@@ -42,25 +40,45 @@ class PieceBuilder:
             return None
         return self._read[1].build()
 
-    def build(self, start: RoutePosition, stop: RoutePosition) -> Iterator[PlanPiece]:
-        """What is applied from `start` to `stop`. Raises RecoveryError."""
+    def build(
+        self, start: RoutePosition, stop: RoutePosition, have: ExecutedPart | None
+    ) -> Iterator[PlanPiece]:
+        """What is applied from `start` to `stop`. Raises RecoveryError.
+
+        `have`: what the target has executed; None if it does not say.
+        """
         route = self._route
+        self._have = have
         self._check_breaks(start, stop)
-        exclude, leg = self._have, -1
+        excluded: list[ExecutedPart] = []
+        leg = -1
         for number in range(start.number, stop.number + 1):
             if route.stretches[number].leg != leg:
                 leg = route.stretches[number].leg
-                if self.applied:
-                    base = exclude if exclude is not None else executed(empty(self._flavour))
-                    exclude = base.plus(self.applied)
+                excluded = list(self._excluded(number, start))
             begin = start.offset if number == start.number else 0
             end = stop.offset if number == stop.number else None
             if end is not None and end >= route.end(number):
                 end = None
-            piece = self._piece(number, begin, end, exclude, start.number)
+            piece = self._piece(number, begin, end, excluded, start.number)
             if piece is not None:
                 self.applied = either(self.applied, piece.gtids)
                 yield piece
+
+    def _excluded(self, number: int, start: RoutePosition) -> Iterator[ExecutedPart]:
+        """What is not applied of the leg of a stretch: what the target has, or has got by then.
+
+        Of MariaDB that is what the leg repeats: the target has it, or it is applied before.
+        """
+        if self._have is not None:
+            yield self._have
+        if self._flavour == "mysql":
+            if isinstance(self.applied, GtidSet) and self.applied:
+                yield MysqlPart(self.applied)
+        elif self._have is not None or number > start.number:
+            repeated = self._route.repeated(number)
+            if repeated is not None:
+                yield repeated
 
     def _check_breaks(self, start: RoutePosition, stop: RoutePosition) -> None:
         for number, why, missing in self._route.breaks(start.number, stop.number):
@@ -77,22 +95,26 @@ class PieceBuilder:
             self._search.warnings.append(text)
 
     def _piece(
-        self, number: int, begin: int, end: int | None, exclude: Executed | None, first: int
+        self,
+        number: int,
+        begin: int,
+        end: int | None,
+        excluded: Sequence[ExecutedPart],
+        first: int,
     ) -> PlanPiece | None:
         """What is applied of a stretch, from one offset to another; None if nothing is."""
         route, known = self._route, self._route.known(number)
         upto = route.end(number) if end is None else end
         damaged = [(a, b) for a, b in known.damaged if a < upto and b > begin]
         shared = route.shared(number, first)
-        is_mixed = exclude is not None and exclude.touches(known.gtids_before, known.gtids_added)
+        is_mixed = any(part.touches(number, known.gtids_added) for part in excluded)
         whole = begin == 0 and end is None and not route.is_cut(number) and not shared
         if known.anonymous:
             self._check_anonymous(number)
         if whole and not (is_mixed or damaged or self._skip.touches(known.gtids_added)):
             return self._whole(number)
         choice = _Choice(self._flavour)
-        order = _Order(self._flavour if exclude is not None else "mysql")
-        hint = self._hint(number, begin, end, exclude)
+        hint = self._hint(number, begin, end, excluded)
         seen = Gathering(self._flavour)
         self._read = (RoutePosition(number, end), seen) if hint == 0 and end else None
         for one in route.transactions(number, hint, end):
@@ -100,13 +122,7 @@ class PieceBuilder:
                 seen.add(one.gtid)
             if one.begin < begin or (one.gtid is None and one.end <= shared):
                 continue
-            if not order.goes_on(one):
-                raise self._search.refused(
-                    f"the GTIDs of {known.name} are not in order at {one.gtid}: they do not tell "
-                    "what the target has",
-                    WHERE_IT_ENDS,
-                )
-            is_there = one.gtid is not None and exclude is not None and exclude.has(one.gtid)
+            is_there = any(part.has(number, one) for part in excluded)
             if is_there or self._skip.has(one.gtid):
                 choice.leave(one)
             elif any(a < one.end and one.begin < b for a, b in damaged):
@@ -130,7 +146,9 @@ class PieceBuilder:
             greatest_commit_us=known.greatest_commit_us,
         )
 
-    def _hint(self, number: int, begin: int, end: int | None, exclude: Executed | None) -> int:
+    def _hint(
+        self, number: int, begin: int, end: int | None, excluded: Sequence[ExecutedPart]
+    ) -> int:
         """The offset from which to look for what is not executed yet.
 
         Blocks that begin with an executed transaction are skipped only if everything that is wanted
@@ -138,22 +156,24 @@ class PieceBuilder:
         """
         route, known = self._route, self._route.known(number)
         gtids = known.gtids_added
-        if exclude is None or end is not None or known.anonymous or route.is_cut(number):
+        if not excluded or end is not None or known.anonymous or route.is_cut(number):
             return begin
-        if not (isinstance(gtids, GtidSet) and isinstance(exclude.gtids, GtidSet)):
+        if not isinstance(gtids, GtidSet):
             return begin
+        done = GtidSet()
+        for part in excluded:
+            done |= part.gtids if isinstance(part, MysqlPart) else GtidSet()
         hint = begin
         for block in known.blocks:
             if block.first_offset is not None and block.first_gtid is not None:
-                if not exclude.has(block.first_gtid):
+                if not is_in(done, block.first_gtid):
                     break
                 hint = max(hint, block.first_offset)
         if hint == begin:
             return begin
         found = (one.gtid for one in route.transactions(number, hint) if one.gtid)
-        wanted = gtids - exclude.gtids
         seen = gathered(found, self._flavour)
-        return hint if isinstance(seen, GtidSet) and wanted <= seen else begin
+        return hint if isinstance(seen, GtidSet) and gtids - done <= seen else begin
 
     def _check_anonymous(self, number: int) -> None:
         if self._have is not None and self._request.start.place is None:
@@ -231,21 +251,6 @@ class _Choice:
             gtids=self._gtids.build(),
             greatest_commit_us=self._greatest_us,
         )
-
-
-class _Order:
-    """Whether the numbers of each domain only grow, so that MariaDB's last ones tell all."""
-
-    def __init__(self, flavour: str) -> None:
-        self._last: dict[str, int] | None = {} if flavour == "mariadb" else None
-
-    def goes_on(self, one: Transaction) -> bool:
-        if self._last is None or one.gtid is None:
-            return True
-        domain, _, number = one.gtid.split("-")
-        is_greater = int(number) > self._last.get(domain, -1)
-        self._last[domain] = int(number)
-        return is_greater
 
 
 class Skip:

@@ -456,13 +456,16 @@ class _Recovery:
 
 
 def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:
-    """The last GTID of each (domain, server) before the plan's first transaction, for MariaDB."""
+    """What was executed before the plan's first transaction, for MariaDB.
+
+    It says which GTID of each domain was the last one.
+    """
     if plan.flavour != "mariadb" or not plan.pieces:
         return None
     if isinstance(plan.before, MariadbGtidList):
         return plan.before
     begin = plan.begin
-    before = survey.known(begin.lineage, begin.binlog).gtids_before
+    before = survey.gtid_list(begin.lineage, begin.binlog)
     state = before if isinstance(before, MariadbGtidList) else MariadbGtidList()
     for one in survey.transactions(begin.lineage, begin.binlog, 0, begin.offset):
         if one.gtid is not None and one.end <= begin.offset:

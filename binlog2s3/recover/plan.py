@@ -19,10 +19,10 @@ from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
-from binlog2s3.recover.origin import Origin
+from binlog2s3.recover.origin import Origin, standing
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
-from binlog2s3.recover.route import Route, RouteGtids
+from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
 
 _SHOWN = 3
 _BACK = 50
@@ -78,9 +78,10 @@ class _Planner:
                 hint="a target of the other flavour cannot take these binlogs",
             )
         self._have: Executed | None = executed(gtids) if gtids is not None else None
+        self._stands: RouteExecuted | None = None
         self._skip = Skip(request.skip, self._flavour)
         self._allowed = ExactGtids.parse(request.holes, self._flavour, "--allow-holes")
-        self._pieces = PieceBuilder(self._search, self._have, self._skip)
+        self._pieces = PieceBuilder(self._search, self._skip)
         self._warnings = self._search.warnings
 
     def plan(self) -> Plan:
@@ -89,7 +90,8 @@ class _Planner:
         start = self._start()
         self._check_base(start)
         self._check_place(start)
-        stop = self._search.stop(start, self._have)
+        part = self._stands.part if self._stands is not None else None
+        stop = self._search.stop(start, part)
         first = min(start.number, stop.number)
         route.load(first, stop.number + 1)
         self._check_end(stop)
@@ -101,7 +103,7 @@ class _Planner:
                 f"{route.place(start.number, start.offset)}, where the target is",
                 "restore an older base backup",
             )
-        pieces = tuple(self._pieces.build(start, stop)) if start <= stop else ()
+        pieces = tuple(self._pieces.build(start, stop, part)) if start <= stop else ()
         wanted = self._check_past(stop, before_stop, everything)
         self._check_skipped(is_done=not pieces)
         filled = self._check_holes(pieces, start, stop)
@@ -114,7 +116,7 @@ class _Planner:
             goal=self._request.goal,
             stop=route.place(stop.number, stop.offset),
             pieces=pieces,
-            before=self._have.gtids if self._have is not None else None,
+            before=self._before(),
             adds=self._pieces.applied,
             skipped=self._skip.found(),
             skipped_singly=self._skip.found_singly(),
@@ -135,17 +137,19 @@ class _Planner:
 
     def _start(self) -> RoutePosition:
         given, route = self._request.start.place, self._route
+        if self._have is not None:
+            self._stands = standing(self._search, self._gtids, self._have.gtids)
         if given is not None:
             wanted = self._request.start
             return self._search.place(*given, wanted.lineage, wanted.server)
-        if self._have is None:
+        if self._have is None or self._stands is None:
             before = route.known(0).gtids_before
             if before:
                 self._warnings.append(
                     f"the history begins after {gtids_text(before)}: the target must have these"
                 )
             return RoutePosition(0, 0)
-        number = self._gtids.first_covered(self._have)
+        number = self._stands.start
         if number is None:
             raise self._not_covered(self._have)
         if number and not route.known(number - 1).gtids_added and route.known(number - 1).anonymous:
@@ -194,10 +198,26 @@ class _Planner:
         if self._have is None:
             return
         everything = self._gtids.from_stretch(start.number)
+        places = self._stands.places if self._stands is not None else None
         if everything is not None:
             self._origin.check_target(
-                self._have, everything, begins_in=self._route.lineage(start.number)
+                self._have,
+                everything,
+                begins_in=self._route.lineage(start.number),
+                extra=places.extra if places is not None else None,
             )
+        if places is not None and places.unknown and self._request.start.place is None:
+            raise self._search.refused(
+                f"{', '.join(places.unknown)} is not in this history: nothing tells where it "
+                "continues",
+                WHERE_IT_ENDS,
+            )
+
+    def _before(self) -> Gtids | None:
+        """What the target has. Of MariaDB, the GTID of each domain that was executed last."""
+        if self._stands is not None and self._stands.places is not None:
+            return self._stands.places.newest
+        return self._have.gtids if self._have is not None else None
 
     def _check_place(self, start: RoutePosition) -> None:
         """If the target has some of what comes before the given place, see that it has all of it.
@@ -239,7 +259,10 @@ class _Planner:
         if have is None or everything is None or before_stop is None:
             return before_stop
         wanted = either(before_stop, self._added_before(stop))
-        past = executed(intersection(have.gtids, everything)).beyond(wanted)
+        if self._stands is not None and self._stands.places is not None:
+            past = ",".join(self._stands.places.beyond((stop.number, stop.offset)))
+        else:
+            past = executed(intersection(have.gtids, everything)).beyond(wanted)
         if past:
             place = self._route.place(stop.number, stop.offset)
             who = self._search.who_has(parse(past, self._flavour))
@@ -290,13 +313,14 @@ class _Planner:
         A hole that --skip-gtid leaves out, or --allow-gap as damaged, is not applied, so it is not
         applied too late. One that is named and was filled may be a run's that was interrupted.
         """
-        have, allowed = self._have, self._allowed
+        have = self._stands.part if self._stands is not None else None
+        allowed = self._allowed
         found = Holes() if have is None else holes(self._route, have, pieces, start, stop)
         rest = ExactGtids() if self._request.any_holes else found.gtids - allowed
         if rest:
             raise self._hole(rest, found.later)
         unknown = allowed - found.gtids
-        there = unknown.within(have) if have is not None else ExactGtids()
+        there = unknown.within(have, self._route) if have is not None else ExactGtids()
         if unknown - there:
             raise self._search.refused(
                 f"--allow-holes: {gtids_text(unknown - there)} is no hole of the target that would "
@@ -330,10 +354,10 @@ class _Planner:
             return
         if self._request.start.place is not None:
             return
+        if isinstance(wanted, MariadbGtidList):
+            return  # its places tell what is applied, and breaks what is missing
         has = self._have.plus(self._pieces.applied)
         skipped = self._skip.found()
-        if isinstance(wanted, MariadbGtidList) and has.covers(wanted):
-            return
         missing = executed(wanted).beyond(has.gtids)
         if skipped is not None and missing:
             missing = executed(parse(missing, self._flavour)).beyond(skipped)

@@ -11,11 +11,10 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from binlog2s3.binlog.executed import executed
 from binlog2s3.recover.feed import parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.replication.events import GTID_EVENTS, heartbeat_event
-from binlog2s3.replication.feed import Feed, NotServedError
+from binlog2s3.replication.feed import Feed, NotServedError, had
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
@@ -190,7 +189,7 @@ class PlanSource(Source):
         feed = Feed(
             server_id=self._who.server_id,
             checksum=dump.checksum,
-            has=None if gtids is None or self._served.once else executed(gtids),
+            has=None if gtids is None or self._served.once else had(gtids),
             at=self._at(dump),
             not_of=self._served.not_of,
         )

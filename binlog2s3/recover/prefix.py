@@ -12,8 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
-from binlog2s3.binlog.executed import Executed, executed
+from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, GtidSetBuilder, MariadbGtidList
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
@@ -66,10 +67,16 @@ class ExactGtids:
         uuid, *tag, number = gtid.split(":") if self.mysql else ["", "0"]
         return (uuid, tag[0] if tag else "", int(number)) in self.mysql
 
-    def within(self, have: Executed) -> "ExactGtids":
+    def within(self, have: ExecutedPart, route: Route) -> "ExactGtids":
         """Those that were executed."""
-        mysql = self.mysql & have.gtids if isinstance(have.gtids, GtidSet) else GtidSet()
-        return ExactGtids(mysql, frozenset(one for one in self.mariadb if have.has(one)))
+        mysql = self.mysql & have.gtids if isinstance(have, MysqlPart) else GtidSet()
+        mariadb = frozenset(
+            gtid
+            for gtid in self.mariadb
+            for parsed in MariadbGtidList.parse(gtid).gtids()
+            if any(have.has(*place) for place in transactions_with(route, parsed))
+        )
+        return ExactGtids(mysql, mariadb)
 
     def __or__(self, other: "ExactGtids") -> "ExactGtids":
         return ExactGtids(self.mysql | other.mysql, self.mariadb | other.mariadb)
@@ -98,7 +105,7 @@ class Holes:
 
 def holes(
     route: Route,
-    have: Executed,
+    have: ExecutedPart,
     pieces: Sequence[PlanPiece],
     start: RoutePosition,
     stop: RoutePosition,
@@ -122,7 +129,7 @@ def holes(
 class _Walk:
     """Goes along the route. `waiting`: what is applied, after which nothing was found there yet."""
 
-    def __init__(self, route: Route, have: Executed, start: RoutePosition) -> None:
+    def __init__(self, route: Route, have: ExecutedPart, start: RoutePosition) -> None:
         self._route = route
         self._have = have
         self._first = start.number
@@ -134,7 +141,7 @@ class _Walk:
     def look(self, number: int, begin: int, end: int, piece: PlanPiece | None) -> None:
         """Look at the next stretch, of which `piece` is applied."""
         known = self._route.known(number)
-        has_some = self._have.touches(known.gtids_before, known.gtids_added)
+        has_some = self._have.touches(number, known.gtids_added)
         if has_some and (self._waiting or self._one_by_one):
             self._read(number, begin, piece.begin if piece is not None else end, None)
         if piece is None:
@@ -152,7 +159,7 @@ class _Walk:
         for one in self._route.transactions(number, begin, end):
             if one.gtid is None or is_repeated(one):
                 continue
-            if self._have.has(one.gtid):
+            if self._have.has(number, one):
                 self._settle(one.gtid)
                 if piece is None:
                     return

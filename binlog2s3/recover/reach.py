@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, intersection
+from binlog2s3.binlog.gtid import Flavour, MariadbGtidList, intersection
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import ExecutedPart, NoPlaceError
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
@@ -118,13 +119,21 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
             and start.place > (name, end)
         )
     gtids = RouteGtids(route)
-    have = executed(start.gtids)
-    number = gtids.first_covered(have)
-    everything = gtids.from_stretch(number) if number is not None else None
+    try:
+        stands = gtids.executed(start.gtids)
+    except NoPlaceError:
+        return False
+    everything = gtids.from_stretch(stands.start) if stands.start is not None else None
     if everything is None:
         return False
-    is_same = not everything or bool(intersection(start.gtids, everything))
-    return is_same and bool(have.beyond(everything))
+    if stands.places is not None and not stands.places.extra:
+        return False
+    is_same = (
+        not everything
+        or isinstance(start.gtids, MariadbGtidList)
+        or bool(intersection(start.gtids, everything))
+    )
+    return is_same and bool(executed(start.gtids).beyond(everything))
 
 
 def best_for(
@@ -206,17 +215,17 @@ def _begin(
     return (first if is_first or earlier is None else route.place(earlier, 0)), earliest
 
 
-def earliest_us(route: Route, number: int, offset: int, have: Gtids | None) -> int:
+def earliest_us(route: Route, number: int, offset: int, have: ExecutedPart | None) -> int:
     """The newest commit before an offset of a stretch, or of `have`: no earlier time is reachable.
 
     That of a binlog before it counts, if the stretch has none. Microseconds, UTC.
     """
-    has, known = executed(have) if have is not None else None, route.known(number)
+    known = route.known(number)
     before = [
         one.commit_us
         for one in route.transactions(number)
         if known.is_credible(one)
-        and (one.end <= offset or (has is not None and one.gtid is not None and has.has(one.gtid)))
+        and (one.end <= offset or (have is not None and have.has(number, one)))
     ]
     earlier = _earlier(route, number)
     if earlier is not None:

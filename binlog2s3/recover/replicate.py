@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
 from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.place import gtid_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
 from binlog2s3.output import clean
 from binlog2s3.recover.applier_error import (
@@ -260,7 +261,8 @@ class Replication:
     def _connect(self, source: PlanSource, *, receive_only: bool = False) -> None:
         """Wait until the target has connected and asked for events, or raise RecoveryError."""
         if self._facts.flavour == "mariadb" and not receive_only:
-            self._server.rows("SET GLOBAL gtid_slave_pos = %s", (_position(self._begins_behind),))
+            at = ",".join(_position(self._begins_behind))
+            self._server.rows("SET GLOBAL gtid_slave_pos = %s", (at,))
             self._on_state()
         begin = None if self._facts.keeps_gtids else self._plan.begin
         self._channel.create(source.address, self._account, begin, tls=self._listen.needs_tls)
@@ -411,15 +413,22 @@ class Replication:
         )
 
     def _prove(self, last: dict[str, str]) -> None:
-        """See that MariaDB has the last GTID of each domain; `apply` compares MySQL's."""
+        """See that MariaDB is at exactly the place that the plan ends at; `apply` compares MySQL's.
+
+        Of each domain that is the last GTID that was sent, or the one before the plan.
+        """
         if self._facts.flavour != "mariadb":
             return
-        has = str(self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"]).split(",")
-        if missing := sorted(set(last.values()) - set(has)):
+        row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
+        has = {one for one in str(row["it"]).split(",") if one}
+        before = {one.partition("-")[0]: one for one in _position(self._begins_behind)}
+        expected = set((before | last).values())
+        if has != expected:
             raise RecoveryError(
-                f"the target, {self._where}, has skipped transactions: {', '.join(missing)} are "
-                "not in its gtid_slave_pos",
-                hint="does a setting there leave out events? Restore the base backup",
+                f"the target, {self._where}, has skipped transactions: its gtid_slave_pos is "
+                f"{','.join(sorted(has)) or 'empty'}, and not {','.join(sorted(expected))}",
+                hint="does a setting there leave out events, or does something else replicate "
+                "into it? Restore the base backup",
             )
 
     # what stopped it
@@ -477,13 +486,19 @@ class Replication:
 # GTIDs of MariaDB
 
 
-def _position(state: MariadbGtidList | None) -> str:
-    """For gtid_slave_pos: one GTID of each domain."""
-    greatest: dict[int, tuple[int, int]] = {}
-    for domain, server, number in state.gtids() if state is not None else ():
-        if number >= greatest.get(domain, (0, 0))[0]:
-            greatest[domain] = (number, server)
-    return ",".join(f"{domain}-{server}-{n}" for domain, (n, server) in greatest.items())
+def _position(state: MariadbGtidList | None) -> list[str]:
+    """For gtid_slave_pos: the GTID of each domain that was executed last.
+
+    Where that is not known, the greatest number.
+    """
+    if state is None:
+        return []
+    found = []
+    for domain in sorted(state.domains()):
+        of_domain = [one for one in state.gtids() if one[0] == domain]
+        newest = state.newest(domain) or max(of_domain, key=lambda one: one[2])
+        found.append(gtid_text(newest))
+    return found
 
 
 def _noting(data: Iterator[Checked], last: dict[str, str]) -> Iterator[Checked]:

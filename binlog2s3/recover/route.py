@@ -12,10 +12,29 @@ from itertools import pairwise
 
 from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.history import Leg, Line, breaks, is_complete, line_of
-from binlog2s3.archive.known import Known
-from binlog2s3.binlog.executed import Executed, executed, gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, either, empty, parse
+from binlog2s3.archive.known import Known, added_gtids
+from binlog2s3.binlog.executed import gathered
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    MariadbGtidList,
+    either,
+    empty,
+    joined,
+    parse,
+)
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import (
+    AddedGtids,
+    ExecutedPart,
+    MariadbPart,
+    MysqlPart,
+    StatePlaces,
+    places_at,
+    places_of,
+    repeated_upto,
+)
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.recover.model import BinlogPosition, BucketHistory
 
@@ -49,6 +68,8 @@ class Route:
         self.flavour: Flavour = self.tip.flavour
         self.stretches = tuple(_stretches(self.line, history))
         self._known: dict[int, Known] = {}
+        self._repeated: dict[int, ExecutedPart | None] = {}
+        self._added: list[AddedGtids] = []
         self._legs: dict[int, range] = {}
         for number, stretch in enumerate(self.stretches):
             begun = self._legs.get(stretch.leg, range(number, number))
@@ -194,21 +215,45 @@ class Route:
 
     def is_repeated(self, number: int, first: int) -> Callable[[Transaction], bool]:
         """A test whether a transaction of this stretch is also in a leg before, from `first` on."""
-        stretch = self.stretches[number]
-        if stretch.leg == self.stretches[first].leg:
+        if self.stretches[number].leg == self.stretches[first].leg:
             return lambda _: False
         shared = self.shared(number, first)
-        cut = self.line.legs[stretch.leg - 1].cut if stretch.leg else None
-        before: Executed | None = None
-        if cut is not None and cut.gtid_set:
-            before = executed(parse(cut.gtid_set, self.flavour))
+        before = self.repeated(number)
 
         def repeated(one: Transaction) -> bool:
             if one.gtid is None:
                 return one.end <= shared
-            return before is not None and before.has(one.gtid)
+            return before is not None and before.has(number, one)
 
         return repeated
+
+    def repeated(self, number: int) -> ExecutedPart | None:
+        """What the leg of a stretch has in common with the stretches before that leg."""
+        first = self.leg_numbers(number)[0]
+        if first not in self._repeated:
+            self._repeated[first] = self._find_repeated(first)
+        return self._repeated[first]
+
+    def _find_repeated(self, first: int) -> ExecutedPart | None:
+        leg = self.stretches[first].leg
+        cut = self.line.legs[leg - 1].cut if leg else None
+        if cut is None or not first:
+            return None
+        if self.flavour == "mysql":
+            gtids = parse(cut.gtid_set, "mysql")
+            return MysqlPart(gtids) if gtids else None
+        if shared := self.leg(first).begin:
+            return _UpTo((first, shared))
+        before = self.known(first).gtids_before
+        end = self.known(first - 1).gtids_after
+        if self.stretches[first - 1].leg == leg - 1 and cut.binlog == str(
+            self.stretches[first - 1].name
+        ):
+            end = parse(cut.gtid_set, "mariadb") if cut.gtid_set else None
+        if not isinstance(end, MariadbGtidList) or end == before:
+            return None
+        upto = repeated_upto(self.transactions(first), end)
+        return MariadbPart({domain: (first, offset) for domain, offset in upto.items()})
 
     def breaks(self, begin: int, end: int) -> Iterator[tuple[int, str, str]]:
         """The breaks just before the stretches after `begin` up to `end`.
@@ -221,6 +266,69 @@ class Route:
                 yield number, stretch.broken, stretch.missing
             elif why := _contradiction(self, number - 1, number):
                 yield number, why, ""
+
+    # As a `place.GtidLine`
+
+    def added_gtids(self) -> Sequence[AddedGtids]:
+        """See `GtidLine`. From the same cache as `brief`; the entries that it lacks are read."""
+        if not self._added:
+            for numbers in self._legs.values():
+                names = [self.stretches[number].name for number in numbers]
+                self.history.load(self.lineage(numbers[0]), names, is_brief=True)
+            self._added = [added_gtids(self.brief(number)) for number in range(len(self))]
+        return self._added
+
+    def leads_up(self, number: int) -> bool:
+        """See `GtidLine`."""
+        if not number or self.stretches[number].broken:
+            return False
+        if self.leg_numbers(number)[0] == number:
+            return True
+        one, other = self.added_gtids()[number - 1 : number + 1]
+        return other.before is None or joined(one.before, one.added) in (None, other.before)
+
+    def gtid_list(self, number: int) -> MariadbGtidList | None:
+        """See `GtidLine`."""
+        found = self.history.gtid_list(self.lineage(number), self.stretches[number].name)
+        return found if isinstance(found, MariadbGtidList) else None
+
+    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
+        """See `GtidLine`."""
+        before = self.repeated(number)
+        for one in self.transactions(number, self._near(number, near) if near else 0):
+            if before is None or not before.has(number, one):
+                yield one
+
+    def _near(self, number: int, gtid: str) -> int:
+        """Where the last block begins that begins with a lower number of the same server."""
+        series, _, wanted = gtid.rpartition("-")
+        found = 0
+        for block in self.known(number).blocks:
+            first, _, at = (block.first_gtid or "").rpartition("-")
+            if block.first_offset is not None and first == series and int(at) <= int(wanted):
+                found = block.first_offset
+        return found
+
+    def spot_text(self, number: int, offset: int) -> str:
+        """See `GtidLine`."""
+        if not offset:
+            return f"before {self.stretches[number].name}"
+        return f"{self.place(number, min(offset, self.size(number)))}"
+
+
+@dataclass(frozen=True, slots=True)
+class _UpTo:
+    """Everything up to a place, of all domains."""
+
+    spot: tuple[int, int]
+
+    def has(self, number: int, one: Transaction) -> bool:
+        """See `ExecutedPart`."""
+        return (number, one.end) <= self.spot
+
+    def touches(self, number: int, added: Gtids) -> bool:
+        """See `ExecutedPart`."""
+        return bool(added) and (number, 0) < self.spot
 
 
 class RouteGtids:
@@ -280,7 +388,33 @@ class RouteGtids:
             return number
         return found
 
-    def first_covered(self, have: Executed) -> int | None:
+    def executed(self, gtids: Gtids) -> "RouteExecuted":
+        """What a state has of this route, and where it continues.
+
+        Raises NoPlaceError if the state does not tell where it ends.
+        """
+        if isinstance(gtids, GtidSet):
+            return RouteExecuted(part=MysqlPart(gtids), start=self._first_covered(gtids))
+        return _executed(places_of(self._route, gtids))
+
+    def executed_at(self, gtids: MariadbGtidList, place: tuple[int, int]) -> "RouteExecuted | None":
+        """The same if the state is that at this stretch and offset; None if it is not."""
+        there, added = self.state_at(*place), self._route.added_gtids()
+        if there is None:
+            return None
+        domains = {domain for one in added if one.added for domain in one.added.domains()}
+        places = places_at(gtids, there, place, domains=domains)
+        return _executed(places) if places is not None else None
+
+    def state_at(self, number: int, offset: int) -> MariadbGtidList | None:
+        """What a MariaDB had executed at an offset of a stretch, with the newest of each domain."""
+        before = self._route.gtid_list(number)
+        added = self.added_before(number, offset)
+        if before is None or not isinstance(added, MariadbGtidList):
+            return None
+        return before.then(added)
+
+    def _first_covered(self, have: GtidSet) -> int | None:
         """The last stretch before which nothing came that is not in `have`; None if none.
 
         It is in the first leg that has more than that. In a later leg a transaction may come again,
@@ -296,12 +430,28 @@ class RouteGtids:
                 return found
         return found
 
-    def _covers_cut(self, cut: Parent, have: Executed) -> bool:
-        return bool(cut.gtid_set) and have.covers(parse(cut.gtid_set, self._route.flavour))
+    def _covers_cut(self, cut: Parent, have: GtidSet) -> bool:
+        return bool(cut.gtid_set) and parse(cut.gtid_set, "mysql") <= have
 
-    def _is_covered(self, number: int, have: Executed) -> bool:
+    def _is_covered(self, number: int, have: GtidSet) -> bool:
         before = self._route.known(number).gtids_before
-        return before is not None and have.covers(before)
+        return isinstance(before, GtidSet) and before <= have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteExecuted:
+    """What a state has of a route: `part`, and the stretch where it continues.
+
+    `start` is None if something that comes before the route was not executed. `places`: MariaDB's.
+    """
+
+    part: ExecutedPart
+    start: int | None
+    places: StatePlaces | None = None
+
+
+def _executed(places: StatePlaces) -> RouteExecuted:
+    return RouteExecuted(part=places.part, start=places.start, places=places)
 
 
 def _name(stretch: Stretch) -> BinlogName:

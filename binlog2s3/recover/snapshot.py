@@ -24,7 +24,7 @@ from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content
-from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
@@ -265,9 +265,14 @@ class Survey:
         row = there.index.row(name.number)
         return row.size if row is not None else 0
 
-    def load(self, lineage: str, names: Sequence[BinlogName]) -> None:
-        """Read the entries of these binlogs, which will be asked for, several at a time."""
+    def load(self, lineage: str, names: Sequence[BinlogName], *, is_brief: bool = False) -> None:
+        """Read the entries of these binlogs, which will be asked for, several at a time.
+
+        `is_brief`: only those that are in no page.
+        """
         there = self._look(lineage)
+        if is_brief:
+            names = [name for name in names if there.index.row(name.number) is None]
         by_range: dict[int, list[BinlogName]] = {}
         for name in names:
             if name not in there.open and not self._entries.has(lineage, name):
@@ -357,6 +362,10 @@ class Survey:
     ) -> Iterator[Transaction]:
         """The whole transactions that begin in [`begin`, `end`), in order."""
         yield from one_binlog.transactions(self.blocks, self.find(lineage, name), begin, end)
+
+    def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
+        """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""
+        return one_binlog.gtid_list(self.blocks, self.find(lineage, name))
 
     def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
         """What a transaction does; for a very large one without the number of rows."""

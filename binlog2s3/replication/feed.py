@@ -5,7 +5,8 @@ the true position and a format event follow, so that a reconnect by position ask
 position. Memory is bounded by one event of up to 64 KiB.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,9 +16,11 @@ from binlog2s3.binlog.events import (
     HEADER_SIZE,
     EventType,
     decode_format,
+    decode_gtid_list,
     decode_rotate,
 )
-from binlog2s3.binlog.executed import Executed
+from binlog2s3.binlog.gtid import Gtids, GtidSet
+from binlog2s3.binlog.place import Gtid, domain_of, gtid_text, is_in
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import RecoveryError
@@ -31,8 +34,8 @@ from binlog2s3.replication.events import (
 
 _WRAP = 1 << 32
 _RUN_MOST = 1 << 18
-_DECIDED = frozenset({EventType.ROTATE, EventType.FORMAT_DESCRIPTION})
-"""Types that even a server's source does not always send on as they are."""
+_DECIDED = frozenset({EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.GTID_LIST})
+"""Types that `event` has to look at."""
 _NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTIDS})
 
 
@@ -42,6 +45,70 @@ class NotServedError(RecoveryError):
     def __init__(self, message: str, *, code: int = 1236) -> None:
         super().__init__(message)
         self.code = code
+
+
+class Had(Protocol):
+    """The transactions that a replica has, asked in the order in which they are sent."""
+
+    def has(self, gtid: str) -> bool:
+        """Whether it has the transaction with this GTID that comes next."""
+
+    def passed(self, gtid: str) -> None:
+        """That transaction was left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlHad:
+    """Those with a GTID of a set."""
+
+    gtids: GtidSet
+
+    def has(self, gtid: str) -> bool:
+        """See `Had`."""
+        return is_in(self.gtids, gtid)
+
+    def passed(self, gtid: str) -> None:
+        """Nothing changes."""
+
+
+class MariadbHad:
+    """Those of each domain up to its place, as a MariaDB's source leaves them out.
+
+    Nothing of a domain is sent until all of its GTIDs in `awaited` were seen, and everything after
+    that, whatever its number.
+    """
+
+    def __init__(self, awaited: Iterable[Gtid]) -> None:
+        self._awaited: dict[int, set[str]] = {}
+        for gtid in awaited:
+            self._awaited.setdefault(gtid[0], set()).add(gtid_text(gtid))
+
+    def has(self, gtid: str) -> bool:
+        """See `Had`."""
+        return bool(self._awaited.get(domain_of(gtid)))
+
+    def passed(self, gtid: str) -> None:
+        """See `Had`."""
+        self._awaited.get(domain_of(gtid), set()).discard(gtid)
+
+    def awaits(self, gtid: Gtid) -> bool:
+        """Whether this one was not seen yet."""
+        return gtid_text(gtid) in self._awaited.get(gtid[0], ())
+
+    def listed(self, gtids: Iterable[Gtid]) -> None:
+        """The binlog that comes next says that these come before it."""
+        for gtid in gtids:
+            self.passed(gtid_text(gtid))
+
+    def await_also(self, gtids: Iterable[Gtid]) -> None:
+        """Leave out more: everything of their domains up to these."""
+        for gtid in gtids:
+            self._awaited.setdefault(gtid[0], set()).add(gtid_text(gtid))
+
+
+def had(gtids: Gtids) -> Had:
+    """What a replica with these GTIDs has, of a history that has all of them."""
+    return MysqlHad(gtids) if isinstance(gtids, GtidSet) else MariadbHad(gtids.gtids())
 
 
 @dataclass(slots=True)
@@ -59,7 +126,7 @@ class Feed:
 
     server_id: int
     checksum: bool
-    has: Executed | None = None
+    has: Had | None = None
     at: tuple[str, int] | None = None
     not_of: int | None = None
     verbatim: bool = False
@@ -106,8 +173,8 @@ class Feed:
             self.position += (begins - self.position) % _WRAP
         if self.at is not None:
             self._skipping = self._is_before(*self.at)
-        if kind in GTID_EVENTS and self.at is None:
-            self._skipping = self._has(kind, server_id, part.data)
+        if self.at is None:
+            self._decide(kind, server_id, part.data)
         if kind == EventType.ROTATE and self.verbatim and not self._skipping:
             self._rotate_event = bytes(part.data)
             return
@@ -141,8 +208,10 @@ class Feed:
                 break
             if end and (end - size - position) % _WRAP:
                 break
-            if kind in GTID_EVENTS and self._has(kind, server_id, data[at:until]):
-                break
+            if kind in GTID_EVENTS and self.has is not None:
+                gtid = self._gtid(kind, server_id, data[at:until])
+                if gtid is not None and self.has.has(gtid):
+                    break
             sizes.append(size)
             position += size
             at = until
@@ -199,11 +268,24 @@ class Feed:
         self.at = None
         return False
 
-    def _has(self, kind: int, server_id: int, event: bytes | memoryview) -> bool:
-        """Whether the replica has the transaction that begins with this event."""
+    def _decide(self, kind: int, server_id: int, event: bytes | memoryview) -> None:
+        """Decide whether what begins with this event is left out; each event comes once."""
+        if kind == EventType.GTID_LIST and isinstance(self.has, MariadbHad):
+            end = len(event) - (CHECKSUM_SIZE if self.checksum else 0)
+            with suppress(ValueError):  # a part: what is awaited and not seen is an error later
+                self.has.listed(decode_gtid_list(event, HEADER_SIZE, end).gtids())
+        if kind not in GTID_EVENTS:
+            return
+        gtid = self._gtid(kind, server_id, event)
+        self._skipping = gtid is not None and self.has is not None and self.has.has(gtid)
+        if self._skipping and gtid is not None and self.has is not None:
+            self.has.passed(gtid)
+
+    def _gtid(self, kind: int, server_id: int, event: bytes | memoryview) -> str | None:
+        """The GTID of the transaction that begins with this event; None if it has none."""
         if self.has is None or kind == EventType.ANONYMOUS_GTID:
-            return False
-        return self.has.has(gtid_of(kind, server_id, event, CHECKSUM_SIZE if self.checksum else 0))
+            return None
+        return gtid_of(kind, server_id, event, CHECKSUM_SIZE if self.checksum else 0)
 
 
 class EventSink(Protocol):

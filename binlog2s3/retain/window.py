@@ -14,11 +14,13 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.place import ExecutedPart, NoPlaceError
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import duration_text, moment_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.reach import earliest_us
-from binlog2s3.recover.route import Route, RouteGtids
+from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.status.model import (
     BackupsStatus,
@@ -113,14 +115,24 @@ def _window(backups: Sequence[Backup], survey: Survey) -> datetime | None:
             start = start_of_registered(backup, route.flavour)
         except RecoveryError:
             continue
+        have: ExecutedPart | None = None
         if start.gtids is not None:
-            number, offset = gtids.first_covered(executed(start.gtids)), 0
-            everything = gtids.from_stretch(number) if number is not None else None
-            if everything is None or executed(start.gtids).beyond(everything):
+            try:
+                stands = gtids.executed(start.gtids)
+            except NoPlaceError:
+                continue
+            number, offset, have = stands.start, 0, stands.part
+            if number is None or _has_more(start.gtids, stands, gtids.from_stretch(number)):
                 continue  # it has something of another history
         elif start.place is not None:
             number = max(route.numbers_of(*start.place), default=None)
             offset = start.place[1]
         if number is not None and number >= unbroken:
-            found.append(earliest_us(route, number, offset, start.gtids))
+            found.append(earliest_us(route, number, offset, have))
     return moment_of(min(found)) if found else None
+
+
+def _has_more(have: Gtids, stands: RouteExecuted, everything: Gtids | None) -> bool:
+    if stands.places is not None:
+        return bool(stands.places.extra)
+    return everything is None or bool(executed(have).beyond(everything))

@@ -13,19 +13,34 @@ from typing import TypeVar
 
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, joined
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import Gtid, gtid_text
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.replication.events import WHOLE_MOST, heartbeat_event
-from binlog2s3.replication.feed import Feed, NotServedError, pass_on
+from binlog2s3.replication.feed import (
+    Feed,
+    MariadbHad,
+    MysqlHad,
+    NotServedError,
+    pass_on,
+)
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client
 from binlog2s3.serve.cache import BlockCache
-from binlog2s3.serve.model import Facts, ServedBinlog, ServedHistory, View
+from binlog2s3.serve.model import (
+    Beginning,
+    Facts,
+    NotThereError,
+    ServedBinlog,
+    ServedHistory,
+    View,
+)
 
 Result = TypeVar("Result")
 _AHEAD_MOST = 6
@@ -66,6 +81,7 @@ class DumpSender:
         self._is_store_silent = False
         self._seen = 0
         self._offset = 0
+        self._due: dict[tuple[str, BinlogName], tuple[Gtid, ...]] = {}
         self._splitter = EventSplitter(most=WHOLE_MOST)
         self.behind = 0
         """Bytes of the binlog that this client has not got yet."""
@@ -96,13 +112,33 @@ class DumpSender:
             if dump.ends or not self._pause(view.version):
                 return None
             view = self._served.view()
-        by_name = dump.name if have is None or dump.name else ""
-        if have is not None:
-            self.feed.has = executed(have)
+        by_name = dump.name if have is None or not is_mariadb else ""  # MariaDB ignores it, too
         if have is not None and not by_name:
-            first, self._offset = self._asked(lambda: self._served.first_for(have))
-            return first
+            begins = self._first_for(have)
+            if begins is None:
+                return None
+            self.feed.has, self._due, self._offset = begins.had, dict(begins.due), begins.offset
+            return begins.binlog
+        if isinstance(have, GtidSet):
+            self.feed.has = MysqlHad(have)
         return self._by_position(view, by_name)
+
+    def _first_for(self, have: Gtids) -> Beginning | None:
+        """Where a client with these GTIDs begins; None if it has left.
+
+        A replica of the source itself may be a little ahead of the archive.
+        """
+        until = time.monotonic() + _START_SECONDS
+        while True:
+            version = self._served.view().version
+            try:
+                return self._asked(lambda: self._served.first_for(have))
+            except NotThereError:
+                if self._dump.ends or time.monotonic() > until:
+                    raise
+            while self._served.view().version == version and time.monotonic() <= until:
+                if not self._pause(version):
+                    return None
 
     def _by_position(self, view: View, name: str) -> ServedBinlog | None:
         dump = self._dump
@@ -294,10 +330,34 @@ class DumpSender:
                 raise NotServedError(f"history is broken before {name}: {why}")
         keeps_place = self._dump.registered and not self._dump.ends
         self._put(self.feed.end(name if keeps_place else str(following.name)))
+        self._check_seen(binlog)
         if following.joined is not None:
-            has, more = self.feed.has, following.joined
-            self.feed.has = executed(more) if has is None else has.plus(more)
+            self._leave_out(following, following.joined)
         self._offset = 0
+
+    def _leave_out(self, following: ServedBinlog, before: Gtids) -> None:
+        """Leave out what a lineage's first binlog repeats: `before` was executed before it."""
+        has = self.feed.has
+        if isinstance(before, GtidSet):
+            more = before | has.gtids if isinstance(has, MysqlHad) else before
+            self.feed.has = MysqlHad(more)
+        elif not following.begin:
+            has = has if isinstance(has, MariadbHad) else MariadbHad(())
+            has.await_also(before.gtids())
+            self._due[following.place] = tuple(before.gtids())
+            self.feed.has = has
+
+    def _check_seen(self, binlog: ServedBinlog) -> None:
+        """See that a binlog had the GTIDs behind which more of their domains is sent."""
+        has = self.feed.has
+        if not isinstance(has, MariadbHad):
+            return
+        missing = [one for one in self._due.get(binlog.place, ()) if has.awaits(one)]
+        if missing:
+            raise NotServedError(
+                f"{', '.join(map(gtid_text, missing))} is not in {binlog.name}, where the archive "
+                "says it is: nothing tells what comes after it"
+            )
 
     def _left(self, binlog: ServedBinlog, end: int) -> str:
         return (

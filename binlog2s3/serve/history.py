@@ -9,18 +9,27 @@ asked often only while a client waits. If the store does not answer, the view st
 
 import threading
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from binlog2s3.archive.blocks import Found, event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import missing_binlogs
+from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, joined
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, joined
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.binlog.place import (
+    AddedGtids,
+    NoPlaceError,
+    domain_of,
+    places_of,
+    repeated_upto,
+)
+from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import (
     ArchiveError,
     Binlog2s3Error,
@@ -31,10 +40,10 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.replication.feed import NotServedError
+from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.serve.binlogs import Binlogs
 from binlog2s3.serve.line import archived, check_gtids, first_open
-from binlog2s3.serve.model import Facts, ServedBinlog, View, view_of
+from binlog2s3.serve.model import Beginning, Facts, ServedBinlog, View, beginning, view_of
 from binlog2s3.serve.tail import Recent, Tail
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
@@ -172,30 +181,64 @@ class ArchiveHistory:
             finally:
                 self._waiting -= 1
 
-    def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
+    def first_for(self, have: Gtids) -> Beginning:
         """See `ServedHistory`."""
-        has = executed(have)
         self._wait_for_head()
         with self._asking:
-            view, route, tail = self._view, self._route, self._tail
-            number: int | None = None
-            archived = len(route) if route is not None else 0
-            if route is not None and archived:
-                number = RouteGtids(route).first_covered(has)
-            if number is None or number == archived - 1:
-                for later in range(archived, len(view.binlogs)):
-                    before = view.binlogs[later].before
-                    if before is None or not has.covers(before):
-                        break
-                    number = later
-            if number is None:
-                raise self._purged(view, have)
-            self._check_histories(have, number)
+            if isinstance(have, MariadbGtidList):
+                return self._begin_at_place(have)
+            begins = self._begin_after(have)
+            if begins is None:
+                raise self._purged(self._view, have)
+            self._check_histories(have, self._view.numbers[begins.binlog.place])
+        return begins
+
+    def _begin_after(self, have: GtidSet) -> Beginning | None:
+        """Where a MySQL replica begins."""
+        view, route, tail = self._view, self._route, self._tail
+        number: int | None = None
+        archived = len(route) if route is not None else 0
+        if route is not None and archived:
+            number = RouteGtids(route).executed(have).start
+        if number is None or number == archived - 1:
+            for later in range(archived, len(view.binlogs)):
+                before = view.binlogs[later].before
+                if not isinstance(before, GtidSet) or not before <= have:
+                    break
+                number = later
+        if number is None:
+            return None
         offset = 0
         if tail is not None and view.binlogs[number].place == tail.binlog.place:
-            marks = [m.offset for m in tail.marks if m.gtids is not None and has.covers(m.gtids)]
+            marks = (m.offset for m in tail.marks if m.gtids is not None and m.gtids <= have)
             offset = max(marks, default=0)
-        return view.binlogs[number], offset
+        return Beginning(binlog=view.binlogs[number], offset=offset, had=MysqlHad(have))
+
+    def _begin_at_place(self, have: MariadbGtidList) -> Beginning:
+        """Where a MariaDB replica begins: behind the place of its GTIDs."""
+        view, tail = self._view, self._tail
+        try:
+            places = places_of(_ViewLine(self), have, is_sure=True)
+        except NoPlaceError as error:
+            raise NotServedError(str(error)) from error
+        if places.start is None:
+            raise self._purged(view, have)
+        self._check_histories(have, places.start, places.extra)
+        begins = beginning(view.binlogs, places)
+        if tail is None or begins.binlog.place != tail.binlog.place:
+            return begins
+        # what comes before a mark may be left out if it is before the places of all domains
+        awaited = {gtid[0]: gtid for gtid in begins.due.get(tail.binlog.place, ())}
+        added = added_by(tail.scanner)
+        if added.goes_back or added.added is None or not added.added.domains() <= awaited.keys():
+            return begins
+        marks = [
+            mark.offset
+            for mark in tail.marks
+            if isinstance(mark.gtids, MariadbGtidList)
+            and all((mark.gtids.number(d, s) or 0) < n for d, s, n in awaited.values())
+        ]
+        return replace(begins, offset=max(marks, default=0))
 
     def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """See `ServedHistory`."""
@@ -305,8 +348,11 @@ class ArchiveHistory:
             f"{missing}; {f'{pruned}; ' if pruned else ''}restore a backup that has them"
         )
 
-    def _check_histories(self, have: Gtids, number: int) -> None:
-        """Check that the GTIDs are of this history. Raises NotServedError."""
+    def _check_histories(self, have: Gtids, number: int, extra: str | None = None) -> None:
+        """Check that the GTIDs are of this history. Raises NotServedError.
+
+        `extra`: those that it does not have, if that is known.
+        """
         survey, route, tail = self._survey, self._route, self._tail
         if survey is None or route is None or len(survey.lineages) < 2:
             return
@@ -319,7 +365,7 @@ class ArchiveHistory:
         for added in (self._added, tail.scanner.gtids if tail is not None else None):
             everything = executed(everything).plus(added).gtids if added else everything
         begins_in = route.lineage(first) if first >= 0 else self._lineage.id
-        check_gtids(route, have, everything, begins_in=begins_in, lineage=self._wanted)
+        check_gtids(route, have, everything, begins_in=begins_in, lineage=self._wanted, extra=extra)
 
     def _look(self) -> None:
         """Find all archived binlogs, and the first one after them."""
@@ -487,6 +533,86 @@ class ArchiveHistory:
             else:
                 self._view = view_of(version, binlogs, whole, problem)
             self._changed.notify_all()
+
+
+def added_by(scanner: Scanner) -> AddedGtids:
+    """What is known of the GTIDs of a binlog that was read up to now."""
+    before, added = scanner.previous_gtids, scanner.gtids
+    return AddedGtids(
+        before=before if isinstance(before, MariadbGtidList) else None,
+        added=added if isinstance(added, MariadbGtidList) else None,
+        count=scanner.transactions - scanner.anonymous,
+        back=scanner.gtids_go_back,
+    )
+
+
+class _ViewLine:
+    """The binlogs of a view as a `place.GtidLine`: a route, and those that were followed since.
+
+    For one thread, while the history is not looked at.
+    """
+
+    def __init__(self, history: ArchiveHistory) -> None:
+        self._history = history
+        self._route = history._route  # noqa: SLF001 - it is a part of it
+        self._binlogs = history.view().binlogs
+        self._archived = len(self._route) if self._route is not None else 0
+
+    def added_gtids(self) -> Sequence[AddedGtids]:
+        """See `GtidLine`."""
+        found = list(self._route.added_gtids()) if self._route is not None else []
+        for binlog in self._binlogs[self._archived :]:
+            tail = self._history._read_here(binlog)  # noqa: SLF001
+            known = self._history._find(binlog) if tail is None else None  # noqa: SLF001
+            if tail is not None:
+                found.append(added_by(tail.scanner))
+            elif known is not None:
+                found.append(added_gtids(known.known))
+            else:
+                found.append(AddedGtids(before=None, added=None, count=0))
+        return found
+
+    def leads_up(self, number: int) -> bool:
+        """See `GtidLine`."""
+        if self._route is not None and number < self._archived:
+            return self._route.leads_up(number)
+        return number > 0 and not self._binlogs[number].broken
+
+    def gtid_list(self, number: int) -> MariadbGtidList | None:
+        """See `GtidLine`."""
+        if self._route is not None and number < self._archived:
+            return self._route.gtid_list(number)
+        tail = self._history._read_here(self._binlogs[number])  # noqa: SLF001
+        before = tail.scanner.previous_gtids if tail is not None else self._binlogs[number].before
+        return before if isinstance(before, MariadbGtidList) else None
+
+    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
+        """See `GtidLine`."""
+        if self._route is not None and number < self._archived:
+            yield from self._route.gtid_transactions(number, near)
+            return
+        binlog = self._binlogs[number]
+        repeated = self._repeated(number)
+        for one in self._transactions(binlog):
+            if one.gtid is None or one.end > repeated.get(domain_of(one.gtid), binlog.begin):
+                yield one
+
+    def _repeated(self, number: int) -> Mapping[int, int]:
+        """Up to where it repeats the lineage before, by domain, unless that is shared bytes."""
+        binlog = self._binlogs[number]
+        if not number or binlog.begin or not isinstance(binlog.joined, MariadbGtidList):
+            return {}
+        return repeated_upto(self._transactions(binlog), binlog.joined)
+
+    def _transactions(self, binlog: ServedBinlog) -> Iterator[Transaction]:
+        readable = self._history._catalog.binlog(binlog.lineage, binlog.name)  # noqa: SLF001
+        scanner = Scanner()
+        for data in readable.blocks(0, readable.size):
+            yield from scanner.feed(data)
+
+    def spot_text(self, number: int, offset: int) -> str:
+        """See `GtidLine`."""
+        return f"{self._binlogs[number].name}:{offset}" if offset < 1 << 62 else "the archive"
 
 
 def _read(readable: Readable, begin: int, end: int) -> bytes:

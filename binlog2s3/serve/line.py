@@ -58,19 +58,25 @@ def first_open(
 
 
 def check_gtids(
-    route: Route, have: Gtids, everything: Gtids, *, begins_in: str, lineage: str | None
+    route: Route,
+    have: Gtids,
+    everything: Gtids,
+    *,
+    begins_in: str,
+    lineage: str | None,
+    extra: str | None = None,
 ) -> None:
     """Check that a replica with these GTIDs has followed this history, and no other.
 
     `everything`: the GTIDs of this history, up to its end. `lineage`: GTIDs that are in two
-    histories count as those of the one that ends in it, as the operator says. Raises
-    NotServedError.
+    histories count as those of the one that ends in it, as the operator says. `extra`: see
+    `Origin.check_target`. Raises NotServedError.
     """
     start = Start(gtids=have, base=Base() if lineage is not None else None)
     request = Request(goal=Latest(), start=start, allow_extra_gtids=True, lineage=lineage)
     try:
         origin = Origin(_Search(route, request))
-        origin.check_target(executed(have), everything, begins_in=begins_in)
+        origin.check_target(executed(have), everything, begins_in=begins_in, extra=extra)
     except RecoveryError as error:
         raise NotServedError(str(error)) from error
 

@@ -1,12 +1,14 @@
 """What is served: binlogs one after the other, the last of which may still grow. Values only."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.binlog.gtid import Flavour, Gtids
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import Gtid, StatePlaces
+from binlog2s3.replication.feed import Had, MariadbHad, NotServedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,49 @@ class Facts:
     added: Gtids | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beginning:
+    """Where a replica begins by its GTIDs: `offset` in `binlog`; `had` leaves out what it has.
+
+    `due`: GTIDs of MariaDB by the binlog that must have them; if it turns out that it has not, the
+    replica cannot be served.
+    """
+
+    binlog: ServedBinlog
+    offset: int
+    had: Had
+    due: Mapping[tuple[str, BinlogName], tuple[Gtid, ...]] = field(default_factory=dict)
+
+
+class NotThereError(NotServedError):
+    """A GTID of a replica is not in the archive, perhaps not yet."""
+
+
+def beginning(binlogs: Sequence[ServedBinlog], places: StatePlaces) -> Beginning:
+    """Where a MariaDB replica begins. It does not lack anything that comes before these binlogs.
+
+    `places` of its state among them. Raises NotThereError if a GTID is not there.
+    """
+    if places.unknown:
+        raise NotThereError(
+            f"the replica requested to start from GTID {', '.join(places.unknown)}, which is not "
+            "in this archive: nothing tells what comes after it"
+        )
+    start = places.start or 0
+    due: dict[tuple[str, BinlogName], tuple[Gtid, ...]] = {}
+    for gtid in places.newest.gtids():
+        number, offset = places.upto.get(gtid[0], (0, 0))
+        if offset and number >= start:
+            due[binlogs[number].place] = (*due.get(binlogs[number].place, ()), gtid)
+    first = binlogs[start]
+    if start and first.joined is not None and not first.begin:
+        # it has all of the lineage before, of which this binlog may repeat something
+        repeated = first.joined.gtids() if isinstance(first.joined, MariadbGtidList) else ()
+        due[first.place] = (*due.get(first.place, ()), *repeated)
+    awaited = (gtid for gtids in due.values() for gtid in gtids)
+    return Beginning(binlog=first, offset=0, had=MariadbHad(awaited), due=due)
+
+
 class ServedHistory(Protocol):
     """A history that is served. Any thread may call its methods."""
 
@@ -118,10 +163,10 @@ class ServedHistory(Protocol):
     def look(self, seconds: float) -> bool:
         """Have the store asked once for more; whether it answered within `seconds`."""
 
-    def first_for(self, have: Gtids) -> tuple[ServedBinlog, int]:
-        """The binlog and the offset in it where a replica with these GTIDs begins.
+    def first_for(self, have: Gtids) -> Beginning:
+        """Where a replica with these GTIDs begins: it has executed everything before it.
 
-        The replica has executed everything before it. Raises NotServedError.
+        Raises NotServedError.
         """
 
     def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:

@@ -49,10 +49,11 @@ def test_a_full_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_the_changelog_begins_with_this_version() -> None:
-    """What is published has its notes."""
-    heading = re.search(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
-    assert heading
-    assert heading[1].rstrip(",") == __version__
+    """What is published has its notes; what is not is above them."""
+    headings = re.findall(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
+    published = [heading.rstrip(",") for heading in headings if heading != "Unreleased"]
+    assert published[0] == __version__
+    assert "Unreleased" not in headings[1:]
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

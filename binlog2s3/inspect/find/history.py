@@ -7,7 +7,7 @@ phase counts as not found.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,9 +15,9 @@ from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import Xa
-from binlog2s3.binlog.executed import Executed, executed
-from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import domain_of, is_in, repeated_upto
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, WantedGtids
@@ -26,7 +26,7 @@ from binlog2s3.inspect.find.prefilter import xa_rules
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
 
-_Held = tuple[Executed, Executed | None]
+_Held = tuple[GtidSet, GtidSet | None]
 """All GTIDs executed up to the cut of a leg, and those executed before its first binlog."""
 
 
@@ -77,18 +77,54 @@ class SearchedHistory:
         leg = self.route.stretches[number].leg
         if self.alone or leg == 0:
             return lambda _: False
+        if self.route.flavour == "mariadb":
+            return self._mariadb_duplicates(number)
         before = list(filter(None, map(self._held, range(leg))))
         shared = self.route.leg(number).begin if self._is_shared(number) else 0
 
         def double(one: Transaction) -> bool:
-            if one.gtid is None:
+            gtid = one.gtid
+            if gtid is None:
                 return one.end <= shared
             return any(
-                upto.has(one.gtid) and not (since is not None and since.has(one.gtid))
+                is_in(upto, gtid) and not (since is not None and is_in(since, gtid))
                 for upto, since in before
             )
 
         return double
+
+    def _mariadb_duplicates(self, number: int) -> Callable[[Transaction], bool]:
+        """The same for MariaDB: by the place where the leg begins to have more than those before.
+
+        What was executed before the first binlog of the legs before has no copy there.
+        """
+        first = self.route.leg_numbers(number)[0]
+        try:
+            repeated = self.route.repeated(number) if self._is_whole(first) else None
+            since = self._since(first) if repeated is not None else {}
+        except ArchiveError:
+            return lambda _: False
+
+        def double(one: Transaction) -> bool:
+            if repeated is None or not repeated.has(number, one):
+                return False
+            begin = since.get(domain_of(one.gtid), 0) if one.gtid is not None else 0
+            return (number, one.end) > (first, begin)
+
+        return double
+
+    def _is_whole(self, first: int) -> bool:
+        """Whether the leg before the one that begins with this stretch has no gaps."""
+        return first > 0 and not any(
+            self.route.stretches[n].broken for n in self.route.leg_numbers(first - 1)[1:]
+        )
+
+    def _since(self, first: int) -> Mapping[int, int]:
+        """Up to where a leg repeats what came before the oldest stretch, by domain."""
+        before = self.route.known(0).gtids_before
+        if not isinstance(before, MariadbGtidList) or not before:
+            return {}
+        return repeated_upto(self.route.transactions(first), before)
 
     def _is_shared(self, number: int) -> bool:
         """Whether it is the first of its leg, and the leg before has a binlog of the same name."""
@@ -108,13 +144,12 @@ class SearchedHistory:
             return None
         if any(self.route.stretches[n].broken for n in numbers[1:]):
             return None
-        flavour: Flavour = self.route.line.legs[leg].lineage.flavour
         try:
             before = self.route.known(numbers[0]).gtids_before
-            upto = executed(parse(cut.gtid_set, flavour))
+            upto = parse(cut.gtid_set, "mysql")
         except (ArchiveError, ValueError):
             return None
-        return upto, executed(before) if before is not None else None
+        return upto, before if isinstance(before, GtidSet) else None
 
 
 SIGHT = 64 * BLOCK_SIZE

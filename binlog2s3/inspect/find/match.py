@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import UUID
 
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, Xa
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, Interval, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import Statement
@@ -257,7 +257,8 @@ _SERVER = struct.Struct("<5xI")
 class WantedGtids:
     """GTIDs to look for, of one flavour. Raises ValueError if they cannot be parsed.
 
-    MySQL's are a set. MariaDB's are compared one by one.
+    MySQL's are a set. MariaDB's are compared one by one. `count`: how many transactions can have
+    one; -1 of MariaDB, where a GTID may have been used twice.
     """
 
     def __init__(self, texts: tuple[str, ...], flavour: Flavour) -> None:
@@ -275,7 +276,7 @@ class WantedGtids:
                 self._has_tags = True
             else:
                 self._runs[UUID(uuid).bytes] = intervals
-        self.count = self._set.count if flavour == "mysql" else len(self._single)
+        self.count = self._set.count if flavour == "mysql" else -1
 
     def in_event(self, event_type: int, data: bytes, at: int) -> bool:
         """Whether the GTID event at this offset may be one of them."""
@@ -301,10 +302,8 @@ class WantedGtids:
         added = known.gtids_added
         if isinstance(added, GtidSet):
             return bool(added & self._set)
-        return any(
-            _last(added, domain, server) >= number > _last(known.gtids_before, domain, server)
-            for domain, server, number in self._single
-        )
+        of_mariadb = added_gtids(known)
+        return any(of_mariadb.may_have(one) for one in self._single)
 
 
 def _mariadb(text: str) -> tuple[int, int, int]:
@@ -315,12 +314,6 @@ def _mariadb(text: str) -> tuple[int, int, int]:
 def _within(runs: tuple[Interval, ...], number: int) -> bool:
     at = bisect_right(runs, (number, 2**64)) - 1
     return at >= 0 and number <= runs[at][1]
-
-
-def _last(gtids: Gtids | None, domain: int, server: int) -> int:
-    if not isinstance(gtids, MariadbGtidList):
-        return -1
-    return next((n for d, s, n in gtids.gtids() if (d, s) == (domain, server)), -1)
 
 
 _SECOND_US = 1_000_000

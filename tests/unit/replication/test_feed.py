@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlog2s3.binlog.events import Buffer, EventType
-from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.walk import EventSplitter
 from binlog2s3.replication.events import WHOLE_MOST
-from binlog2s3.replication.feed import Feed, NotServedError, pass_on
+from binlog2s3.replication.feed import Feed, NotServedError, had, pass_on
 from tests.binlog_writer import UUID_A, BinlogWriter
 from tests.surveyed import written
 from tests.unit.replication.test_protocol import Client
@@ -68,7 +67,7 @@ def begun(feed: Feed, binlog: BinlogWriter) -> bytes:
 def test_many_events_at_once_are_the_same_events(seed: int, has: str, cuts: st.DataObject) -> None:
     """However the bytes are cut, and whatever the replica has."""
     binlog = binlog_of(seed)
-    gtids = executed(GtidSet.parse(f"{UUID_A}:{has}" if has else ""))
+    gtids = had(GtidSet.parse(f"{UUID_A}:{has}" if has else ""))
     one, other = Feed(server_id=1, checksum=True, has=gtids, verbatim=True), Got()
     together, got = replace(one), Got()
     rest = begun(one, binlog)

@@ -1,0 +1,188 @@
+"""MariaDB with numbers that go back in a domain: gtid_strict_mode is OFF by default."""
+
+import contextlib
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pymysql
+import pytest
+
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_command import Recovery, read_only
+from tests.integration.recovery_world import wait_durable
+from tests.integration.served import PASSWORD, Scene, Served, scene_of
+
+MARIADB_GTID = 162
+
+
+class Story:
+    """100 updates as server 1; one as server 9 with a lower number, in another binlog; two more."""
+
+    def __init__(self, scene: Scene, place: Path, lower: int) -> None:
+        self.scene = scene
+        self.source = scene.source
+        for server in (scene.source, scene.target):
+            server.query("SET GLOBAL gtid_strict_mode = OFF")
+        self.source.query(
+            "CREATE TABLE d.c (id INT PRIMARY KEY, n INT)", "INSERT INTO d.c VALUES (1, 0)"
+        )
+        begun = int(str(self.source.query("SELECT @@global.gtid_binlog_pos")[0][0]).split("-")[2])
+        self.first = [f"0-1-{begun + number}" for number in range(1, 101)]
+        self._add(*["UPDATE d.c SET n = n + 1"] * 100)
+        self.source.query("FLUSH BINARY LOGS")
+        self._add(
+            "SET SESSION server_id = 9",
+            f"SET SESSION gtid_seq_no = {lower}",
+            "UPDATE d.c SET n = n + 1000",
+        )
+        self.lower = f"0-9-{lower}"
+        self.dump = place / "base.sql"
+        self._dump(self.dump)
+        self._add("UPDATE d.c SET n = n + 1", "UPDATE d.c SET n = n + 1001")
+        self.last = [f"0-1-{begun + 101}", f"0-1-{begun + 102}"]
+        self.bucket = Bucket(scene.minio, scene.bucket)
+        wait_durable(scene.stream, self.bucket, self.source)
+
+    def _add(self, *statements: str) -> None:
+        with contextlib.closing(self.source.connect()) as connection:
+            cursor = connection.cursor()
+            for statement in statements:
+                cursor.execute(statement)
+
+    def _dump(self, into: Path) -> None:
+        program = self.source.binaries.client.with_name("mariadb-dump")
+        with into.open("wb") as file:
+            subprocess.run(
+                [
+                    str(program), "--no-defaults", f"--socket={self.source.socket}", "--user=root",
+                    "--single-transaction", "--master-data=2", "--gtid", "--databases", "d",
+                ],
+                stdout=file,
+                check=True,
+            )  # fmt: skip
+
+    def value(self, server: MariadbServer) -> int:
+        return int(server.query("SELECT n FROM d.c")[0][0])
+
+    def restore(self) -> None:
+        """The base backup into the target."""
+        client = self.scene.target.binaries.client
+        with self.dump.open("rb") as file:
+            subprocess.run(
+                [
+                    str(client),
+                    "--no-defaults",
+                    f"--socket={self.scene.target.socket}",
+                    "--user=root",
+                ],
+                stdin=file,
+                check=True,
+            )
+
+    def recovery(self) -> Recovery:
+        return Recovery(self.scene.minio, self.scene.bucket, read_only(self.scene.minio))
+
+
+@pytest.fixture
+def story(
+    mariadb_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
+) -> Iterator[Story]:
+    with scene_of(
+        MariadbServer, mariadb_binaries, minio, minio.make_bucket(), disk_tmp_path
+    ) as scene:
+        yield Story(scene, disk_tmp_path, 60)
+
+
+def dumped(port: int, state: str) -> list[str]:
+    """The GTIDs that a raw replica with this state is sent."""
+    connection = pymysql.connect(
+        host="127.0.0.1", port=port, user="replica", password=PASSWORD, read_timeout=60
+    )
+    with contextlib.closing(connection):
+        cursor = connection.cursor()
+        cursor.execute("SET @mariadb_slave_capability = 4")
+        cursor.execute("SET @master_binlog_checksum = 'CRC32'")
+        cursor.execute(f"SET @slave_connect_state = '{state}'")
+        connection._execute_command(0x12, struct.pack("<IHI", 4, 1, 77))  # until there is no more
+        found = []
+        while True:
+            packet = connection._read_packet().get_all_data()
+            if packet[:1] == b"\xfe":
+                return found
+            _, kind, server_id = struct.unpack_from("<IBI", packet, 1)
+            if kind == MARIADB_GTID:
+                number, domain = struct.unpack_from("<QI", packet, 20)
+                found.append(f"{domain}-{server_id}-{number}")
+
+
+def test_a_recovery_begins_behind_its_backup(story: Story) -> None:
+    """Two transactions, not all with a number above the backup's; the value is the source's."""
+    story.restore()
+    target = story.scene.target
+    document = story.recovery().to(target, f"--from-backup={story.dump}", "--latest")
+    assert document["result"]["transactions"] == 2
+    assert story.value(target) == story.value(story.source) == 2102
+    assert str(target.query("SELECT @@global.gtid_slave_pos")[0][0]) == story.last[-1]
+
+
+def test_a_recovery_by_its_gtid_alone(story: Story) -> None:
+    """The GTID is at one place; what comes after it is applied, whatever its number."""
+    story.restore()
+    target = story.scene.target
+    document = story.recovery().to(target, f"--from-gtid-set={story.lower}", "--latest")
+    assert document["result"]["transactions"] == 2
+    assert story.value(target) == story.value(story.source)
+
+
+def test_a_backup_that_contradicts_itself(story: Story) -> None:
+    """A GTID of another place than the file and position beside it: both are named."""
+    text = story.dump.read_text()
+    story.dump.write_text(text.replace(story.lower, story.first[49]))
+    said = story.recovery().refused(None, f"--from-backup={story.dump}", "--latest", "--dry-run")
+    assert "contradicts itself" in said
+    assert story.first[49] in said
+    assert story.lower in said
+
+
+@pytest.mark.parametrize("back", [0, 1, 50])
+def test_serve_sends_what_the_source_sends(story: Story, back: int) -> None:
+    """A replica before the lower number gets it, and one behind it gets what follows."""
+    everything = [*story.first, story.lower, *story.last]
+    state = everything[100 - back]
+    assert dumped(story.scene.serve.port, state) == everything[101 - back :]
+
+
+def test_serve_refuses_what_is_at_two_places(story: Story) -> None:
+    """A GTID that was used again, as by a binlog that was applied with a client: error 1236."""
+    number = story.first[9].rpartition("-")[2]
+    story._add(f"SET SESSION gtid_seq_no = {number}", "UPDATE d.c SET n = n + 5")
+    story._add("UPDATE d.c SET n = n + 7")
+    wait_durable(story.scene.stream, story.bucket, story.source)
+    with pytest.raises(pymysql.err.MySQLError, match="2 places") as caught:
+        dumped(story.scene.serve.port, story.first[9])
+    assert caught.value.args[0] == 1236
+    said = story.recovery().refused(
+        None, f"--from-gtid-set={story.first[9]}", "--latest", "--dry-run"
+    )
+    assert "at 2 places" in said
+
+
+def test_a_directory_is_served_by_places_too(story: Story, disk_tmp_path: Path) -> None:
+    """`serve --dir` sends a replica what comes after its GTID, also if its number is lower."""
+    there = disk_tmp_path / "exported"
+    done = story.recovery().run(None, f"--output-dir={there}", "--latest", "--yes")
+    assert done.status == 0, done.stderr
+    served = Served(disk_tmp_path / "dir-serve", ["--dir", str(there)], command.environment())
+    served.start()
+    try:
+        everything = [*story.first, story.lower, *story.last]
+        for at in (49, 99, 100, 101):
+            assert dumped(served.port, everything[at]) == everything[at + 1 :]
+    finally:
+        served.kill()

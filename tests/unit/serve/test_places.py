@@ -1,0 +1,233 @@
+"""A MariaDB replica begins behind the place of its GTIDs, whatever the numbers after it."""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.binlog.events import EventType
+from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import RecoveryError
+from binlog2s3.replication.feed import NotServedError
+from binlog2s3.replication.protocol import DumpByPosition
+from binlog2s3.serve.directory import Directory
+from tests.binlog_writer import XID, BinlogWriter, statement
+from tests.documents import BEAT, ID, NAME, TIME, parent_of
+from tests.surveyed import LAYOUT, MARIADB, Bucket
+from tests.unit.serve.test_dump import OTHER_ID, Got, everything, history_of, sending
+from tests.waiting import wait_until
+
+VERSION = "11.4.2-MariaDB-log"
+NAMES = [NAME, NAME.next(), NAME.next().next()]
+FIRST, LOWER, LAST = (
+    [f"0-1-{n}" for n in range(1, 6)],
+    ["0-9-3", "1-1-1"],
+    ["0-1-6", "0-1-7", "1-1-2"],
+)
+EVERYTHING = [*FIRST, *LOWER, *LAST]
+
+
+def binlog_of(
+    before: str, gtids: Sequence[str], *, newest: str = "", rotate: str = ""
+) -> BinlogWriter:
+    """A binlog with these transactions; `newest`: the GTID that its list has last."""
+    binlog = BinlogWriter(server_version=VERSION)
+    binlog.event(EventType.GTID_LIST, list_body(before, newest))
+    for gtid in gtids:
+        domain, server, number = map(int, gtid.split("-"))
+        binlog.server_id = server
+        binlog.mariadb_transaction([statement(f"INSERT {gtid}"), XID], gtid=(domain, number))
+    if rotate:
+        binlog.rotate(rotate)
+    return binlog
+
+
+def list_body(before: str, newest: str) -> bytes:
+    """As the server writes it: the newest of a domain comes last."""
+    gtids = sorted(
+        (one for one in before.split(",") if one), key=lambda one: (one[0], one == newest)
+    )
+    body = struct.pack("<I", len(gtids))
+    for gtid in gtids:
+        body += struct.pack("<IIQ", *map(int, gtid.split("-")))
+    return body
+
+
+def three() -> list[BinlogWriter]:
+    """Two whole binlogs and one that grows; the second begins with a lower number."""
+    return [
+        binlog_of("", FIRST, rotate=str(NAMES[1])),
+        binlog_of("0-1-5", LOWER, rotate=str(NAMES[2])),
+        binlog_of("0-1-5,0-9-3,1-1-1", LAST, newest="0-9-3"),
+    ]
+
+
+def streamed(binlogs: Sequence[BinlogWriter], archived: int) -> Bucket:
+    """A bucket that has the first ones archived, and the others as chunks."""
+    bucket = Bucket(replace(MARIADB, first_binlog=NAME))
+    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=None))
+    for number, (name, binlog) in enumerate(zip(NAMES, binlogs, strict=False)):
+        if number < archived:
+            bucket.archive(binlog.data, name)
+        else:
+            bucket.chunks(binlog.data, 0, len(binlog.data), name=name)
+    return bucket
+
+
+def dump(state: str) -> DumpByPosition:
+    return DumpByPosition(
+        server_id=9, uuid="", name="", position=4, state=MariadbGtidList.parse(state),
+        heartbeat=0.0, heartbeat_v2=False, ends=True, registered=True,
+    )  # fmt: skip
+
+
+def gtids_in(got: Got) -> list[str]:
+    found = []
+    for event in got.of(EventType.MARIADB_GTID):
+        (server_id,) = struct.unpack_from("<I", event, 5)
+        number, domain = struct.unpack_from("<QI", event, 19)
+        found.append(f"{domain}-{server_id}-{number}")
+    return found
+
+
+def state_of(gtids: Sequence[str]) -> str:
+    return ",".join({one.partition("-")[0]: one for one in gtids}.values())
+
+
+@pytest.mark.parametrize("archived", [0, 1, 2, 3])
+@pytest.mark.parametrize("upto", range(len(EVERYTHING) + 1))
+def test_from_every_place(archived: int, upto: int) -> None:
+    """What follows, in archived binlogs, in those that were followed, and in the one that grows."""
+    bucket = streamed(three(), archived)
+    assert gtids_in(everything(bucket, dump(state_of(EVERYTHING[:upto])))) == EVERYTHING[upto:]
+
+
+def test_domains_at_different_places() -> None:
+    """Parallel replicas: what a domain has is left out, and the order stays."""
+    bucket = streamed(three(), 2)
+    assert gtids_in(everything(bucket, dump("0-1-4,1-1-2"))) == ["0-1-5", "0-9-3", "0-1-6", "0-1-7"]
+    assert gtids_in(everything(bucket, dump("0-1-7,1-1-1"))) == ["1-1-2"]
+    assert gtids_in(everything(bucket, dump("0-9-3"))) == ["1-1-1", *LAST]
+
+
+def test_all_servers_of_a_domain() -> None:
+    """gtid_binlog_state: the later one is the place."""
+    bucket = streamed(three(), 2)
+    assert gtids_in(everything(bucket, dump("0-1-5,0-9-3,1-1-1"))) == LAST
+
+
+@pytest.mark.parametrize("archived", [1, 3])
+@pytest.mark.parametrize("state", ["0-9-2", "0-5-3", "0-1-900"])
+def test_what_is_not_there(archived: int, state: str) -> None:
+    """Error 1236, also for a number between those that are there."""
+    with pytest.raises(NotServedError, match="not in this archive") as caught:
+        everything(streamed(three(), archived), dump(state))
+    assert caught.value.code == 1236
+
+
+@pytest.mark.parametrize("archived", [0, 2, 3])
+def test_what_was_used_twice(archived: int) -> None:
+    """Error 1236 that names both places; a GTID after them is a place again."""
+    binlogs = three()[:2]
+    again = [*LAST, "0-1-3", "0-1-8"]
+    binlogs.append(binlog_of("0-1-5,0-9-3,1-1-1", again, newest="0-9-3"))
+    bucket = streamed(binlogs, archived)
+    with pytest.raises(NotServedError, match="at 2 places") as caught:
+        everything(bucket, dump("0-1-3"))
+    assert str(NAMES[0]) in str(caught.value)
+    assert str(NAMES[2]) in str(caught.value)
+    assert gtids_in(everything(bucket, dump("0-1-8,1-1-2"))) == []
+    assert gtids_in(everything(bucket, dump("0-1-7,1-1-2"))) == ["0-1-3", "0-1-8"]
+
+
+def test_what_comes_before_the_archive() -> None:
+    """The binlog's own list knows which of two servers was the last one."""
+    bucket = Bucket(replace(MARIADB, first_binlog=NAME))
+    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=None))
+    bucket.archive(binlog_of("0-1-5,0-9-3", LAST, newest="0-9-3").data)
+    assert gtids_in(everything(bucket, dump("0-9-3"))) == LAST
+    with pytest.raises(NotServedError, match="missing GTIDs"):
+        everything(bucket, dump("0-1-5"))
+
+
+def test_a_replica_that_is_a_little_ahead() -> None:
+    """It waits until the archive has its GTID, and gets what comes after it."""
+    binlogs = three()
+    bucket = streamed(binlogs[:2], 2)
+    got = Got()
+    waiting = replace(dump("0-1-6,1-1-1"), ends=False)
+    with history_of(bucket) as history, sending(history, waiting, got) as raised:
+        data = binlogs[2].data
+        bucket.chunks(data, 0, len(data), name=NAMES[2])
+        wait_until(lambda: gtids_in(got) == LAST[1:] or raised, what="the rest")
+        assert not raised
+
+
+@pytest.mark.parametrize("upto", range(7))
+def test_what_a_fail_over_repeats(upto: int) -> None:
+    """The new primary's first binlog has the old one's last two again: they are sent once."""
+    old, new = ["0-1-1", "0-1-5", "0-2-2", "0-1-6"], ["0-3-4", "0-3-5"]
+    bucket = Bucket(replace(MARIADB, first_binlog=NAME))
+    first = binlog_of("", old)
+    bucket.archive(first.data)
+    parent = parent_of(
+        ID, binlog=str(NAME), offset=len(first.data), gtid_set="0-1-6,0-2-2", join="exact"
+    )
+    lineage = replace(
+        MARIADB, id=OTHER_ID, server_uuid=OTHER_ID[17:25], first_binlog=BinlogName("mysql-bin", 7),
+        gtid_set="0-1-5", parent=parent,
+    )  # fmt: skip
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    second = binlog_of("0-1-5", ["0-2-2", "0-1-6", *new])
+    reading = BinlogReading(BinlogName("mysql-bin", 7))
+    reading.feed(memoryview(bytes(second.data)))
+    bucket.put(LAYOUT.binlog(OTHER_ID, BinlogName("mysql-bin", 7)), bytes(second.data))
+    entry = reading.entry(TIME).to_json()
+    bucket.put(LAYOUT.entry(OTHER_ID, BinlogName("mysql-bin", 7)), entry)
+    bucket.beat(replace(BEAT, lineage=OTHER_ID, generation=BEAT.generation + 1))
+    all_of_it = [*old, *new]
+    got = everything(bucket, dump(state_of(all_of_it[:upto])))
+    assert gtids_in(got) == all_of_it[upto:]
+
+
+@pytest.mark.parametrize("upto", range(len(EVERYTHING) + 1))
+def test_a_directory(tmp_path: Path, upto: int) -> None:
+    """`serve --dir` asks the same."""
+    for name, binlog in zip(NAMES, three(), strict=True):
+        (tmp_path / str(name)).write_bytes(binlog.data)
+    served = Directory(tmp_path)
+    begins = served.first_for(MariadbGtidList.parse(state_of(EVERYTHING[:upto])))
+    first = [one.place for one in served.view().binlogs].index(begins.binlog.place)
+    sent = []
+    for gtid in [*FIRST, *LOWER, *LAST][[0, 5, 7][first] :]:
+        if begins.had.has(gtid):
+            begins.had.passed(gtid)
+        else:
+            sent.append(gtid)
+    assert sent == EVERYTHING[upto:]
+
+
+@pytest.mark.parametrize("state", ["0-9-2", "0-1-900", "0-1-3"])
+def test_a_directory_that_does_not_tell(tmp_path: Path, state: str) -> None:
+    """What is not in its files, or is twice, is an error."""
+    binlogs = [*three()[:2], binlog_of("0-1-5,0-9-3", [*LAST, "0-1-3"], newest="0-9-3")]
+    for name, binlog in zip(NAMES, binlogs, strict=True):
+        (tmp_path / str(name)).write_bytes(binlog.data)
+    with pytest.raises(RecoveryError, match=r"not in this archive|places"):
+        Directory(tmp_path).first_for(MariadbGtidList.parse(state))
+
+
+def test_a_directory_from_the_middle_of_a_binlog(tmp_path: Path) -> None:
+    """It does not say what comes before it: only a lower number can be the base backup's."""
+    binlog = BinlogWriter(server_version=VERSION)
+    for number in (4, 5):
+        binlog.mariadb_transaction([statement("INSERT"), XID], gtid=(0, number))
+    (tmp_path / str(NAME)).write_bytes(binlog.data)
+    served = Directory(tmp_path)
+    assert not served.first_for(MariadbGtidList.parse("0-7-3")).had.has("0-7-4")
+    with pytest.raises(NotServedError, match="not in this archive"):
+        served.first_for(MariadbGtidList.parse("0-7-6"))
