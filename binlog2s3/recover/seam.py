@@ -32,7 +32,7 @@ _ATOMIC = {"mysql": (8,), "mariadb": (10, 6)}
 _OF_TABLES = frozenset({"OPTIMIZE", "ANALYZE", "REPAIR", "FLUSH"})
 """Statements that change no rows, and commit like a definition."""
 _SHOWN = 160
-_BINLOGS, _EVENTS = 3, 1000
+_BINLOGS, _EVENTS = 100, 1000
 """So many of the target's last binlogs are read, and events of each: a start begins a new one."""
 _USE = re.compile(r"\Ause `(?:[^`]|``)*`; ")
 
