@@ -123,12 +123,12 @@ def test_what_is_left_out_is_followed_by_the_true_position() -> None:
     assert b"".join(others) == kept
 
 
-@pytest.mark.parametrize("numbers", ["", "1-4", "1-4:7-8", "1-12", "6"])
-def test_what_the_replica_has_is_not_sent(numbers: str) -> None:
+@pytest.mark.parametrize("executed", ["", "1-4", "1-4:7-8", "1-12", "6"])
+def test_what_the_replica_has_is_not_sent(executed: str) -> None:
     """By GTIDs; at the end the replica knows where it is, whatever was left out."""
     binlog = written(12, rotate=False)
     piece = piece_of(binlog.transactions, 0, 12)
-    has = GtidSet.parse(f"{UUID_A}:{numbers}" if numbers else "")
+    has = GtidSet.parse(f"{UUID_A}:{executed}" if executed else "")
     to = feed(has=had(has))
     found = sent(to, stream((piece, binlog)))
     begins = [event for event in found if event[KIND_AT] == EventType.GTID]
