@@ -69,7 +69,6 @@ def dear(requests: Mapping[str, float]) -> float:
 
 
 def dollars(requests: Mapping[str, float]) -> float:
-    """What requests cost."""
     cheap = sum(count for kind, count in requests.items() if kind in CHEAP)
     return dear(requests) * DOLLARS_DEAR + cheap * DOLLARS_CHEAP
 

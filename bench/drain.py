@@ -1,7 +1,6 @@
 """A replication client that takes all events and drops them, so that only the sender is measured.
 
-Law: it says what a replica says, asks for what there is and for no more, and returns when the
-source has sent the end.
+It returns when the source has sent the end.
 """
 
 import socket

@@ -45,7 +45,6 @@ class Contents:
 
 
 def read_back(where: Bucket) -> Contents:
-    """Read everything."""
     client = where.client()
     chunks, binlogs = chunks_and_binlogs(client, where)
     contents = Contents({}, {})

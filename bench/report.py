@@ -1,7 +1,6 @@
 """The tables of docs/benchmarks.md, from the results. Pure, but for `write`.
 
-Law: each table stands between two comments that name it, and everything else in the document is
-left as it is.
+Each table stands between two comments that name it; everything else in the document stays as it is.
 """
 
 import importlib.util
@@ -368,7 +367,6 @@ def size(count: int) -> str:
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table."""
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -191,7 +191,6 @@ def _fetched(door: Door, source: Backlog) -> float:
 
 
 def _delay(binaries: ServerBinaries, seconds: float) -> dict[str, Any]:
-    """The second measurement."""
     kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
     plan = Plan(rate=RATE, row_bytes=DELAY_ROW_BYTES, seconds=seconds, connections=8, rotations=2)
     with ExitStack() as stack:
@@ -255,10 +254,13 @@ def _watch(replica: MysqlServer, plan: Plan, alive: ways.Alive) -> dict[int, flo
     deadline = monotonic() + plan.seconds + START_SECONDS
     with closing(replica.connect()) as connection, connection.cursor() as cursor:
         while len(seen) < wanted:
+            rows: Sequence[tuple[int]] = ()
+            # the table comes through replication, too; a cursor has no rows to fetch until then
             with suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
                 cursor.execute("SELECT id FROM bench.t WHERE id >= %s", (low,))
+                rows = cursor.fetchall()
             now = monotonic()
-            for (number,) in cursor.fetchall():
+            for (number,) in rows:
                 seen.setdefault(number, now)
             while low in seen:
                 low += 1

@@ -2,7 +2,7 @@
 
 Law: foreign exceptions (boto3, pymysql, OSError) never leave the module that owns the library; it
 raises one of these instead. Each has a message with the values in it, a hint that says what to do,
-whether trying again can help (`transient`), and the exit code of the process.
+whether a retry can help (`transient`), and the exit code of the process.
 """
 
 from typing import ClassVar

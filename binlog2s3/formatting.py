@@ -1,7 +1,6 @@
 """Values as people read them: times, durations, sizes, counts, GTID sets, cut texts. Pure.
 
-Place in the flow: under everything that makes a message, a view or a document. Times in a document
-are ISO 8601 in UTC, with microseconds and Z.
+Times in a document are ISO 8601 in UTC, with microseconds and Z.
 """
 
 import math

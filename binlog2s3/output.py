@@ -1,7 +1,5 @@
 """Output for people: plain text for pipes, coloured and wrapped lines for terminals.
 
-Place in the flow: under the views (`inspect.list`, `status.text`), which decide what is printed.
-
 Law: text from the bucket or from a server can neither break lines nor control a terminal. Nothing
 is cut: what does not fit is wrapped.
 """
@@ -33,7 +31,6 @@ class Plain:
         return "utf" not in (getattr(self._out, "encoding", None) or "utf-8").lower()
 
     def line(self, text: str, style: str = "") -> None:
-        """One line."""
         del style
         self._write(clean(text))
 

@@ -1,9 +1,7 @@
 """Shows the progress of a command on standard error.
 
-Place in the flow: `list`, `find`, `pitr` and `verify` report here while they work.
-
-Law: it does not slow the work down: reports that come too often are not shown. A bar is removed at
-the end.
+It does not slow the work down: reports that come too often are not shown. A bar is removed at the
+end.
 """
 
 import sys

@@ -1,7 +1,6 @@
 """A few threads that each do one blocking task at a time and return its outcome.
 
-Place in the flow: the daemon's loop submits store requests here and takes the outcomes from one
-queue, so that only the loop's thread has state.
+The outcomes come back in one queue, so that only the loop's thread has state.
 
 Law: the threads are daemon threads, because a request on a dead network may block for longer than
 the process may take to stop. The loop decides how long it waits.

@@ -2,11 +2,10 @@
 
     python -m lab.accident dropped-table
 
-starts real servers, streams one of them into a bucket, lets the accident happen, prints what to
-put into the variables of docs/recovery/prepare.md, and waits for Ctrl-C; then all is gone again.
-The test of these pages runs every command of them at these accidents.
-
-Law: what a recovery must give was asked of the servers themselves, before they were lost.
+starts real servers, streams one of them into a bucket, lets the accident happen, prints the values
+for the variables of docs/recovery/prepare.md, and waits for Ctrl-C; then all is gone again. The
+test of these pages runs every command of them at these accidents. What a recovery must give was
+asked of the servers themselves, before they were lost.
 """
 
 import argparse

@@ -1,7 +1,6 @@
 """Programs that are built with Go or Cargo, or installed with pip, into the cache folder.
 
-Place: below `lab.get`, which says what there is. Each maker fills one directory of `lab.cache`, and
-raises `Unavailable` with what would help.
+Each maker fills one directory of `lab.cache`, and raises `Unavailable` with what would help.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The folder where downloads and builds wait for the next run, and the rule that guards it.
+"""The folder where downloads and builds wait for the next run.
 
 Law: what lies in the cache under its own name is whole. It is made under another name, its marker
 is written last, and one rename makes it visible; one lock a name keeps concurrent makers apart.

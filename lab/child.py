@@ -76,7 +76,7 @@ def wait_ready(
     log: Path,
     *,
     what: str,
-    timeout_seconds: float = 60,
+    timeout_seconds: float = 180,  # one that ended is noticed at once; a busy disk is slow
 ) -> None:
     """Return once `is_ready()`; raise ServerFailedError when the child ends or time is up."""
     deadline = monotonic() + timeout_seconds

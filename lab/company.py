@@ -3,7 +3,7 @@
     with company(folder, binaries, minio) as site:
         site.trade()
 
-Law: as `lab.accident`'s; what a server holds is asked of itself while it is there.
+What a server holds is asked of the server itself while it is there.
 """
 
 import json
@@ -248,7 +248,6 @@ class Streamer:
         end(self._process, grace_seconds=20)
 
     def kill(self) -> None:
-        """`kill -9`."""
         end(self._process)
 
 

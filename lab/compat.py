@@ -1,10 +1,10 @@
 """The compatibility matrix: `make compat`, or `make compat MYSQL=host:port S3=s3://bucket/prefix`.
 
-Runs tests/compat and prints what came out, a row for each version. On the lab's servers it also
-writes docs/compatibility.md, between its comments; on a server of one's own it prints a report to
-send in. Law: a cell is what its test did: "works", "refused: why", "not run", or "fails", which
-ends it with 1 and is not written. If a server or a bucket of one's own cannot be used at all, there
-is no report, and `check` says why.
+Runs tests/compat and prints a row for each version. On the lab's servers it also writes
+docs/compatibility.md, between its comments; on a server of one's own it prints a report to send in.
+A cell is what its test did: "works", "refused: why", "not run", or "fails", which ends it with 1
+and is not written. If a server or a bucket of one's own cannot be used at all, there is no report,
+and `check` says why.
 """
 
 import json

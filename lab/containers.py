@@ -110,8 +110,7 @@ class Engine:
     """podman and buildah over `directory`; images are kept in the cache, containers are not.
 
     There is one at a time: a second one waits until the first one is down. `up` (or `with`) raises
-    Unavailable if this machine cannot run it. It has more than 20 methods because each part of the
-    machine that it isolates is set up by one.
+    Unavailable if this machine cannot run it.
     """
 
     def __init__(self, directory: Path) -> None:

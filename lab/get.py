@@ -412,6 +412,7 @@ def main(names: list[str]) -> int:
         "patchelf": patchelf,
         "mandoc": mandoc,
         "mariabackup": mariadb_backup,
+        "mariadb-encryption": mariadb_encryption,
         "mmdebstrap": mmdebstrap,
         "aws": aws,
         **{name: partial(_server_of, name) for name in VERSIONS},

@@ -4,8 +4,8 @@
         ...
     print(load.transactions, load.row_bytes)
 
-Each writer's sequence of transactions follows from the seed; how far it comes is the server's
-matter. Law: bounded in time, and a writer that fails makes the `with` block fail.
+Each writer's sequence of transactions follows from the seed; how far it comes depends on the
+server. It is bounded in time, and a writer that fails makes the `with` block fail.
 """
 
 import random

@@ -149,7 +149,6 @@ class _Pour:
         self._client.close()
 
     def put(self, key: str, data: bytes) -> None:
-        """Have this put."""
         self._waiting.append((key, data))
         if len(self._waiting) == _AT_ONCE:
             self._send()

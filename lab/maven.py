@@ -1,8 +1,7 @@
 """Servers of other versions, from the test jars of Maven's central repository.
 
-Place: below `lab.get`, which gives them names. Maven itself fetches a jar, so its own settings say
-where the repository and its mirrors are; the jar's SHA-256 is pinned here. Nothing of it is in the
-package.
+Maven itself fetches a jar, so its own settings say where the repository and its mirrors are; the
+jar's SHA-256 is pinned here. Nothing of it is in the package.
 """
 
 import hashlib

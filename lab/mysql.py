@@ -48,8 +48,7 @@ class MysqlServer:
 
     `options` are mysqld's own, later ones win. `encrypted` turns binlog_encryption on with a
     keyring file; `environment` is added to the server's (see `faketime`); `ports` proposes the
-    ports to try. `datadir`, `socket` and `port` stay the same over restarts. It has more
-    than 20 methods because tests start, break and ask a server in as many ways.
+    ports to try. `datadir`, `socket` and `port` stay the same over restarts.
     """
 
     repl_user = "repl"

@@ -14,6 +14,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import parse_time
 from binlog2s3.output import Coloured
+from binlog2s3.recover.base_check import unchecked
 from binlog2s3.recover.model import BeforeGtid, BinlogPosition, Plan, PlanPiece, Reachable, Shown
 from binlog2s3.recover.view import About, Result, print_plan, print_result
 
@@ -122,7 +123,8 @@ RESULT = Result(
     size=PLAN.size,
     seconds=11.4,
     gtids=GtidSet.parse(f"{UUID}:1-48212"),
-    proved="its GTIDs are those of the plan, no more and no less",
+    proved=(f"from {UUID}:1-15201 to {UUID}:1-48212 (33,011 transactions), no more and no less"),
+    base_backup=unchecked(),
 )
 
 

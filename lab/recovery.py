@@ -1,10 +1,8 @@
 """The demo's second half: a table is dropped by mistake, and a server without the mistake is made.
 
-Place in the flow: `lab.demo` calls it. An early dump, a DROP TABLE under load, then, from the dump
-and the bucket alone, a second server that stands just before the DROP.
-
-Law: what the second server must hold was written down by the source itself, while a lock kept
-everybody else from writing, in the moment before the DROP.
+An early dump, a DROP TABLE under load, then, from the dump and the bucket alone, a second server
+that stops just before the DROP. What it must hold was recorded by the source itself in the moment
+before the DROP, while a lock kept everybody else from writing.
 """
 
 import re

@@ -178,12 +178,10 @@ def _fenced(text: str) -> str:
 
 
 def one() -> str:
-    """`status`."""
     return _on_terminal(lambda page: print_status(IDLE, page, now=NOW))
 
 
 def table() -> str:
-    """`status --all`."""
     statuses = [replace(status, seen_from="bucket") for status in (DEAD, CATCHING_UP, IDLE)]
     return _on_terminal(lambda page: print_table(statuses, page, target=TARGET, now=NOW))
 

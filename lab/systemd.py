@@ -216,7 +216,6 @@ class Machine:
         return done
 
     def show(self, unit: str, name: str) -> str:
-        """A property of a unit."""
         return self.run("systemctl", "show", "-P", name, unit).stdout.strip()
 
     def power_off(self, grace_seconds: float = 60) -> None:

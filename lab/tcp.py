@@ -4,7 +4,7 @@
         ...                    # a client at 127.0.0.1, door.port
         door.turn(other.port)  # from now on another server answers there
 
-Law: it knows only bytes; a connection belongs for its whole life to the server that it was led to.
+A connection belongs for its whole life to the server that it was led to.
 """
 
 import contextlib

@@ -7,7 +7,7 @@
         door.slow(milliseconds=500)
         door.mend()
 
-Law: a door that was shut or spoilt stays so until `mend`.
+A door that was shut or spoilt stays so until `mend`.
 """
 
 import http.client

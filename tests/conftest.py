@@ -46,7 +46,7 @@ STORES = {"minio": "minio", "versitygw": "versitygw", "nanio": "nanio", "s3s-fs"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add --tier and --store."""
+    """Add --tier, --sixth and --store."""
     parser.addoption(
         "--tier",
         choices=["gate", "full"],
@@ -54,11 +54,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="which tests: those that every change passes, or all; a test that is named by its "
         "node id always runs",
     )
+    parser.addoption(
+        "--sixth",
+        type=int,
+        metavar="N",
+        help="with --tier full: of what it has more than the gate, sixth N modulo 6",
+    )
     parser.addoption("--store", choices=[*STORES], help="run the tests of streaming on this store")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Add the markers that go with --store; load the tier's profile of hypothesis."""
+    if config.getoption("--sixth") is not None and config.getoption("--tier") != "full":
+        raise pytest.UsageError("--sixth is a part of --tier full")
     settings.load_profile(config.getoption("--tier"))
     crash_seed()  # a wrong one is told before anything runs
     for line in (
@@ -71,8 +79,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say what the gate's crash points are drawn with."""
-    tier = config.getoption("--tier")
-    return f"tier: {tier}, CRASH_SEED={crash_seed()}" if tier == "gate" else f"tier: {tier}"
+    tier, number = config.getoption("--tier"), config.getoption("--sixth")
+    if tier == "gate":
+        return f"tier: {tier}, CRASH_SEED={crash_seed()}"
+    part = "" if number is None else f", sixth {number % tiers.SIXTHS} of 0 to {tiers.SIXTHS - 1}"
+    return f"tier: {tier}{part}"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -111,14 +122,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.mysql)
         if asked & NEEDS_MINIO:
             item.add_marker(pytest.mark.minio)
+    number = config.getoption("--sixth")
+    left_out: dict[pytest.Item, None] = {}
     if config.getoption("--tier") == "gate":
         left_out = {
             item: None
             for item in items
             if item.get_closest_marker("full") and not item.nodeid.startswith(named or ("::",))
         }
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
+    elif number is not None:
+        left_out = {item: None for item in items if not tiers.is_in_sixth(item, number)}
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
     items[:] = tiers.dealt(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
@@ -133,13 +148,6 @@ def _had(obtain: Callable[[], T], *, promised: bool = True) -> T:
         return obtain()
     except Unavailable as error:
         _missing(error, promised=promised)
-
-
-@pytest.fixture(scope="session")
-def tier(pytestconfig: pytest.Config) -> str:
-    """Which tests are run, "gate" or "full": a few tests try less in the gate."""
-    found: str = pytestconfig.getoption("--tier")
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -162,8 +170,13 @@ def faketime_library() -> Path:
 
 @pytest.fixture(scope="session")
 def aws_command() -> Path:
-    """The `aws` command."""
     return _had(get.aws)
+
+
+@pytest.fixture(scope="session")
+def mariadb_encryption() -> Path:
+    """A folder with the plugin that encrypts MariaDB's files."""
+    return _had(get.mariadb_encryption)
 
 
 @pytest.fixture(scope="session")

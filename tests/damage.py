@@ -355,6 +355,7 @@ FIELDS: Mapping[str, Damage] = {
     "least_commit_us": _as(_entry2(least_commit_us=1), "", "entry-lies"),
     "greatest_commit_us": _as(_entry2(greatest_commit_us=1), "entry-lies"),
     "greatest_commit_us, greater": _as(_entry2(greatest_commit_us=1 << 52), "", "entry-lies"),
+    "reached_us": _as(_entry2(reached_us=1), "entry-lies"),
     "commit_times": _as(_entry2(commit_times="seconds"), "", "entry-lies"),
     "gtid_set_before": _as(_entry2(gtid_set_before=""), "gtids", "gtids entry-lies"),
     "gtid_set_added": _as(_entry2(gtid_set_added=f"{UUID_A}:4-5"), "entry-lies gtids"),

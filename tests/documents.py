@@ -33,6 +33,7 @@ ENTRY = Entry(
     server_id=7,
     least_commit_us=1_795_253_309_000_001,
     greatest_commit_us=1_795_253_309_000_002,
+    reached_us=1_795_253_309_000_002,
     commit_exact=True,
     gtid_set_before=f"{UUID}:1-5",
     gtid_set_added=f"{UUID}:6-7",

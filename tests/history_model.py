@@ -45,6 +45,7 @@ class File:
     shared: int = 0
     """So many of its first transactions are also in a lineage before."""
     damaged: tuple[tuple[int, int], ...] = ()
+    received_us: int | None = None
 
     def places(self) -> list[tuple[int, int, Real]]:
         """Begin and end of each transaction."""
@@ -109,6 +110,7 @@ class Model:
         self.lost: list[Real] = []
         self.dead: list[Gtids] = []
         self.covered_us: int | None = None
+        self.exact = True
         self.lost_text = ""
         self._numbers = 0
         self._servers = 0
@@ -119,11 +121,11 @@ class Model:
 
     # What happens
 
-    def commit(self, size: int, wait_us: int, gtid: str | None = None) -> None:
+    def commit(self, size: int, wait_us: int, domain: int = 0, gtid: str | None = None) -> None:
         self.clock_us += wait_us
         self._gno += 1
         self._numbers += 1
-        gtid = gtid or (self._next_gtid() if self.with_gtids else None)
+        gtid = gtid or (self._next_gtid(domain) if self.with_gtids else None)
         real = Real(self._numbers, gtid, self.clock_us, size)
         self.open.reals.append(real)
         self.truth.append(real)
@@ -260,7 +262,12 @@ class Model:
             transaction_end=file.transaction_end if not file.ended else file.size,
             least_commit_us=min(times, default=None),
             greatest_commit_us=max(times, default=None),
-            commit_exact=True,
+            reached_us=max(
+                (us for us in times if file.received_us is None or us <= file.received_us),
+                default=None,
+            ),
+            received_us=file.received_us,
+            commit_exact=self.exact,
             gtids_before=file.before,
             gtids_added=file.gtids(),
             transactions=len(file.reals),
@@ -305,7 +312,7 @@ class Model:
                     end=stop,
                     gtid=real.gtid,
                     commit_us=real.commit_us,
-                    commit_exact=True,
+                    commit_exact=self.exact,
                     original_commit_us=None,
                 )
 
@@ -327,12 +334,13 @@ class Model:
         self._uuid = f"{self._servers:08d}-0000-0000-0000-000000000000"
         self._gno = 0
 
-    def _next_gtid(self) -> str:
+    def _next_gtid(self, domain: int) -> str:
         """MySQL numbers by server; MariaDB by domain, whoever is the primary."""
         if self.flavour == "mysql":
             return f"{self._uuid}:{self._gno}"
-        numbers = [int(real.gtid.split("-")[2]) for real in self.truth if real.gtid]
-        return f"0-{self._servers}-{max(numbers, default=0) + 1}"
+        gtids = [real.gtid.split("-") for real in self.truth if real.gtid]
+        numbers = [int(number) for one, _, number in gtids if int(one) == domain]
+        return f"{domain}-{self._servers}-{max(numbers, default=0) + 1}"
 
     def _after(self, before: Gtids, reals: Sequence[Real]) -> Gtids:
         return _then(before, _set(reals, self.flavour))

@@ -63,8 +63,7 @@ class MemoryStore:
 
     `min_part_bytes` is 5 MiB in S3 and may be bytes in a property machine; the switches make it
     a lesser store: one that lists no uploads, copies no parts, or not into an upload that has a
-    checksum, or keeps no checksums. `late` are the acts that were not performed yet. It has as many
-    methods as `contract.Store`.
+    checksum, or keeps no checksums. `late` are the acts that were not performed yet.
     """
 
     def __init__(

@@ -6,8 +6,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3.binlog import gtid
+from binlog2s3.binlog.content import Content, ContentReader
+from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import Scanner, Transaction
+from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.recover.model import (
     BinlogPosition,
     Checked,
@@ -55,6 +57,14 @@ class Own:
             is_in = begin <= one.begin and (end is None or one.begin < end)
             if is_in and (piece.lineage, piece.binlog) == (lineage, name):
                 yield one
+
+    def content(self, number: int) -> Content:
+        """What that transaction does."""
+        piece, one = self.transactions[number]
+        data = (self.directory / str(piece.binlog)).read_bytes()
+        reader = ContentReader(decode_format(data[len(MAGIC) :], offset=len(MAGIC)))
+        reader.feed(data[one.begin : one.end])
+        return reader.content()
 
     def _checked(self, piece: PlanPiece) -> Iterator[Checked]:
         data = (self.directory / str(piece.binlog)).read_bytes()

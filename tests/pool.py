@@ -61,7 +61,7 @@ class _Shared:
     def kill(self) -> None:
         self._refuse()
 
-    def restart(self, options: object = None) -> None:  # noqa: ARG002
+    def restart(self, options: object = None) -> None:
         self._refuse()
 
     def freeze(self) -> None:

@@ -365,7 +365,7 @@ class Reading(Supervisor):
             )
         return child
 
-    def work(self, seconds: float) -> None:  # noqa: ARG002
+    def work(self, seconds: float) -> None:
         self.process.count()
         self._judge()
         self._uploads.step(0.05)

@@ -19,6 +19,7 @@ from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.recover import target
 from binlog2s3.recover.model import BinlogPosition, ProgressReport
 from binlog2s3.recover.replicate import Replication, left_over, settle
+from binlog2s3.recover.seam import Next, after, is_executed
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from tests.login import ROOT
@@ -41,6 +42,13 @@ def main(told: dict[str, Any]) -> int:
             settle(server, found)
             found = target.facts(server, login)
             files, state = _rest(told, server, found, note)
+            if (
+                state is not None
+                and files.count
+                and (done := _half_way(server, found, files, state))
+            ):
+                server.rows("SET GLOBAL gtid_slave_pos = %s", (str(done),))
+                files, state = _rest(told, server, found, note)
             if not files.count:
                 return 0
             if not found.keeps_gtids:
@@ -51,7 +59,6 @@ def main(told: dict[str, Any]) -> int:
                 planned(files, told["version"]),
                 files.opened,
                 state=state,
-                goes_on=bool(found.flavour == "mariadb" and state.gtids()),
                 on_place=lambda place: _write(note, place),
             ).apply(_tell)
         except Binlog2s3Error as error:
@@ -87,6 +94,18 @@ def _rest(
         }
         skip = [one for at, one in enumerate(every) if at <= ends.get(domain_of(one), -1)]
     return own(Path(told["directory"]), names, skip=skip, cut=told.get("cut", 1 << 16)), state
+
+
+def _half_way(
+    server: Server, found: TargetFacts, files: Own, state: MariadbGtidList
+) -> MariadbGtidList | None:
+    """The place after the first transaction, if the target has executed it all the same."""
+    _, first = files.transactions[0]
+    following = Next(first.gtid, files.content(0))
+    if is_executed(server, found, following, state, crashed=True):
+        assert first.gtid is not None
+        return after(state, first.gtid)
+    return None
 
 
 def _write(note: Path, place: BinlogPosition) -> None:

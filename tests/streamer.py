@@ -179,7 +179,7 @@ class Streamer:
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]
             coverage=self.coverage,
-            backoff=lambda failures: 0.0,  # noqa: ARG005
+            backoff=lambda failures: 0.0,
             clock=clock,
         )
         if known.last is not None:

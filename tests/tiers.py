@@ -1,4 +1,6 @@
-"""The two tiers of the tests: the gate, which each change passes, and the full run.
+"""The two tiers of the tests, and the sixths of what only the full run has.
+
+The gate is what each change passes, the full run is everything.
 
 Law: what needs no real server is in the gate, unless it is marked `full`. What runs against real
 servers (tests/integration, tests/chaos, tests/compat), or needs a tool that the gate does not get,
@@ -9,8 +11,11 @@ is in the full run alone, unless it is marked `gate`. Both markers may name case
 from collections.abc import Iterable, Sequence
 from itertools import groupby, islice
 from pathlib import Path
+from zlib import crc32
 
 import pytest
+
+from tests import sampling
 
 WITH_SERVERS = ("integration", "chaos", "compat")
 # Fixtures for which something is downloaded or built that the gate does without.
@@ -21,6 +26,7 @@ TOOLS = frozenset(
         "make_machine",
         "mandoc",
         "mariadb_backup",
+        "mariadb_encryption",
         "promtool",
         "s3s_fs",
         "systemd_analyze",
@@ -29,6 +35,7 @@ TOOLS = frozenset(
     }
 )
 STORES_OF_FULL = frozenset({"versitygw", "s3s-fs", "s3s_fs"})
+SIXTHS = 6
 
 
 def is_full(item: pytest.Item) -> bool:
@@ -43,6 +50,24 @@ def is_full(item: pytest.Item) -> bool:
     values = spec.params.values() if spec is not None else ()
     stores = {value for value in values if isinstance(value, str)} & STORES_OF_FULL
     return folder in WITH_SERVERS or bool(needs or stores)
+
+
+def is_more_in_full(item: pytest.Item) -> bool:
+    """Whether the full run has this test alone, or may try more in it than the gate does."""
+    module = getattr(item, "module", None)
+    names = ("examples", "all_of_it")
+    draws = any(getattr(module, name, None) is getattr(sampling, name) for name in names)
+    return draws or is_full(item)
+
+
+def is_in_sixth(item: pytest.Item, number: int) -> bool:
+    """Whether sixth `number` modulo 6 has this test: each that the full run has more of, has one.
+
+    A hash of the node id decides, which is the same in each process and on each machine. Not of the
+    file: the largest files would make one sixth three times as long as another, and a server that
+    a module shares is started by each worker anyway.
+    """
+    return is_more_in_full(item) and crc32(item.nodeid.encode()) % SIXTHS == number % SIXTHS
 
 
 def _named(item: pytest.Item, name: str) -> bool:

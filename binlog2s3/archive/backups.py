@@ -1,10 +1,7 @@
-"""The registered base backups of a source: documents, and the list of them.
+"""The registered base backups of a source: their documents, and the list of them.
 
-Place in the flow: `backup add` writes one, `pitr`, `prune` and `status` read them. The backup
-itself is elsewhere; `location` says where.
-
-Law: a document is written once. One that breaks the format, or does not belong to its key, is not
-used: it is reported and ignored.
+A document is written once; `location` says where the backup itself is. A document that breaks the
+format, or does not belong to its key, is reported and ignored.
 """
 
 import secrets

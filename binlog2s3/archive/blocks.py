@@ -1,7 +1,6 @@
-"""Reads binlogs in blocks whose checksums are known. Each block is checked before it is used.
+"""Reads binlogs in blocks whose checksums are known; each block is checked before it is used.
 
-Place in the flow: below `recover.snapshot`, which finds out the checksums, and `recover.extract`. A
-block is a range of 4 MiB. Its checksum comes from the entry, or, for a binlog without an entry,
+A block is a range of 4 MiB. Its checksum comes from the entry, or, for a binlog without an entry,
 from our own first pass over it.
 
 Law: bytes that do not match their checksum are an error and are never passed on. Bytes that have

@@ -1,14 +1,12 @@
 """Finds what is in the bucket under the keys of format 1.
 
-Place in the flow: everything that reads the bucket reads through `Catalog`. `layout` has the keys,
-`documents` and `writers` have what the objects say.
-
-Law: what is under `archive/` is written once. A key or document that is not ours is never touched
-and never guessed at: it is named and left alone.
+Law: what is under `archive/` is written once. A key or document that is not ours is reported, never
+touched and never guessed at.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import islice, takewhile
 from typing import ClassVar, Protocol, Self, TypeVar
 
@@ -385,11 +383,12 @@ class Catalog:
         """
         key, prefix = self.layout.binlog(lineage.id, name), self.layout.chunks(lineage.id, name)
         for _ in range(LISTINGS):
-            chunks, archived = self.chunks(lineage, name), self.store.head(key)
-            if archived or not has_hole(chunks):
+            chunks, archived = self._put_at(lineage, name), self.store.head(key)
+            if archived or not has_hole(Chunks(frozenset(chunks))):
                 break
         crc64 = self._crc64(lineage, name, archived.size) if archived else None
-        ranges = (Range(key, 0, archived.size),) if archived else ranges_of(prefix, chunks)
+        whole = (Range(key, 0, archived.size, archived.last_modified),) if archived else ()
+        ranges = whole or ranges_of(prefix, chunks)
         if not ranges:
             raise ArchiveError(
                 f"no byte of {name} is in lineage {lineage.id}: neither {key} nor chunks from "
@@ -404,6 +403,12 @@ class Catalog:
             again=lambda: self.binlog(lineage, name),
             crc64=crc64,
         )
+
+    def _put_at(self, lineage: Lineage, name: BinlogName) -> dict[Chunk, datetime]:
+        """When each chunk of a binlog was put, by the store's clock. One listing."""
+        prefix = self.layout.chunks(lineage.id, name)
+        found = self._chunk_infos(self.store.list(prefix), prefix, f"{name}/")
+        return {chunk: info.last_modified for chunk, info in found.get(name, [])}
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
         """The checksum of an archived binlog, from its entry; None if it has no entry yet."""

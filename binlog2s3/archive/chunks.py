@@ -1,7 +1,4 @@
-"""Chunks: ranges of a growing binlog, each an object in the bucket.
-
-Place in the flow: `stream.decide.decide` says which to put and which to delete, the uploader does
-it, `catalog` joins them for readers. Pure.
+"""Chunks: ranges of a growing binlog, each an object in the bucket. Pure.
 
 Law: a chunk is deleted only if longer chunks contain its bytes; of two equally long chunks, the one
 with the greater `rank` stays. So the greatest chunk over a byte always stays, even if a writer

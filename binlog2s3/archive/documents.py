@@ -1,10 +1,7 @@
 """The documents of a lineage: what it is, its floors, the entries of its binlogs. Pure.
 
-Place in the flow: `catalog` finds and reads them; the streamer and `verify --repair` write them.
-docs/format.md describes them for other readers.
-
-Law: a document that breaks the format, or does not belong to its key, is not used: it is reported
-and ignored. `fields` has the rules for each field.
+docs/format.md describes them. A document that breaks the format, or does not belong to its key, is
+reported and ignored; `fields` has the rules for each field.
 """
 
 from collections.abc import Mapping
@@ -36,8 +33,9 @@ from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.transactions import credible
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import iso_text
+from binlog2s3.formatting import iso_text, us_of
 
 Join = Literal["exact", "gap", "unknown"]
 
@@ -212,7 +210,9 @@ class Lineage:
 class Entry:
     """The description of an archived binlog. Sizes are in bytes, `_us` in UTC.
 
-    `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its ROTATE names.
+    `reached_us`: the greatest commit time that was credible when the transaction was received, None
+    if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
+    ROTATE names.
     `gtids_go_back`: whether numbers of a MariaDB's domain and server go back; None in the entries
     of older versions, and so in their pages, which are equal to the entries for that.
     """
@@ -224,6 +224,7 @@ class Entry:
     server_id: int
     least_commit_us: int | None
     greatest_commit_us: int | None
+    reached_us: int | None
     commit_exact: bool
     gtid_set_before: str
     gtid_set_added: str
@@ -257,6 +258,7 @@ class Entry:
             "server_id": self.server_id,
             "least_commit_us": self.least_commit_us,
             "greatest_commit_us": self.greatest_commit_us,
+            "reached_us": self.reached_us,
             "commit_times": "exact" if self.commit_exact else "seconds",
             "gtid_set_before": self.gtid_set_before,
             "gtid_set_added": self.gtid_set_added,
@@ -291,6 +293,12 @@ class Entry:
     def from_row(cls, value: Any, *, blocks: tuple[Block, ...] = ()) -> Self:
         """Read a row of a page. Raises KeyError, TypeError or ValueError."""
         document = mapping(value)
+        archived_at = moment(document["archived_at"])
+        greatest_us = or_none(microseconds, document["greatest_commit_us"])
+        if "reached_us" in document:
+            reached_us = or_none(microseconds, document["reached_us"])
+        else:  # 0.2.0 did not write it
+            reached_us = credible(greatest_us, us_of(archived_at))
         return cls(
             name=BinlogName.parse(document["name"]),
             size=count(document["size"]),
@@ -298,7 +306,8 @@ class Entry:
             first_time=moment(document["format_event_time"]),
             server_id=count(document["server_id"]),
             least_commit_us=or_none(microseconds, document["least_commit_us"]),
-            greatest_commit_us=or_none(microseconds, document["greatest_commit_us"]),
+            greatest_commit_us=greatest_us,
+            reached_us=reached_us,
             commit_exact=document["commit_times"] == "exact",
             gtid_set_before=gtids(document["gtid_set_before"]),
             gtid_set_added=gtids(document["gtid_set_added"]),
@@ -309,7 +318,7 @@ class Entry:
             blocks=blocks,
             end=text(document["end"]),
             next_binlog=or_none(binlog_text, document["next_binlog"]),
-            archived_at=moment(document["archived_at"]),
+            archived_at=archived_at,
             damaged=each(_range, document["damaged"]),
             gtids_go_back=or_none(flag, document.get("gtids_go_back")),
         )

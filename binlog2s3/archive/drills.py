@@ -1,9 +1,7 @@
-"""The results of drills: documents, and the newest of them.
+"""The results of drills: their documents, and the newest of them.
 
-Place in the flow: `drill` writes one at its end, the streamer and `status` read them.
-
-Law: a document is written once. One that breaks the format, or does not belong to its key, is
-ignored: it proves nothing.
+A document is written once. One that breaks the format, or does not belong to its key, is ignored:
+it proves nothing.
 """
 
 from collections.abc import Iterator
@@ -165,6 +163,12 @@ def newest(catalog: Catalog) -> tuple[DrillResult | None, DrillResult | None]:
         if one.is_proved:
             return last, one
     return last, None
+
+
+def proof_of(catalog: Catalog, backup: str) -> DrillResult | None:
+    """The newest result that proved a recovery from this base backup, among the last 30."""
+    found = islice(_results(catalog), _MOST_READ)
+    return next((one for one in found if one.is_proved and one.backup == backup), None)
 
 
 def _results(catalog: Catalog) -> Iterator[DrillResult]:

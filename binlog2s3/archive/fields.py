@@ -1,7 +1,6 @@
 """The rules for the documents in the bucket and for each of their fields. Pure.
 
-Place in the flow: `documents` reads every kind of document with these, and nothing else does.
-A new kind of document needs a class with `MOST` and `from_json`, made of the same functions.
+A new kind of document needs a class with `MOST` and `from_json`, made of these functions.
 
 Law: every value that is accepted here is safe in a path, a key, a statement or a log line. Names
 follow the grammar of docs/format.md, texts are printable, numbers have bounds, and a document

@@ -1,10 +1,7 @@
 """The history of a source: which lineage is current, how lineages join, what is missing. Pure.
 
-Place in the flow: over what `catalog` has read. The streamer and all readers ask here, so that they
-cannot disagree.
-
-Law: an unknown join is never crossed; history begins after it. What comes after a cut in a parent
-is a dead branch, and no part of the history.
+Law: an unknown join is never crossed; history begins after it. What follows a cut in a parent is a
+dead branch and not part of the history. The streamer and all readers ask here, so they agree.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

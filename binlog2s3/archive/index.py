@@ -1,10 +1,9 @@
 """What a lineage has in the archive, found without listing all of it.
 
-Place in the flow: between the planner, `list` and the others that read, and `catalog`, which lists
-and reads. Pages tell what lies in their range; what no page covers is listed.
+Pages tell what lies in their range; what no page covers is listed.
 
-Law: a page that is missing, or cannot be used, only costs requests. That a page names a binlog does
-not prove that it is still there: who uses a binlog looks at its entry and its object.
+Law: a page that is missing or unusable only costs requests. A page that names a binlog does not
+prove that the binlog is still there: whoever uses a binlog checks its entry and its object.
 
 Keys sort as text: `mysql-bin.1000000` comes before `mysql-bin.999999`. So a listing begins after a
 key only among names of one width; longer names are listed by their first digits.
@@ -47,7 +46,6 @@ class Index:
     new one for each look; one thread uses it. `read_entries` reads entries that no page has;
     without it they are read one after the other. `span`: numbers in a page. `problems`: the errors
     of pages that could not be used, and are ignored. Without `entries` it lists only the objects.
-    Its parts (pages, runs, times) share what was read, so it is one class with many methods.
     """
 
     def __init__(

@@ -1,8 +1,6 @@
 """What one lineage has, archived and open, found with few requests.
 
-Place in the flow: under `recover.snapshot`; `index` finds what is archived.
-
-Law: chunks are listed first, so that a binlog that is archived meanwhile is never missed.
+Chunks are listed first, so that a binlog that is archived meanwhile is never missed.
 """
 
 from collections.abc import Callable, Mapping

@@ -8,6 +8,7 @@ from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids
+from binlog2s3.binlog.transactions import Transaction
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
 
@@ -18,7 +19,9 @@ class Known:
 
     `size` bytes of it can be read; up to `transaction_end` they are whole transactions. `ended`:
     the server has finished it, and all of it is here. Commit times are in microseconds, UTC; not
-    `commit_exact`: at least one is in whole seconds. `gtids_before` is None if the binlog does not
+    `commit_exact`: at least one is in whole seconds. `reached_us`: the greatest commit time that is
+    credible: all later ones were received before them. All was received by `received_us`, None if
+    that is unknown. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
     others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`: see
@@ -33,6 +36,8 @@ class Known:
     transaction_end: int
     least_commit_us: int | None
     greatest_commit_us: int | None
+    reached_us: int | None
+    received_us: int | None
     commit_exact: bool
     gtids_before: Gtids | None
     gtids_added: Gtids
@@ -43,6 +48,10 @@ class Known:
     server_id: int | None = None
     server_version: str = ""
     gtids_go_back: bool | None = None
+
+    def is_credible(self, one: Transaction) -> bool:
+        """Whether one of its transactions may have been committed when it says so."""
+        return self.reached_us is not None and one.commit_us <= self.reached_us
 
     @property
     def gtids_after(self) -> Gtids | None:
@@ -72,6 +81,8 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         transaction_end=entry.size,
         least_commit_us=entry.least_commit_us,
         greatest_commit_us=entry.greatest_commit_us,
+        reached_us=entry.reached_us,
+        received_us=us_of(entry.archived_at),
         commit_exact=entry.commit_exact,
         gtids_before=_gtids_before(entry, flavour),
         gtids_added=_gtids(entry, entry.gtid_set_added, flavour),

@@ -1,10 +1,7 @@
 """The keys of format 1. Pure.
 
-Place in the flow: the streamer writes under these keys, `catalog` finds what is there. No other
-module builds a key or takes one apart.
-
-Law: a key that could not have come from here is not of this format. Nothing under it is read,
-changed or deleted.
+Law: no other module builds a key or takes one apart. A key that could not have come from here is
+not of this format: nothing under it is read, changed or deleted.
 """
 
 import re

@@ -1,11 +1,7 @@
 """Lists a source in the bucket: its lineages, their binlogs, and what is missing between them.
 
-Place in the flow: below `cli`, beside the daemon; it reads only through `catalog.Catalog` and
-`index.Index`. `gather` reads, and returns values; `document` is their JSON; `inspect.list` prints
-them.
-
-Law: it only reads. If something about one binlog cannot be read, it is reported, and the others are
-listed.
+`gather` only reads, and returns values; `document` is their JSON; `inspect.list` prints them. If
+one binlog cannot be read, it is reported, and the others are listed.
 """
 
 import json
@@ -367,6 +363,7 @@ def _floor_document(floor: LineageFloor | None) -> dict[str, str] | None:
 _OF_ENTRY = (
     "least_commit_us",
     "greatest_commit_us",
+    "reached_us",
     "commit_times",
     "gtid_set_added",
     "transactions",

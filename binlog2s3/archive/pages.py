@@ -1,7 +1,6 @@
 """Pages: the entries of 1,000 consecutive binlog numbers in one document, without blocks. Pure.
 
-Place in the flow: `stream.paging` and `verify --repair` write them, `index` reads them. A plan or a
-listing reads one page instead of 1,000 entries.
+A plan or a listing reads one page instead of 1,000 entries.
 
 Law: a page is a cache. It is a function of the entries in its range and of the page before it, so
 two writers make the same bytes. It proves nothing about the bucket: a reader checks the entry, and

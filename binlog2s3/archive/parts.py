@@ -1,9 +1,7 @@
 """The offsets of a binlog's parts, and the checksums of its parts and blocks. Pure.
 
-Place in the flow: the tailer feeds bytes into a `Digest`; the uploader sends its checksums along.
-
 Law: parts depend only on the part size, so every process makes the same ones. A checksum is that of
-the bytes that the scanner saw, not of what the file has later.
+the bytes that the scanner saw, not of what the file contains later.
 """
 
 from collections.abc import Iterator

@@ -1,21 +1,20 @@
-"""Reads one binlog from the bucket: where its bytes are, and a check of all bytes that are read.
-
-Place in the flow: below `catalog`, which finds the objects. Everything that reads a binlog from the
-bucket reads through `Readable`.
+"""Reads one binlog from the bucket: finds its bytes, and checks all bytes that are read.
 
 Law: bytes that fail their check are an error, never a shorter or different result. Chunks come and
-go while they are read. So missing bytes are looked up again, and the bytes that were already
-returned are compared with what is found then.
+go during a read, so missing bytes are looked up again, and the bytes that were already returned are
+compared with what is found then.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Literal, Protocol
 
 from binlog2s3.archive.chunks import Chunk, join
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.formatting import us_of
 
 State = Literal["archived", "open"]
 LOOKS = 8
@@ -33,22 +32,27 @@ class Opens(Protocol):
 class Range:
     """Bytes [begin, end) of a binlog, which are in the object `key`.
 
-    The object is the archived binlog, or a chunk, which may have more bytes than these.
+    The object is the archived binlog, or a chunk, which may have more bytes than these. It was put
+    `at` this time, by the store's clock.
     """
 
     key: str
     begin: int
     end: int
+    at: datetime
     chunk: Chunk | None = None
 
 
-def ranges_of(prefix: str, chunks: Iterable[Chunk]) -> tuple[Range, ...]:
+def ranges_of(prefix: str, chunks: Mapping[Chunk, datetime]) -> tuple[Range, ...]:
     """The ranges of chunks that make up a binlog's first bytes; their keys begin with `prefix`.
 
-    Raises ArchiveError if two chunks of the same range have different checksums.
+    `chunks`: when each was put. Raises ArchiveError if two chunks of the same range have different
+    checksums.
     """
     known = sorted(chunks)
-    found = tuple(Range(f"{prefix}{p.chunk}", p.begin, p.end, p.chunk) for p in join(known))
+    found = tuple(
+        Range(f"{prefix}{p.chunk}", p.begin, p.end, chunks[p.chunk], p.chunk) for p in join(known)
+    )
     joined = {piece.chunk for piece in found}
     for one, other in pairwise(known):
         same = (one.begin, one.end) == (other.begin, other.end)
@@ -76,6 +80,15 @@ class Readable:
     def size(self) -> int:
         """How many bytes can be read, starting with offset 0."""
         return self.ranges[-1].end if self.ranges else 0
+
+    def received_us(self, offset: int) -> int:
+        """When the byte at this offset had been received, at the latest; microseconds, UTC.
+
+        That is when its object was put, by the store's clock. For one that came since the bucket
+        was looked at, it is now.
+        """
+        found = next((one.at for one in self.ranges if one.begin <= offset < one.end), None)
+        return us_of(found or datetime.now(UTC))
 
     def blocks(self, begin: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Bytes [begin, end), in blocks of at most 1 MiB; the default end is `size`.

@@ -1,8 +1,4 @@
-"""Reads one binlog from its first byte: checks its events and computes the checksums of its bytes.
-
-Place in the flow: everything that reads a whole binlog uses it: the streamer for what mysqlbinlog
-writes (`stream.tail.Track` extends it), and a start, `pitr` and `verify` for what is in the bucket.
-Pure.
+"""Reads one binlog from its first byte: checks its events and computes checksums. Pure.
 
 Law: every entry of a binlog is made here, by the streamer and by `verify --repair`.
 """
@@ -61,8 +57,14 @@ class BinlogReading:
         """The GTID set at `size`; None if it cannot be known."""
         return None if self.scanner.anonymous else self.scanner.gtids_at_end
 
-    def feed(self, data: memoryview) -> None:
-        """Take the next bytes. Raises DamageError; the bytes before the damage stay checked."""
+    def feed(self, data: memoryview, received_us: int | None = None) -> None:
+        """Take the next bytes. Raises DamageError; the bytes before the damage stay checked.
+
+        `received_us`: when they had been received, at the latest; microseconds, UTC. Without it
+        every commit time is credible.
+        """
+        if received_us is not None:
+            self.scanner.received(received_us)
         try:
             self.scanner.feed(data)
         finally:
@@ -71,8 +73,11 @@ class BinlogReading:
             for transaction in firsts:
                 self.digest.note(transaction)
             if firsts:
-                end, last_us = self.scanner.last_transaction
-                self.commits.note(firsts[0].commit_us, last_us, end)
+                end, _ = self.scanner.last_transaction
+                first_us = firsts[0].commit_us
+                if received_us is not None:
+                    first_us = min(first_us, received_us)
+                self.commits.note(first_us, self.scanner.reached_us, end)
         self.digest.feed(rest)
 
     def _mark(self, data: memoryview) -> memoryview:
@@ -104,6 +109,7 @@ class BinlogReading:
             server_id=form.server_id,
             least_commit_us=scanner.least_commit_us,
             greatest_commit_us=scanner.greatest_commit_us,
+            reached_us=scanner.reached_us,
             commit_exact=scanner.commit_exact,
             gtid_set_before=end.gtid_set_before,
             gtid_set_added=end.gtid_set_added,

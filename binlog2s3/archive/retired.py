@@ -1,7 +1,6 @@
-"""The document that says that a source has ended: no alarm is raised for it any more. Pure.
+"""The document that says that a source has ended, so that it raises no more alarms. Pure.
 
-Place in the flow: `prune --retire` writes it, `status --all` reads it. A writer that was alive
-later counts more.
+`prune --retire` writes it. A writer that was alive later overrides it.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Which sources a bucket has below a prefix.
-
-Place in the flow: `list`, `verify` and `status` ask here for all sources; every reader asks what to
-say if there is nothing of the source that was named.
-"""
+"""Which sources a bucket has below a prefix, and what to say if the named one is missing."""
 
 from binlog2s3.archive.fields import SOURCE
 from binlog2s3.archive.layout import Layout

@@ -1,10 +1,7 @@
 """The documents of a source's writers: heartbeats, turns and standbys. Pure.
 
-Place in the flow: `stream.writer` and `stream.standby` write them; `catalog` finds and reads them.
-docs/format.md describes them for other readers.
-
-Law: a document that breaks the format, or does not belong to its key, is not used: it is reported
-and ignored. `fields` has the rules for each field.
+docs/format.md describes them. A document that breaks the format, or does not belong to its key, is
+reported and ignored; `fields` has the rules for each field.
 """
 
 from collections.abc import Mapping
@@ -31,7 +28,8 @@ from binlog2s3.archive.fields import (
     text,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.formatting import iso_text
+from binlog2s3.binlog.transactions import is_credible
+from binlog2s3.formatting import iso_text, us_of
 
 WriterState = Literal[
     "starting",
@@ -166,6 +164,12 @@ class Heartbeat(Process):
     def rank(self) -> tuple[int, str]:
         """The writer with the greatest rank continues, the others stop."""
         return (self.generation, self.token)
+
+    @property
+    def vouched_until(self) -> datetime | None:
+        """`covered_until`, or when the writer said so, if it cannot be as late as that."""
+        until = self.covered_until
+        return self.at if until and not is_credible(us_of(until), us_of(self.at)) else until
 
     def to_json(self) -> bytes:
         """The document of live/<source>/writers/.

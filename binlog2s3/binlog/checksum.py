@@ -1,9 +1,7 @@
 """The checksums of S3: CRC64NVME of bytes and objects, ETags of multipart uploads. Pure.
 
-Place: `archive.parts` computes the checksums of ranges with it, the store sends them.
-
-Law: only this module imports awscrt. A checksum is an int in memory, hex in keys and entries
-(it sorts, and has no slashes), and base64 in requests.
+A checksum is an int in memory, hex in keys and entries (it sorts, and has no slashes), and base64
+in requests.
 """
 
 import base64

@@ -1,7 +1,7 @@
 """Finds text in events that the `mysql` client may read in another way than the server did. Pure.
 
-Place: `pitr --output-dir` writes binlogs that people apply with `mysqlbinlog | mysql`.
-`recover.export` checks them with `NotForClients`, and names the unsafe ones in its README.
+`pitr --output-dir` writes binlogs that people apply with `mysqlbinlog | mysql`, and names the
+unsafe ones in its README.
 
 Law: a statement is safe only if client and server certainly agree on where its strings and comments
 end. They disagree about `--` before a control character (a comment only for the server), about

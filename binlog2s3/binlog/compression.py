@@ -1,6 +1,4 @@
-"""Decompresses events, piece by piece as their bytes come. No I/O.
-
-Place: `content` and `client_text` read compressed events with it.
+"""Decompresses events incrementally, as their bytes arrive. No I/O.
 
 Law: memory is bounded: decompressed bytes are passed on in pieces of at most `PIECE` bytes.
 ValueError is raised for bytes that cannot be decompressed, and for more bytes than the event's

@@ -1,8 +1,5 @@
 """What a transaction does: which tables, which kinds of statements, how many rows. No I/O.
 
-Place: `find` and `pitr` feed the bytes of a transaction to a `ContentReader`, and print its
-`Content`. `tables` decodes tables and rows, `compression` compressed events, `statements` texts.
-
 XA: the first phase is a transaction with the rows, and changes nothing yet. The second phase is
 another transaction, XA COMMIT or XA ROLLBACK, with only the name of the first. Any number of
 transactions, binlogs and days can lie between them. A one-phase commit is an ordinary transaction.

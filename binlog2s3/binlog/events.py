@@ -1,7 +1,6 @@
 """Single binlog events: their types, and functions that decode their bodies. No I/O.
 
-Place: the `scanner` calls these for the few types of events whose body it needs. The layouts are
-those of the MySQL internals manual ("Event Classes and Types"), of libbinlogevents
+The layouts are those of the MySQL internals manual ("Event Classes and Types"), of libbinlogevents
 (`mysql::binlog::event`) and, for MariaDB, of the knowledge base ("Replication Protocol"). All
 numbers are little-endian.
 

@@ -1,7 +1,6 @@
 """GTIDs that were executed, compared and joined without regard to their order. Pure.
 
-Place in the flow: errors say with it what is missing. Whether a transaction was executed is another
-question: `binlog.place` answers it.
+Whether a transaction was executed is another question: `binlog.place` answers it.
 """
 
 from collections.abc import Iterable

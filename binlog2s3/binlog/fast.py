@@ -1,10 +1,8 @@
-"""The fast loop of the scanner: whole transactions of MySQL 8, a few operations for each event.
+"""The fast loop of the scanner: whole transactions of MySQL 8, few operations for each event. Pure.
 
-Place: the `scanner` calls `leap` while no transaction is open, and looks at everything that `leap`
-leaves with its slower loops. Pure.
-
-Law: `leap` takes a transaction as a whole or not at all. It makes the same checks of every event as
-the scanner and counts the same facts, but makes no object for an event or a transaction.
+Law: `leap` takes a transaction as a whole or leaves it to the scanner's slower loops. It makes the
+same checks of every event and counts the same facts, but makes no object for an event or a
+transaction.
 """
 
 import struct
@@ -40,7 +38,7 @@ def places(size: int, at: int, offset: int) -> tuple[int, int, int]:
     return base, wrapped, min(size, POSITION_MASK - wrapped)
 
 
-def leap(  # noqa: C901, PLR0912, PLR0915  # one loop without calls: this is what makes it fast
+def leap(  # one loop without calls: this is what makes it fast
     data: bytes | memoryview, at: int, offset: int, trailer: int, boundaries: Boundaries
 ) -> tuple[int, int]:
     """Take the transactions that lie whole in `data` from `at` on, which is at `offset`.

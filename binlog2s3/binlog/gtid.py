@@ -1,8 +1,5 @@
 """GTIDs of both flavours as values: parsed, compared, joined, printed. No I/O.
 
-Place: the scanner collects them, entries and lineages have them as text. Two binlogs belong
-together if their GTIDs fit; `pitr` subtracts what the target has.
-
 Law: a set is immutable and canonical: two sets are equal exactly if they have the same GTIDs, and
 then their texts are equal. Sets of different flavours are not comparable: equality is False, all
 other operators raise TypeError.
@@ -123,7 +120,6 @@ class GtidSet:
 
     @property
     def count(self) -> int:
-        """The number of GTIDs."""
         return sum(last - first + 1 for runs in self._runs.values() for first, last in runs)
 
     def __str__(self) -> str:

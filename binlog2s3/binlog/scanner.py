@@ -1,13 +1,11 @@
 """The scanner: checks every event of a binlog and collects the binlog's facts. No I/O.
 
-Place: the bytes come from mysqlbinlog (through the spool) or from the archive. No byte leaves the
-spool before the scanner has checked its event.
-
-Law: an event is good if its size fits, `end_log_pos == (offset + size) mod 2**32`, and its CRC32 is
-right (if it has one). The scanner counts offsets itself, because end_log_pos wraps at 4 GiB. At the
-first event that is not good the scanner raises `DamageError`, and from then on at every call. Its
-facts remain those of the last good event. The facts do not depend on how the bytes are cut into
-pieces. The scanner keeps no event as a whole in memory, except those that it decodes.
+Law: no byte leaves the spool before the scanner has checked its event. An event is good if its size
+fits, `end_log_pos == (offset + size) mod 2**32`, and its CRC32 is right (if it has one). The
+scanner counts offsets itself, because end_log_pos wraps at 4 GiB. At the first event that is not
+good the scanner raises `DamageError`, and from then on at every call. Its facts remain those of the
+last good event, and do not depend on how the bytes are cut into pieces. The scanner keeps no event
+as a whole in memory, except those that it decodes.
 
 MariaDB from 11.4 writes end_log_pos 0 in all events of a transaction except the first and the last
 (unless binlog_legacy_event_pos is on). If one of these is missing, only the last event shows it. So
@@ -44,7 +42,14 @@ from binlog2s3.binlog.events import (
 from binlog2s3.binlog.fast import CRC_RESIDUE, LINK, POSITION_MASK, leap, places
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.transactions import DEFERRABLE, KINDS, Boundaries, Kind, Transaction
+from binlog2s3.binlog.transactions import (
+    CLAIM_SLACK_US,
+    DEFERRABLE,
+    KINDS,
+    Boundaries,
+    Kind,
+    Transaction,
+)
 from binlog2s3.errors import DamageError
 
 __all__ = [
@@ -104,8 +109,6 @@ class Scanner:
     - `skipped`: the number of leading bytes that do not belong to the binlog (0 without `start`).
     - `damaged`: the ranges of the events that were accepted with a wrong checksum.
     - `damage`: the error that every further `feed` raises, or None.
-
-    It has more than 20 methods because each fact is one, and each kind of check is one.
     """
 
     def __init__(self, start: int = 0, *, stride: int = 1) -> None:
@@ -197,7 +200,7 @@ class Scanner:
                 self.events = self._walked = self._walked + events
         return at
 
-    def _walk(self, data: bytes | memoryview, at: int) -> int:  # noqa: C901 - a hot loop
+    def _walk(self, data: bytes | memoryview, at: int) -> int:
         """The second loop: take ordinary events that are whole in `data`, from `at` on.
 
         Returns where it stopped: at the end, or before an event that is not whole, of a rare type,
@@ -451,6 +454,15 @@ class Scanner:
     def greatest_commit_us(self) -> int | None:
         """The greatest commit time of these; None without any."""
         return self._boundaries.greatest_us if self.transactions else None
+
+    @property
+    def reached_us(self) -> int | None:
+        """The greatest of these that is credible, see `received`; None if none is."""
+        return self._boundaries.reached_us if self._boundaries.reached_us >= 0 else None
+
+    def received(self, at_us: int) -> None:
+        """Say when the bytes that follow were received: then not every commit time is credible."""
+        self._boundaries.limit_us = at_us + CLAIM_SLACK_US
 
     @property
     def commit_exact(self) -> bool:

@@ -1,7 +1,5 @@
 """What a statement does, by its text: insert, update, delete or DDL, and to which tables. No I/O.
 
-Place: `content` asks for each QUERY event.
-
 Law: a table is named only if the text can mean no other table; otherwise it is "". No other SQL is
 parsed, and no text is refused. Where strings end depends on the sql_mode in the event. If the end
 of a string is not certain, the text after it is ignored.
@@ -69,7 +67,6 @@ class Writing:
 
     @property
     def tokens(self) -> "re.Pattern[str]":
-        """The pattern of its tokens."""
         mode = self.sql_mode or 0
         return _TOKENS[not mode & NO_BACKSLASH_ESCAPES, bool(mode & ANSI_QUOTES)]
 
@@ -163,7 +160,6 @@ class _Tokens:
                 yield kind, match[0]
 
     def take(self) -> _Token:
-        """Take the next token."""
         token, self._now = self.peek(), None
         return token
 
@@ -173,7 +169,6 @@ class _Tokens:
         return " " if kind in ("quoted", "text") else text.upper()
 
     def skip(self, words: frozenset[str] | set[str]) -> None:
-        """Skip all tokens that are one of these."""
         while self.peek() != _END and self.keyword() in words:
             self.take()
 

@@ -1,7 +1,5 @@
 """Table maps and rows events: the table, and the number of rows. No value is decoded. No I/O.
 
-Place: `content` passes the bodies of such events, and gets names and numbers.
-
 Law: a number of rows is right or None. A column's type says how to skip its values, and the rows
 must end where the event ends. The rows of a table are not counted if the type of a column is
 unknown, or if the table map does not have the size of its values.

@@ -1,7 +1,6 @@
 """Where transactions begin and end in a binlog, when they were committed, which GTIDs they add.
 
-Place: the `scanner` passes every event that is good to a `Boundaries`, which keeps the open
-transaction and counts the whole ones. No I/O.
+The `scanner` passes every event that is good to a `Boundaries`. No I/O.
 
 Law: a transaction counts once its last event has passed, and only if its first event was seen. A
 body that cannot be decoded raises an error and changes nothing.
@@ -62,6 +61,25 @@ class Transaction:
     commit_us: int
     commit_exact: bool
     original_commit_us: int | None
+
+
+CLAIM_SLACK_US = 60_000_000
+"""So much later than it was received a transaction may say it was committed: clocks differ."""
+
+
+def is_credible(commit_us: int, received_us: int) -> bool:
+    """Whether a transaction that was received then may have been committed at that time.
+
+    A commit time is what the server's clock and, but for MySQL from 8.0.1 on, the session
+    (`SET timestamp`) say. The time of the commit is never later than that of the receipt. Both in
+    microseconds, UTC.
+    """
+    return commit_us <= received_us + CLAIM_SLACK_US
+
+
+def credible(commit_us: int | None, received_us: int) -> int | None:
+    """The greatest commit time of a binlog, None if that is not credible."""
+    return commit_us if commit_us is not None and is_credible(commit_us, received_us) else None
 
 
 class Kind(IntEnum):
@@ -137,6 +155,8 @@ class Boundaries:
 
     `until` is the offset at which the open transaction ends if its GTID event says so, else 0.
     `last_end` and `last_commit_us` belong to the last whole transaction (0 before the first).
+    `reached_us` is the greatest commit time that is credible (-1 before the first): only those up
+    to `limit_us` are, which the reader sets for the events that follow. It is no limit at first.
     `completed` collects whole transactions: the first after `collect`, and the first that begins in
     each range of `stride` bytes. One that begins before `wanted` is not collected.
     """
@@ -162,6 +182,8 @@ class Boundaries:
         "last_end",
         "least",
         "least_us",
+        "limit_us",
+        "reached_us",
         "transactions",
         "until",
         "wanted",
@@ -181,6 +203,7 @@ class Boundaries:
         self.commit_exact = True
         self.last_end = self.last_commit_us = 0
         self.least_us, self.greatest_us = 1 << 64, -1
+        self.limit_us, self.reached_us = 1 << 64, -1
         self._gtid: tuple[str, str, int] | None = None
         self._mariadb_gtid: tuple[int, int, int] | None = None
         self._commit_us = 0
@@ -215,7 +238,7 @@ class Boundaries:
         self.wanted = 0
         return self.completed
 
-    def event(  # noqa: C901, PLR0917  # one call for many an event: no object, no keywords
+    def event(  # one call for many an event: no object, no keywords
         self, kind: int, buf: Buffer, at: int, stop: int, begin: int, end: int
     ) -> None:
         """Take the event `buf[at:stop]` (without its checksum): [begin, end) of the binlog."""
@@ -287,6 +310,10 @@ class Boundaries:
         self.last_commit_us, least_us, greatest_us = times
         self.least_us = min(self.least_us, least_us)
         self.greatest_us = max(self.greatest_us, greatest_us)
+        # of times that are not all credible, only these are known
+        for us in (least_us, self.last_commit_us, greatest_us):
+            if us <= self.limit_us:
+                self.reached_us = max(self.reached_us, us)
 
     def add_run(self, uuid: bytes, first: int, last: int) -> None:
         """Count the GTIDs from number `first` to `last` of one server."""
@@ -319,6 +346,8 @@ class Boundaries:
         self.last_end, self.last_commit_us = end, commit_us
         self.least_us = min(self.least_us, commit_us)
         self.greatest_us = max(self.greatest_us, commit_us)
+        if commit_us <= self.limit_us:
+            self.reached_us = max(self.reached_us, commit_us)
 
     def _transaction(self, end: int, commit_us: int) -> Transaction:
         """The open transaction as a value."""
@@ -348,12 +377,12 @@ class Commits:
     The tailer notes each slice that it has read, the uploader says how much is durable. The
     transactions of a slice are one group: until the last one is durable, the first one counts, so
     a lag is never reported as smaller than it is. Memory is bounded: neighbours are merged.
-    Times are in microseconds, UTC. `newest_us` is the commit time of the last transaction that is
+    Times are in microseconds, UTC. `newest_us` is the greatest credible commit time of what is
     durable, None before the first.
     """
 
     def __init__(self) -> None:
-        self._groups: list[tuple[int, int, int]] = []  # first and last commit, end
+        self._groups: list[tuple[int, int | None, int]] = []  # first commit, reached, end
         self.newest_us: int | None = None
 
     @property
@@ -361,9 +390,12 @@ class Commits:
         """A time not after the commit of the oldest one that is not durable; None without any."""
         return self._groups[0][0] if self._groups else None
 
-    def note(self, first_us: int, last_us: int, end: int) -> None:
-        """Add a slice: the commit times of its first and last transaction, and where that ends."""
-        self._groups.append((first_us, last_us, end))
+    def note(self, first_us: int, reached_us: int | None, end: int) -> None:
+        """Add a slice: when its first transaction was committed, and where its last one ends.
+
+        `reached_us`: the greatest credible commit time up to there, None if none is.
+        """
+        self._groups.append((first_us, reached_us, end))
         if len(self._groups) > _MOST_GROUPS:
             pairs = zip(self._groups[::2], self._groups[1::2], strict=False)
             odd = self._groups[-1:] if len(self._groups) % 2 else []
@@ -372,9 +404,9 @@ class Commits:
     def passed(self, offset: int) -> None:
         """The binlog's first `offset` bytes are durable."""
         count = 0
-        for _, last_us, end in self._groups:
+        for _, reached_us, end in self._groups:
             if end > offset:
                 break
-            self.newest_us = last_us
+            self.newest_us = reached_us
             count += 1
         del self._groups[:count]

@@ -1,11 +1,9 @@
 """Splits checked bytes into events. No I/O.
 
-Place: everything that reads events whose bytes were checked before: `content` and `client_text`
-read transactions, `find` searches for tables, and a replication source sends events on. Only the
-`scanner` has loops of its own: it checks bytes, so it computes a CRC32 over each event, and names
-the first one that is wrong.
+The `scanner` has loops of its own: it checks bytes, so it computes a CRC32 over each event and
+reports the first one that is wrong.
 
-Law: bytes may be cut anywhere. An event is split only if it is larger than a limit, so memory is
+Bytes may be cut anywhere. An event is split only if it is larger than a limit, so memory is
 bounded. The reader takes each part before it asks for the next one.
 """
 

@@ -1,8 +1,7 @@
 """The commands: their options, help and examples, and what each one calls.
 
-Place in the flow: between `main` and the packages that do the work. `cli.options` makes a config of
-what was given. What a command needs is imported when it is called, so that help and complaints
-about options come at once.
+What a command needs is imported when it is called, so that help and complaints about options come
+at once.
 """
 
 from dataclasses import replace
@@ -43,7 +42,7 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
     --flush-interval later; a binlog is archived under its own name after the server has closed it.
     Restart it with the same options, and it continues where it stopped.
     """
-    from binlog2s3.stream.daemon import stream as run_stream  # noqa: PLC0415
+    from binlog2s3.stream.daemon import stream as run_stream
 
     timing = ctx.find_object(Timing) or DEFAULT
     config = replace(config_of(ctx, given, STREAM), timing=timing)
@@ -85,7 +84,7 @@ def serve(ctx: click.Context, /, **given: Any) -> None:
     position, and follow the open binlog. It only reads the bucket, and runs until it is stopped
     (SIGTERM, Ctrl-C).
     """
-    from binlog2s3.serve.command import run  # noqa: PLC0415
+    from binlog2s3.serve.command import run
 
     config = config_of(ctx, given, SERVE)
     configure(config.log.format, config.log.level)
@@ -121,7 +120,7 @@ def list_(ctx: click.Context, /, **given: Any) -> None:
     from any machine, and changes nothing. A lineage is one unbroken history of one server. Times
     are UTC.
     """
-    from binlog2s3.inspect.list import show as show_list  # noqa: PLC0415
+    from binlog2s3.inspect.list import show as show_list
 
     show_list(config_of(ctx, given, LIST))
 
@@ -150,7 +149,7 @@ def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
     part is OK, WARN or FAIL, with what to do. It streams nothing, and deletes its test objects in
     the bucket again. The exit code is that of the first part that fails.
     """
-    from binlog2s3.inspect.check.command import refuse, run  # noqa: PLC0415
+    from binlog2s3.inspect.check.command import refuse, run
 
     try:
         config = config_of(ctx, given, STREAM)
@@ -195,7 +194,7 @@ def status(ctx: click.Context, /, **given: Any) -> None:
     nothing. Times are UTC. The exit code is 0 if the status can be shown, whatever it is; --check
     has its own exit codes.
     """
-    from binlog2s3.cli.status import show as show_status  # noqa: PLC0415
+    from binlog2s3.cli.status import show as show_status
 
     ctx.exit(show_status(config_of(ctx, given, STATUS)))
 
@@ -229,7 +228,7 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
     checksums, with --deep every byte. It changes nothing; only --repair rebuilds entries.
     """
     config = config_of(ctx, given, VERIFY)
-    from binlog2s3.inspect.verify.command import run as prove  # noqa: PLC0415
+    from binlog2s3.inspect.verify.command import run as prove
 
     ctx.exit(prove(config))
 
@@ -264,7 +263,7 @@ def find(ctx: click.Context, /, **given: Any) -> None:
     nothing. An uncertain match is shown and marked. Times are UTC.
     """
     config = config_of(ctx, given, FIND)
-    from binlog2s3.inspect.find.command import run as search  # noqa: PLC0415
+    from binlog2s3.inspect.find.command import run as search
 
     ctx.exit(search(replace(config, given=words_of(ctx, given, SHARED_OPTIONS))))
 
@@ -316,7 +315,7 @@ def pitr(ctx: click.Context, /, **given: Any) -> None:
     changed. With GTIDs, the same command continues after an interruption. Times are UTC.
     """
     config = config_of(ctx, given, PITR)
-    from binlog2s3.recover.pitr import run as recover  # noqa: PLC0415
+    from binlog2s3.recover.pitr import run as recover
 
     ctx.exit(recover(config))
 
@@ -348,7 +347,7 @@ def health(ctx: click.Context, /, **given: Any) -> None:
     The answer is one line, and the exit code is 0 or 1. A streamer is healthy if nothing is
     critical: committed transactions become durable, or will soon.
     """
-    from binlog2s3.cli.status import health as show_health  # noqa: PLC0415
+    from binlog2s3.cli.status import health as show_health
 
     ctx.exit(show_health(config_of(ctx, given, HEALTH)))
 
@@ -407,7 +406,7 @@ def completion(shell: str) -> None:
 
     It also completes options and their choices.
     """
-    from click.shell_completion import get_completion_class  # noqa: PLC0415
+    from click.shell_completion import get_completion_class
 
     made = get_completion_class(shell)
     assert made is not None  # noqa: S101 - click has all three
@@ -425,7 +424,7 @@ def completion(shell: str) -> None:
 @click.pass_context
 def man(ctx: click.Context, /, *, command: str | None, output_dir: Path | None) -> None:
     """Print a manual page, of a command or of binlog2s3 itself; see it with `| man -l -`."""
-    from binlog2s3.cli.manual import Program  # noqa: PLC0415
+    from binlog2s3.cli.manual import Program
 
     shown = {name: one for name, one in binlog2s3.commands.items() if not one.hidden}
     program = Program(name="binlog2s3", version=__version__, itself=binlog2s3, commands=shown)

@@ -1,7 +1,7 @@
 """The group of all commands, and how a command is made.
 
-Place in the flow: under `commands`. Law: a variable that is nearly an option is named, because a
-misspelt one would have no effect.
+An environment variable that is nearly an option is reported, because a misspelt one would have no
+effect.
 """
 
 import difflib
@@ -88,7 +88,7 @@ def binlog2s3() -> None:
     options = (option for command in binlog2s3.commands.values() for option in command.params)
     known = {str(option.name).upper() for option in options}
     for name, meant in _misspelt(os.environ, known):
-        from binlog2s3.output import say  # noqa: PLC0415
+        from binlog2s3.output import say
 
         say("warning", f"unknown option {name}; did you mean {meant}?")
 

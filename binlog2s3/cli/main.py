@@ -1,8 +1,4 @@
-"""The console script: runs a command, prints its error and hint, and exits with its code.
-
-Place in the flow: the outermost module. Together with its package it is the only one that imports
-click.
-"""
+"""The console script: runs a command, prints its error and hint, and exits with its code."""
 
 import errno
 import os
@@ -20,7 +16,7 @@ from binlog2s3.errors import Binlog2s3Error, ConfigError
 
 def _show(error: click.ClickException) -> None:
     """Print it as click does, but cleaned: it may contain foreign text."""
-    from binlog2s3.output import clean  # noqa: PLC0415
+    from binlog2s3.output import clean
 
     message = clean(error.format_message())
     if isinstance(error, click.UsageError):
@@ -43,7 +39,7 @@ def main(arguments: Sequence[str] | None = None, timing: Timing = DEFAULT) -> No
         _show(error)
         sys.exit(error.exit_code)
     except Binlog2s3Error as error:
-        from binlog2s3.output import say  # noqa: PLC0415
+        from binlog2s3.output import say
 
         for problem in error.problems if isinstance(error, ConfigError) else (str(error),):
             say("error", problem)

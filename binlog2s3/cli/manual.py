@@ -1,9 +1,6 @@
-"""The manual pages: the text of the help, as roff for `man`.
+"""The manual pages: the text of the help, as roff for `man`. Pure.
 
-Place in the flow: under `commands`, which passes its commands; the packages install the pages. This
-module has the layout of a page and the escapes of roff.
-
-Law: pure. A page has only the words of the help, so that they cannot differ.
+A page has only the words of the help, so that they cannot differ.
 """
 
 import re

@@ -1,7 +1,4 @@
-"""Commands that a monitor calls: every error is one line, with the exit code that it expects.
-
-Place in the flow: `commands` gives this class to `status` and `health`.
-"""
+"""Commands that a monitor calls: every error is one line, with the exit code that it expects."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -68,7 +65,7 @@ class ForMonitors(click.Command):
             self._end(f"defect: {type(error).__name__}: {error}")
 
     def _end(self, text: str) -> NoReturn:
-        from binlog2s3.output import clean  # noqa: PLC0415
+        from binlog2s3.output import clean
 
         # a monitor takes what follows a "|" for numbers
         click.echo(f"{self._begin}{clean(text).replace('|', '/')}")

@@ -1,7 +1,7 @@
 """Options on the command line: declared to click, merged with environment and file, judged.
 
-Place in the flow: between `commands` and `config`. To click all values are plain text: `config`
-parses and judges them, so that all problems are reported at once.
+To click all values are plain text: `config` parses and judges them, so that all problems are
+reported at once.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,7 +75,7 @@ def _completed(option: Option) -> Callable[..., Any]:
     """What a shell offers after an option: its choices, or the shell's own files."""
 
     def offer(_: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
-        from click.shell_completion import CompletionItem  # noqa: PLC0415
+        from click.shell_completion import CompletionItem
 
         if not option.choices:
             return [CompletionItem(incomplete, type="dir" if option.metavar == "DIR" else "file")]

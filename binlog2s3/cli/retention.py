@@ -1,7 +1,4 @@
-"""The commands around base backups: `backup`, `drill` and `prune`.
-
-Place in the flow: as `commands`, which registers them with the others.
-"""
+"""The commands around base backups: `backup`, `drill` and `prune`."""
 
 from typing import Any, get_args
 
@@ -48,7 +45,7 @@ def backup(ctx: click.Context, /, *, action: Action, backup_id: str | None, **gi
         what = "needs the id of the backup" if action == "remove" else "takes no id"
         raise click.UsageError(f"backup {action} {what}", ctx)
     config = config_of(ctx, given, BACKUP[action])
-    from binlog2s3.retain.backup import run  # noqa: PLC0415
+    from binlog2s3.retain.backup import run
 
     ctx.exit(run(config, action, backup_id))
 
@@ -79,7 +76,7 @@ def prune(ctx: click.Context, /, **given: Any) -> None:
     keeps what the registered base backups need, the newest archived binlog, and the open one.
     """
     config = config_of(ctx, given, PRUNE)
-    from binlog2s3.retain.prune import run  # noqa: PLC0415
+    from binlog2s3.retain.prune import run
 
     ctx.exit(run(config))
 
@@ -108,6 +105,6 @@ def drill(ctx: click.Context, /, **given: Any) -> None:
     everything again. The result is written into the archive, and `status` shows it.
     """
     config = config_of(ctx, given, DRILL)
-    from binlog2s3.drill.command import run  # noqa: PLC0415
+    from binlog2s3.drill.command import run
 
     ctx.exit(run(config))

@@ -1,14 +1,8 @@
 """The commands `status` and `health`: ask the streamer, or else read the bucket, and print.
 
-Place in the flow: under `commands`. `status.ask` asks the streamer through the socket in its
-spool, `status.from_bucket` reads the bucket, `serve.ask` asks a `serve`. `status.text` has the
-texts, `status_watch` repeats the look, `status.nagios` makes the line for a monitor.
-
-Law: it changes nothing, and takes no lock. The output says so if it is not from the streamer.
-What only some calls need is imported by those calls, because health checks run often.
+They change nothing and take no lock. The output says so if it is not from the streamer. What only
+some calls need is imported by those calls, because health checks run often.
 """
-
-# ruff: noqa: PLC0415
 
 import json
 import socket
@@ -117,7 +111,6 @@ class StatusSource:
             self._store.close()
 
     def look(self) -> Observation:
-        """Look once."""
         return self._with_proofs(self._look())
 
     def _look(self) -> Observation:

@@ -1,10 +1,7 @@
 """`status --watch`: a live screen on a terminal, otherwise a line for each interval.
 
-Place in the flow: under `status`, which does the looking; `status.text` has the texts. Besides
-`output` only this module uses rich.
-
-Law: a thread does the looking, so that the user can leave although a store does not answer. If
-nobody answers, the screen says so and the watch continues. The terminal is left as it was found.
+A thread does the looking, so that the user can leave although a store does not answer. If nobody
+answers, the screen says so and the watch continues. The terminal is left as it was found.
 """
 
 import errno

@@ -1,7 +1,4 @@
-"""The options of `backup`, and one frozen `BackupConfig` of them.
-
-Place in the flow: as `values`, for `cli`; `retain.backup` carries it out. Law: as that of `given`.
-"""
+"""The options of `backup`, and one frozen `BackupConfig` of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

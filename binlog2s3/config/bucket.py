@@ -1,7 +1,4 @@
-"""What a command needs to reach the bucket: the settings of its store; the options of `list`.
-
-Place in the flow: under all commands, between `values` and `store.s3`.
-"""
+"""What a command needs to reach the bucket: the settings of its store; the options of `list`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -1,6 +1,5 @@
 """The options of `drill`, and one frozen `DrillConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `drill.command` carries it out. Law: as that of `given`.
 No password is an option: the scratch server gets a random one.
 """
 
@@ -70,6 +69,14 @@ class DrillConfig:
         Moment | None,
         Option("TIME", "Recover to this time, as `pitr` does.", "time", otherwise="now"),
     ] = None
+    accept_times: Annotated[
+        bool,
+        Option(
+            "",
+            "For --to-time, take commit times as they are, though they cannot all be right, as "
+            "`pitr` does.",
+        ),
+    ] = False
     check_sql: Annotated[
         Path | None,
         Option(
@@ -122,13 +129,10 @@ def _config(values: Mapping[str, Any]) -> DrillConfig:
 
 
 def _problems(given: Given) -> Iterable[str]:
-    for name in ("mysqld", "work-dir"):
-        yield from path_problems(given, name)
-    mysqld = given.values["mysqld"] if given.has("mysqld") else None
-    if mysqld is not None and mysqld.exists() and not _can_run(mysqld):
-        what = "is a directory" if mysqld.is_dir() else "cannot be executed"
-        yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
+    yield from _path_problems(given)
     yield from file_problems(given, DRILL_OPTIONS)
+    if given.wants("accept-times") and given.is_missing("to-time"):
+        yield f"{given.called('accept-times')} needs --to-time"
     if given.has("restore-command"):
         try:
             words = shlex.split(given.values["restore-command"])
@@ -142,6 +146,15 @@ def _problems(given: Given) -> Iterable[str]:
             yield f"{given.called('mysqld-option')} {option}: it must begin with --"
         elif _is_set_by_drill(option):
             yield f"{given.called('mysqld-option')} {option}: drill sets this itself; leave it out"
+
+
+def _path_problems(given: Given) -> Iterable[str]:
+    for name in ("mysqld", "work-dir"):
+        yield from path_problems(given, name)
+    mysqld = given.values["mysqld"] if given.has("mysqld") else None
+    if mysqld is not None and mysqld.exists() and not _can_run(mysqld):
+        what = "is a directory" if mysqld.is_dir() else "cannot be executed"
+        yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
 
 
 def _can_run(path: Path) -> bool:

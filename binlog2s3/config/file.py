@@ -1,6 +1,5 @@
 """The configuration file: read it, print an example, print the values that apply.
 
-Place in the flow: `cli` reads a file here, and prints the others with the command `config`.
 docs/reference/configuration.md and the packages have the same example. This module has an example
 value for each option without a default.
 

@@ -1,7 +1,6 @@
 """The options of `find`, and one frozen `FindConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `inspect.find` carries it out. Its own options cannot be
-in the configuration file: the operator says each time what to look for. Law: as that of `given`.
+Its own options cannot be in the configuration file: the operator says each time what to look for.
 """
 
 from collections.abc import Iterable, Mapping

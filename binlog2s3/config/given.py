@@ -1,11 +1,8 @@
 """What a command was given, and how that becomes its config: all problems are reported at once.
 
-Place in the flow: `cli` merges command line, environment and file into a `Given`. Each command has
-a `CommandOptions`: its options, what is wrong with a combination of values, and how to make its
-frozen config.
-
-Law: it looks at files, and does nothing else. Every problem is one line that names the option as
-it was given.
+Each command has a `CommandOptions`: its options, what is wrong with a combination of values, and
+how to make its frozen config. It may look at files, and does nothing else. Every problem is one
+line that names the option as it was given.
 """
 
 import os

@@ -1,11 +1,11 @@
-"""What an option is, and how the text of its value becomes a value.
+"""What an option is, and how the text of its value becomes a value. Pure.
 
 A config dataclass declares its options: a field is `Annotated` with an `Option`, and `options_of`
 completes that from the field's name, type and default. So each option is declared once. `cli`
 declares the same options to click, `config.file` reads them from a file, and `lab.reference`
 generates docs/reference/options.md from them.
 
-Law: pure. A value is parsed the same way from every origin. An error message is one line and never
+Law: a value is parsed the same way from every origin. An error message is one line and never
 repeats a password: of a URL it shows only what follows the last "@".
 """
 

@@ -1,10 +1,8 @@
 """The options of `pitr`, and one frozen `PitrConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `recover.pitr` carries it out. How to reach the target
-may be in the configuration file, in the table `[target]`. What to do to it may not: the operator
-says that each time.
-
-Law: as that of `given`. There is no default target: a server that nobody named is never changed.
+How to reach the target may be in the configuration file, in the table `[target]`. What to do to it
+may not: the operator says that each time. There is no default target: a server that nobody named is
+never changed.
 """
 
 import re
@@ -30,7 +28,7 @@ GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
 _FROM = ("from-gtid-set", "from-binlog", "from-backup", "from-backup-id")
 _IN_A_FILTER = re.compile(r"[\w$-](?:[\w$ -]*[\w$-])?")
-_GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid")
+_GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid", "allow-holes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,8 +93,21 @@ class PitrConfig:
     ] = ()
     skip_leaves_hole: Annotated[
         bool,
-        Option("", "Do not commit empty transactions for --skip-gtid: their GTIDs stay unused."),
+        Option(
+            "",
+            "Do not commit empty transactions for --skip-gtid: their GTIDs stay unused, and each "
+            "later run needs the same --skip-gtid.",
+        ),
     ] = False
+    allow_holes: Annotated[
+        tuple[str, ...],
+        Option(
+            "SET",
+            "Apply these transactions first, although the target has later ones; may be given "
+            "several times. It must name exactly what is missing there, as the refusal does.",
+            "gtid set",
+        ),
+    ] = ()
     from_gtid_set: Annotated[
         str | None,
         Option(
@@ -138,6 +149,14 @@ class PitrConfig:
     ] = None
     allow_gap: Annotated[
         bool, Option("", "Continue across known gaps and damage: data will be missing.")
+    ] = False
+    accept_times: Annotated[
+        bool,
+        Option(
+            "",
+            "For --to-time, take commit times as they are, though they cannot all be right: a "
+            "clock was wrong, or sessions set their time.",
+        ),
     ] = False
     allow_source: Annotated[
         bool,
@@ -215,8 +234,13 @@ class PitrConfig:
     @property
     def chooses_backup(self) -> bool:
         """Whether to choose a registered backup: there is neither a target nor another start."""
+        return self.target is None and self.output_dir is None and not self.tells_start
+
+    @property
+    def tells_start(self) -> bool:
+        """Whether the operator says where the base backup ends."""
         given = (self.from_gtid_set, self.from_binlog, self.from_backup, self.from_backup_id)
-        return self.target is None and self.output_dir is None and given == (None,) * len(given)
+        return given != (None,) * len(given)
 
 
 _HELP = {
@@ -353,6 +377,8 @@ def _target_problems(given: Given) -> Iterable[str]:
 def _problems(given: Given) -> Iterable[str]:
     yield from _goal_problems(given)
     yield from _start_problems(given)
+    if given.wants("accept-times") and given.is_missing("to-time"):
+        yield f"{given.called('accept-times')} needs --to-time"
     yield from _flavour_problems(given)
     yield from _output_problems(given)
     yield from _table_problems(given)

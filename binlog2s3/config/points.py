@@ -1,8 +1,6 @@
 """How people write times, intervals, GTIDs, positions and tables. Pure.
 
-Place in the flow: `options` parses values with it.
-
-Law: nothing is guessed. A time needs its time zone, and the form of a GTID decides its flavour.
+Nothing is guessed. A time needs its time zone, and the form of a GTID decides its flavour.
 """
 
 import re
@@ -105,7 +103,6 @@ def parse_gtid(text: str) -> str:
 
 
 def flavour_of(gtids: Gtids) -> Flavour:
-    """The flavour of these GTIDs."""
     return "mysql" if isinstance(gtids, GtidSet) else "mariadb"
 
 

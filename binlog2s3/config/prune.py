@@ -1,7 +1,6 @@
 """The options of `prune`, and one frozen `PruneConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `retain.prune` carries it out. What to keep is said on
-the command line each time. Law: as that of `given`.
+What to keep is said on the command line each time.
 """
 
 from collections.abc import Iterable, Mapping

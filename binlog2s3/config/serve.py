@@ -1,10 +1,8 @@
 """The options of `serve`, and one frozen `ServeConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `serve.command` carries it out. How to reach the bucket
-may be in the configuration file; what is served to whom is said on the command line or in the
-environment.
-
-Law: as that of `given`. Nothing listens outside of this machine without TLS and a password.
+How to reach the bucket may be in the configuration file; what is served to whom is said on the
+command line or in the environment. Nothing listens outside of this machine without TLS and a
+password.
 """
 
 import ipaddress

@@ -1,7 +1,6 @@
 """The options of `status` and `health`, and one frozen `StatusConfig` of them.
 
-Place in the flow: as `values`, for `cli`; `cli.status` carries it out. The options that only
-`status` has cannot be in the configuration file, which is the streamer's. Law: as that of `given`.
+The options that only `status` has cannot be in the configuration file, which is the streamer's.
 """
 
 from collections.abc import Iterable, Mapping

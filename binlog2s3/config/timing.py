@@ -1,7 +1,7 @@
 """How soon a streamer reports a problem, and how long it waits before it retries. Values only.
 
-Place in the flow: a part of `Config` that no option sets. Tests use shorter times, so that what
-takes minutes in production takes seconds in a test, with the same code.
+No option sets them. Tests use shorter times, so that what takes minutes in production takes seconds
+in a test, with the same code.
 """
 
 from dataclasses import dataclass

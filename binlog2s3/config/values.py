@@ -1,10 +1,7 @@
 """The options of `stream`, and one frozen `Config` of them.
 
-Place in the flow: `cli` lets click merge command line, environment and file, and `STREAM` makes a
-`Config` of the result. The other commands take their options for the server and the bucket from
-here.
-
-Law: as that of `given`. No password is ever in a `Config`, only the path of its file.
+The other commands take their options for the server and the bucket from here. No password is ever
+in a `Config`, only the path of its file.
 """
 
 from collections.abc import Iterable, Mapping

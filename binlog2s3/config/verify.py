@@ -1,7 +1,4 @@
-"""The options of `verify`, and one frozen `VerifyConfig` of them.
-
-Place in the flow: as `values`, for `cli`; `inspect.verify` carries it out. Law: as that of `given`.
-"""
+"""The options of `verify`, and one frozen `VerifyConfig` of them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

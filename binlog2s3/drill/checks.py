@@ -1,7 +1,4 @@
-"""The checks of a drill: CHECK TABLE of everything, or the operator's statements.
-
-Place in the flow: `command` runs them when the goal is reached.
-"""
+"""The checks of a drill: CHECK TABLE of everything, or the operator's statements."""
 
 import re
 from collections.abc import Iterator, Sequence

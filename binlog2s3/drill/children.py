@@ -1,8 +1,5 @@
 """The programs that a drill starts: the restore command and the scratch server.
 
-Place in the flow: `command` starts the restore command with it, `scratch` the server; `workspace`
-ends what a killed drill has left.
-
 Law: everything that a drill starts has the drill's id in its environment (`MARK`), and only
 processes with it are killed. A program that drill started dies with drill (PR_SET_PDEATHSIG); what
 that program started is found by the mark.

@@ -1,8 +1,5 @@
 """`binlog2s3 drill`: proves a recovery by doing it, and writes the result into the archive.
 
-Place in the flow: under `cli`. `recover.reach` chooses the base backup, `restore` restores it,
-`recover.pitr` brings the scratch server to the goal, `checks` looks at its tables.
-
 Law: nothing but the result is written to the bucket, and nothing but the scratch server is changed.
 What a drill has made is removed at its end, or by the next drill.
 """
@@ -267,7 +264,8 @@ class _Drill:
 
     def _goal(self) -> Goal:
         time = self._config.to_time
-        return ToTime(time.at_us, time.text) if time is not None else Latest()
+        accepts = self._config.accept_times
+        return ToTime(time.at_us, time.text, accepts) if time is not None else Latest()
 
     def _compare(self, server: ScratchServer, backup: Backup, settings: ScratchSettings) -> None:
         """See that the restored server has what the registered backup says. MySQL with GTIDs only.
@@ -288,15 +286,16 @@ class _Drill:
             if settings.flavour != "mysql" or not settings.has_gtids or not backup.gtid_set:
                 return
             (executed,) = connection.rows("SELECT @@global.gtid_executed AS it")
-            has, wanted = GtidSet.parse(str(executed["it"])), parse(backup.gtid_set, "mysql")
-            missing = wanted - has if isinstance(wanted, GtidSet) else None
-            if missing and _file_says(self._workspace.data, wanted):
+            has, wanted = GtidSet.parse(str(executed["it"])), GtidSet.parse(backup.gtid_set)
+            missing, more = wanted - has, has - wanted
+            if missing and not more and _file_says(self._workspace.data, wanted):
                 connection.rows(f"SET GLOBAL gtid_purged = '+{missing}'")
                 return
-        if missing:
+        told = [f"it is missing the transactions {gtids_text(missing)}"] if missing else []
+        told += [f"it has the transactions {gtids_text(more)} in addition"] if more else []
+        if told:
             raise RecoveryError(
-                f"the restored server is not {backup.name}: it is missing the transactions "
-                f"{gtids_text(missing)}",
+                f"the restored server is not {backup.name}: {' and '.join(told)}",
                 hint="does the restore command restore {location}, and not another backup?",
             )
 
@@ -309,6 +308,7 @@ class _Drill:
                 target=server.account,
                 to_time=config.to_time,
                 latest=config.to_time is None,
+                accept_times=config.accept_times,
                 from_backup_id=backup.id,
                 yes=True,
             ),

@@ -1,9 +1,7 @@
-"""The restore command of a drill: its words, its environment, and running it.
+"""The restore command of a drill: its arguments, its environment, and running it.
 
-Place in the flow: `command` runs it, into the empty data directory or into the empty server.
-
-Law: no shell, unless the operator's command names one. Of the archive only names and places get
-into the words, each as a part of one word; no password does.
+Law: no shell, unless the operator's command names one. Only names and positions from the archive
+get into the arguments, each as part of one argument; no password does.
 """
 
 import os

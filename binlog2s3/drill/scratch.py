@@ -1,11 +1,9 @@
 """The scratch server of a drill: a private MySQL or MariaDB that only this machine's user reaches.
 
-Place in the flow: `command` initialises it (for a dump), starts it, and stops it.
-
 Law: it listens on a socket in a directory of mode 0700 and on no port. No statement reads or writes
-files elsewhere. Events, replication and SET PERSIST that a base backup brings along do not begin to
-work. Its account for drill has a random password, which is in files of that directory alone, and is
-made without a trace in its binary log.
+files elsewhere. Events, replication and SET PERSIST that a base backup brings along do not become
+active. Its account for drill has a random password, which is only in files of that directory, and
+is created without a trace in its binary log.
 """
 
 import re

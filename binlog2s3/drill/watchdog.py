@@ -1,9 +1,7 @@
 """The limits of a drill: time and disk space.
 
-Place in the flow: `command` runs everything below one `Watchdog`.
-
-Law: when a limit is passed, the drill is interrupted once, by the signal that ends a command; what
-it has started is killed by the cleanup that follows. A disk is called full only if an error, or the
+Law: when a limit is passed, the drill is interrupted once, by the signal that ends a command; the
+cleanup that follows kills what it has started. A disk is called full only if an error, or the
 output of what the drill has started, says so, or if nothing at all is free.
 """
 

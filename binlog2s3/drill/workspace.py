@@ -1,11 +1,9 @@
 """The directory of one drill below --work-dir, and what earlier drills have left there.
 
-Place in the flow: `command` makes one `Workspace` for each drill.
-
 Law: only one drill runs in a work directory (a lock that the kernel holds). Only directories that
 drill made are deleted: their name is `drill-<id>` or `failed-<id>`, and the file `drill.json` in
 them names that id. After a `kill -9` the next drill ends the processes that are left, deletes the
-data, and tells what was interrupted.
+data, and reports what was interrupted.
 """
 
 import fcntl

@@ -1,10 +1,7 @@
 """`binlog2s3 list`: prints what the bucket has of each source.
 
-Place in the flow: between `cli` and `archive.listing`, on a page of `output`. A terminal gets
-coloured columns, everything else plain aligned text.
-
-Law: a gap is never a row like the others, it has a line of its own. Texts come from the bucket:
-they cannot break lines or control a terminal.
+A terminal gets coloured columns, everything else plain aligned text. A gap has a line of its own,
+never a row like the others. Texts from the bucket cannot break lines or control a terminal.
 """
 
 import json
@@ -130,7 +127,7 @@ def cells_of(binlog: Binlog) -> tuple[str, ...]:
         str(binlog.size),
         binlog.state,
         _moment_of_us(found.least_commit_us),
-        _moment_of_us(found.greatest_commit_us),
+        _moment_of_us(found.reached_us),
         moment_text(found.archived_at),
         clean(found.gtid_set_added) or "-",
     )

@@ -1,9 +1,7 @@
 """What stopped a target's applier: its error, the transaction that it is in, and what to do. Pure.
 
-Place in the flow: `channel` reads the error, `replicate` raises it.
-
 Law: a server's message contains names and values of users. A transaction is named only if the
-message says which one it is where no user can write, or if it can only be that one.
+message identifies it in a part that no user can write, or if it can only be that one.
 """
 
 import re
@@ -102,7 +100,7 @@ def failed_transaction(
     Everything before `reached` was applied. If several workers apply, another one may have failed,
     so the message has to name an event of this one. None if it is not certain.
     """
-    first = _next(pieces, reached, transactions)
+    first = next_transaction(pieces, reached, transactions)
     if first is None:
         return None
     piece, one = first
@@ -113,7 +111,7 @@ def failed_transaction(
     return one if one_by_one and failure.text.startswith(_IN_A_TRANSACTION) else None
 
 
-def _next(
+def next_transaction(
     pieces: Sequence[PlanPiece], place: BinlogPosition, transactions: Transactions
 ) -> tuple[PlanPiece, Transaction] | None:
     """The first transaction of the pieces that begins at this place or after it."""
@@ -148,8 +146,9 @@ _FIX = {
     1153: _PACKET,
     1301: _PACKET,
     1666: "SET GLOBAL binlog_format = ROW at the target",
-    1950: "the target's own binlog has a higher number in that domain: SET GLOBAL "
-    "gtid_strict_mode = OFF there",
+    1950: "if the target's own binlog has this very GTID, it was applied already, and must not be "
+    "again: restore the base backup into a server with an empty binlog; if it has only a higher "
+    "number in that domain: SET GLOBAL gtid_strict_mode = OFF there",
     2020: _PACKET,
 }
 _EXISTS_ALREADY = (1007, 1050)

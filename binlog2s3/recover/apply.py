@@ -1,10 +1,8 @@
 """Applies a plan to a target, and compares the result with the plan.
 
-Place in the flow: under `pitr`, which planned and asked the operator. `replicate` has the target
-fetch the plan from this process. `interrupted` knows what an interrupted run has left.
-
-Law: it succeeds only if the target has what the plan says. Nothing in the target is changed before
-the target has connected to this process once.
+Law: it succeeds only if the target has what the plan says. First the accounts that a loaded dump
+brought are put in force: the history's statements are on those. Nothing else in the target is
+changed before the target has connected to this process once.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -16,11 +14,12 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
+from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover import target
 from binlog2s3.recover.applier_error import Transactions
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import listen
-from binlog2s3.recover.model import OnProgress, Plan
+from binlog2s3.recover.model import OnProgress, Plan, Start
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.preflight import obstacles
@@ -66,6 +65,19 @@ class Apply:
             self._at.server, self._facts, plan, server_ids=server_ids, state=state
         ):
             raise obstacle
+
+    def is_past(self, start: Start) -> bool:
+        """Whether the target is past its base backup: something of the history was applied.
+
+        `start`: where this run begins.
+        """
+        facts, base = self._facts, start.base
+        if facts.executed is None:
+            return self.standing.is_under_way()
+        told = base.gtids if base is not None else None
+        return bool(facts.executed) and (
+            told is None or bool(executed(facts.executed).beyond(told))
+        )
 
     def run(
         self,
@@ -131,12 +143,13 @@ class Apply:
             state=state,
             workers=self._config.workers,
             tables=self._config.tables,
-            goes_on=self.standing.goes_on(),
+            half_way=self.standing.half_way,
             transactions=transactions,
             on_place=self.standing.reach,
             on_state=self.standing.follow_gtids,
             on_settings=self.standing.keep,
         )
+        target.put_accounts_in_force(server, facts, self._at.login())
         if left_over(server, facts) is None:
             way.probe()
         target.refuse_lacking(server, facts)
@@ -164,7 +177,11 @@ class Apply:
             expected = expected.plus(more) if more is not None else expected
         found = target.executed(self._at.server)
         target.prove(found, expected.gtids, own_uuid=self._facts.uuid)
-        return found, "its GTIDs are those of the plan, no more and no less"
+        before, count = self._facts.executed, count_text(plan.transactions, "transaction")
+        return found, (
+            f"from {gtids_text(before) or 'no GTIDs'} to {gtids_text(found) or 'no GTIDs'} "
+            f"({count}), no more and no less"
+        )
 
 
 @contextmanager

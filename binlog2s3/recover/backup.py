@@ -1,21 +1,20 @@
 """Where a base backup ends: finds, opens and decompresses the backup's files.
 
-Place in the flow: `pitr` and `verify` ask here where a recovery from the backup starts.
 `backup_format` and `dump_header` interpret what the files say.
 
-Law: a file that may be large is never read as a whole. The first `LIMIT` bytes of each file count,
-decompressed, and the last `TAIL` of an uncompressed dump; no more is ever in memory, whatever a
-file claims to be. Compression is recognized by content, never by name. A file that cannot be read,
-or does not say where the backup ends, is a `RecoveryError` that names it.
+Law: a file that may be large is never held as a whole. For its place the first `LIMIT` bytes of
+each file count, decompressed, and the last `TAIL` of an uncompressed dump; no more is ever in
+memory, whatever a file claims to be. Compression is recognized by content, never by name. A file
+that cannot be read, or does not say where the backup ends, is a `RecoveryError` that names it.
 """
 
 import os
 import stat
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import BinaryIO, Literal, Protocol, cast
 
 import zstandard
 
@@ -33,6 +32,7 @@ from binlog2s3.recover.backup_format import (
     parse_xtrabackup,
     refusal,
 )
+from binlog2s3.recover.dump_content import DumpContent, DumpReader
 from binlog2s3.recover.dump_header import parse_dump
 from binlog2s3.recover.model import Base, Start
 
@@ -45,6 +45,8 @@ TAIL = 1 << 20
 LONG_WINDOW = 128 << 20
 """The most memory for decompression: what `zstd` itself accepts without --long=31."""
 PIECE = 1 << 16
+BLOCK = 1 << 20
+"""The bytes of a dump that are read at once, to see what it contains."""
 
 SHELL = "@.json"
 SHELL_DONE = "@.done.json"
@@ -166,6 +168,57 @@ def read_backup(path: Path) -> BackupPoint:
     if _is_binlog_info(path.name):
         return _xtrabackup(path.parent, path)
     return _shell(path) if path.name == SHELL else _read_file(path)
+
+
+def content_of(
+    path: Path, advance: Callable[[int, int], None] = lambda _done, _total: None
+) -> DumpContent | None:
+    """What the dump at `path` puts into a server; None if that is no dump in SQL.
+
+    All of it is read, in blocks. `advance` gets the bytes of the file that were read, and all.
+    Raises RecoveryError.
+    """
+    if not stat.S_ISREG(_mode(path)) or read_backup(path).tool not in ("mysqldump", "mariadb-dump"):
+        return None
+    reader = DumpReader()
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            for block in _blocks(path, file):
+                reader.feed(block.replace(b"\r\n", b"\n"))
+                advance(file.tell(), size)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    return reader.end()
+
+
+def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    """A whole file, decompressed, in blocks; of one that was cut off, what is there."""
+    magic = file.read(16)
+    file.seek(0)
+    kind = _compression(magic)
+    if kind is None:
+        while block := file.read(BLOCK):
+            yield block
+        return
+    gathered = bytearray()
+    try:
+        for piece in (_gunzip if kind == "gzip" else _unzstd)(file):
+            gathered += piece
+            if len(gathered) >= BLOCK:
+                yield bytes(gathered)
+                gathered.clear()
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise refusal(str(path), f"it cannot be decompressed: {str(error).lower()}") from None
+    yield bytes(gathered)
+
+
+def _compression(magic: bytes) -> Literal["gzip", "zstd"] | None:
+    """How a file is compressed, by its first bytes."""
+    if magic.startswith(_GZIP):
+        return "gzip"
+    is_zstd = magic.startswith(_ZSTD) or magic[1:4] == _ZSTD_SKIPPABLE
+    return "zstd" if is_zstd else None
 
 
 def _read_file(path: Path) -> BackupPoint:
@@ -312,8 +365,8 @@ def _read(path: Path) -> _FileText:
                     raise refusal(
                         str(path), f"it is {what}; only plain files, gzip and zstd can be read"
                     )
-            if magic.startswith((_GZIP, _ZSTD)) or magic[1:4] == _ZSTD_SKIPPABLE:
-                data = _decompressed(path, file, gzipped=magic.startswith(_GZIP))
+            if (kind := _compression(magic)) is not None:
+                data = _decompressed(path, file, gzipped=kind == "gzip")
                 return _FileText(begin=_decoded(data[:LIMIT]), whole=_ended(file, data))
             data = file.read(LIMIT)
             whole = _ended(file, data)

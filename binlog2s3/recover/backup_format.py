@@ -1,8 +1,5 @@
 """What the files of a base backup say about where it ends: text in, `BackupPoint` out. No I/O.
 
-Place in the flow: `backup` finds the files and reads their text. Dumps in SQL have a module of
-their own, `dump_header`.
-
 Law: a point is what the tool wrote about the server that was *dumped*, complete and without
 contradiction; everything else raises `RecoveryError`. Doubts are in its warnings. An empty GTID set
 counts as none: tools write one without GTIDs too, and it must not mean "from the very first

@@ -1,10 +1,9 @@
 """What the bucket has besides the history that a recovery follows: other lineages, dead branches.
 
-Place in the flow: `goal` names them in its errors, `plan` warns of what is newer there. Pure but
-for what it asks the history.
+Pure but for what it asks the history.
 
 Law: nothing newer than the history is left out without a message, neither in another lineage nor
-after the place where the history left a lineage.
+after the point where the history left a lineage.
 """
 
 from collections.abc import Iterable, Iterator
@@ -100,10 +99,10 @@ class Branches:
         route = self._route
         for number in range(len(route) - 1, -1, -1):
             known = route.known(number)
-            found = known.greatest_commit_us or 0
+            found = known.reached_us or 0
             if found and route.is_cut(number):
                 begin = _last_block(known, route.size(number))
-                found = _newest_of(route.transactions(number, begin))
+                found = _newest_of(route.transactions(number, begin), known)
             if found:
                 return found
         return 0
@@ -118,10 +117,10 @@ class Branches:
             ours = max(0, self._end_on_route(lineage, name, known.size))
             if ours == known.size:
                 return 0
-            found = known.greatest_commit_us or 0
+            found = known.reached_us or 0
             if ours and found > newest:  # it may be in the part that is on the route
                 begin = max(ours, _last_block(known, known.size))
-                found = _newest_of(self._history.transactions(lineage, name, begin))
+                found = _newest_of(self._history.transactions(lineage, name, begin), known)
             if found:
                 return found
         return 0
@@ -139,5 +138,5 @@ def _last_block(known: Known, size: int) -> int:
     return max((begin for begin in begins if begin < size), default=0)
 
 
-def _newest_of(transactions: Iterable[Transaction]) -> int:
-    return max((one.commit_us for one in transactions), default=0)
+def _newest_of(transactions: Iterable[Transaction], known: Known) -> int:
+    return max((one.commit_us for one in transactions if known.is_credible(one)), default=0)

@@ -1,9 +1,7 @@
 """The replica channel at the target: how it is set up, what it reports. One class for each flavour.
 
-Place in the flow: `replicate` drives it, `interrupted` asks what an interrupted run has left.
-
 Law: if the server can do without, it stores nothing that would let it connect again by itself. At
-the place that a stopped channel has reached, everything before is applied, and nothing after.
+the position that a stopped channel has reached, everything before is applied, and nothing after.
 """
 
 import re

@@ -1,15 +1,14 @@
 """A recovery for programs: the JSON of `pitr --json`.
 
-Place in the flow: `pitr` prints it instead of what `view` shows.
-
-Law: fields are only added. GTID sets are text, times ISO 8601 in UTC, sizes in bytes.
+Fields are only added. GTID sets are text, times ISO 8601 in UTC, sizes in bytes.
 """
 
 from dataclasses import asdict
 from typing import Any
 
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text, time_text
+from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
     BinlogPosition,
@@ -62,11 +61,13 @@ def _plan(plan: Plan, about: About) -> dict[str, Any]:
         "gtids_before": _gtids(plan.before),
         "gtids_added": _gtids(plan.adds),
         "gtids_skipped": None if plan.skipped is None else plan.skipped_text,
+        "gtids_holes": plan.holes or None,
         "skipped_committed_empty": commits_empty(plan, about),
         "only_tables": None if about.only is None else asdict(about.only),
         "commit_times": "exact" if plan.commit_exact else "seconds",
         "kept": [_shown(one) for one in plan.kept],
         "left_out": [_shown(one) for one in plan.left_out],
+        "disorder": [_shown(one) for one in plan.disorder],
         "reachable": {
             "first": _place(plan.reach.first),
             "last": _place(plan.reach.last),
@@ -103,9 +104,22 @@ def result_document(result: Result) -> dict[str, Any]:
         "committed_empty": result.committed_empty or None,
         "disabled_events": list(result.disabled_events),
         "proved": result.proved or None,
+        "base_backup": None if result.base_backup is None else _base(result.base_backup),
         "files": list(result.files),
         "unsafe_files": list(result.unsafe_files),
         "only_tables": list(result.only_tables) or None,
+    }
+
+
+def _base(base: BaseCheck) -> dict[str, Any]:
+    """What is known of the base backup."""
+    at = base.drilled_at
+    return {
+        "checked": base.checked,
+        "words": base.words,
+        "tables": base.tables,
+        "accounts": base.accounts,
+        "drilled_at": None if at is None else iso_text(at),
     }
 
 

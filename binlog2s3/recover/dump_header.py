@@ -1,7 +1,5 @@
 """What a dump by mysqldump or mariadb-dump says about where it ends. No I/O.
 
-Place in the flow: one of the kinds of base backup, the only one in SQL; see `backup_format`.
-
 Law: only what comes before the first database or table counts, and what comes after the last one:
 everything between is the dump's data, and data can look like anything. Several dumps in one file
 have one point only if all of them say the same.
@@ -47,6 +45,8 @@ _PREAMBLE = re.compile(
     r"^(?:/\*!40101 SET (?:NAMES |@OLD_|@saved_cs)|SET @MYSQLDUMP_TEMP_LOG_BIN|/\*M!999999\\-)",
     re.MULTILINE,
 )
+_MADE_BY = re.compile(r"^-- MySQL dump .*\bDistrib ([0-9]{1,3}(?:\.[0-9]{1,3}){2})", re.MULTILINE)
+_READS_UNDER_LOCK = (8, 0, 32)
 _VERSION = re.compile(r"^-- Server version\s+(\S+)", re.MULTILINE)
 _DATABASE = re.compile(r"^-- Host: .*    Database: (\S.*)$", re.MULTILINE)
 _COMPLETED = re.compile(r"^-- Dump completed(?: on (.*)|[ \t]*)$", re.MULTILINE)
@@ -268,6 +268,29 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
     )
 
 
+def _doubt_of_gtids(header: str) -> str:
+    """What is wrong with the GTIDs of a mysqldump that was not made with --source-data.
+
+    Up to 8.0.31 it reads them without a lock, after the snapshot of --single-transaction began
+    (https://dev.mysql.com/doc/relnotes/mysql/8.0/en/news-8-0-32.html).
+    """
+    made = _MADE_BY.search(header)
+    version = tuple(int(number) for number in made[1].split(".")) if made else None
+    later = "without --single-transaction, its rows are later than its GTIDs"
+    if version is not None and version >= _READS_UNDER_LOCK:
+        return (
+            "it has no binlog coordinates, so it does not say whether it was made with "
+            f"--single-transaction or --source-data; {later}"
+        )
+    who = f"mysqldump {made[1]}" if made else "a mysqldump that does not say its version"
+    return (
+        f"it has no binlog coordinates and was made by {who}; up to 8.0.31, with "
+        "--single-transaction and without --source-data, its GTIDs may be later than its rows: "
+        "what was committed in between IS MISSING after a recovery, and nothing shows it; "
+        f"{later}. Make dumps with --source-data=2 --single-transaction"
+    )
+
+
 def _why_nothing(tool: Tool, warnings: Sequence[str], *, header_ends: bool) -> str:
     if not header_ends:
         return "the part that was read has neither a table nor a position"
@@ -290,10 +313,7 @@ def _doubts_of_dump(
 ) -> Iterator[str]:
     """Doubts that follow from what the header says and does not say."""
     if not coordinates and tool == "mysqldump":
-        yield (
-            "it has no binlog coordinates, so it does not say whether it was made with "
-            "--single-transaction or --source-data; without them, its rows are later than its GTIDs"
-        )
+        yield _doubt_of_gtids(header)
     if tool == "mariadb-dump" and not gtids and not tail_known:
         yield (
             "MariaDB's GTIDs are at the end of a dump, which is not read if it is compressed: "

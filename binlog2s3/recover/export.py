@@ -1,8 +1,5 @@
 """Writes a recovery as files for mysqlbinlog, instead of applying it.
 
-Place in the flow: `pitr` passes the plan and the stream of its pieces here with --output-dir;
-otherwise `apply` applies them to a target.
-
 Law: nothing is overwritten, and no link is followed: every file is made in a directory that was
 made here, through that directory's descriptor. A file gets its name only when all of it is on the
 disk. README.txt is the last one, so a directory without it is incomplete. What was written is
@@ -374,6 +371,10 @@ def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list
     if not binlogs:
         return ["There is nothing to apply: the base backup has all of it."]
     return [
+        "If the base backup is a dump that was loaded since the server was started, put its",
+        "accounts in force first, or statements on them fail or are lost:",
+        f"{client} -e 'FLUSH LOCAL PRIVILEGES'",
+        "",
         "To apply them, all in one run and in this order, with bash:",
         "",
         f"    cd {shlex.quote(str(directory.absolute()))}",

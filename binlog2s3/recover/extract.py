@@ -1,6 +1,5 @@
 """The bytes of a plan's pieces: whole binlogs, checked, one after the other.
 
-Place in the flow: `pitr` makes it from what `snapshot` knows; `serve` and `export` take its stream.
 It fetches blocks ahead, across pieces, and writes nothing.
 
 Law: no byte is passed on before the checksum of its block is right, and no last byte of an event

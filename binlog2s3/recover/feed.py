@@ -1,7 +1,5 @@
 """The events that a recovery sends to its target. Pure.
 
-Place in the flow: `extract` makes the stream, `plan_source` sends what comes out here.
-
 Law: only whole transactions of the plan are sent, and the events that tell a replica where it is
 (`replication.feed`). Memory is bounded by one part of the stream and one event of up to 64 KiB.
 """

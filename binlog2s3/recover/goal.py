@@ -1,9 +1,9 @@
 """Where on a route a recovery begins and ends: positions, GTIDs and times.
 
-Place in the flow: under `plan`. Pure but for what the route asks the history.
+Pure but for what the route asks the history.
 
-Law: a place is found once or not at all. What cannot be reached, or is ambiguous, is a
-RecoveryError that says what can be reached.
+Law: a position must be unambiguous. What is ambiguous or cannot be reached is a RecoveryError that
+says what can be reached.
 """
 
 from bisect import bisect_left
@@ -15,6 +15,7 @@ from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, transactions_with
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import time_text
 from binlog2s3.recover.branches import Branches
@@ -31,6 +32,15 @@ from binlog2s3.recover.route import Route
 
 SECOND_US = 1_000_000
 _MOST_CHARACTERS = 200
+_SHORT_US = 10 * SECOND_US
+_MOST_IN_A_ROW = 3
+_MOST_BEHIND = 20
+_MOST_SHOWN = 3
+_ACCEPT = "--accept-times takes the times as they are"
+_NAME_IT = (
+    "name the place: --before-gtid, --to-gtid or --to-position (`binlog2s3 find` shows what is "
+    f"there); {_ACCEPT}"
+)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,13 +52,18 @@ class RoutePosition:
 
 
 class Search:
-    """Looks for places on a route. `warnings` collects what does not prevent a recovery."""
+    """Looks for places on a route. `warnings` collects what does not prevent a recovery.
+
+    `disorder`: the transactions, by stretch, that are on the other side of the goal's place than
+    their commit times say.
+    """
 
     def __init__(self, route: Route, request: Request) -> None:
         self.route = route
         self.request = request
         self.branches = Branches(route)
         self.warnings: list[str] = []
+        self.disorder: list[tuple[int, Transaction]] = []
 
     def who_has(self, gtids: Gtids | None = None) -> str:
         """Who is said to have these, or all that was executed: the base backup, or the target."""
@@ -76,10 +91,10 @@ class Search:
         )
 
     def _latest_us(self) -> int | None:
-        """The newest commit, or the time up to which the writer guarantees all, if later."""
+        """The newest credible commit, or the time for which the writer vouches, if later."""
         covered = self.covered_us()
         for number in range(len(self.route) - 1, -1, -1):
-            if (newest := self.route.known(number).greatest_commit_us) is not None:
+            if (newest := self.route.known(number).reached_us) is not None:
                 return newest if covered is None else max(newest, covered)
         return covered
 
@@ -326,7 +341,16 @@ class Search:
 
 
 class _TimeSearch:
-    """Finds where to stop for a time: before the first transaction that was committed later."""
+    """Finds where to stop for a time: before the first transaction that was committed later.
+
+    A transaction says when its commit, or its statement, began. So it was not committed before
+    that, and neither was anything that comes after it: the first one that says a later time is
+    where to stop, and a statement that took long comes after others that say a later time.
+
+    Only a clock or a session that lies says a time that is later than the commit. That shows if it
+    is later than the receipt (`Known.is_credible`), or than what many that follow say
+    (`_Disorder`).
+    """
 
     def __init__(
         self, search: Search, goal: ToTime, start: RoutePosition, have: ExecutedPart | None
@@ -336,6 +360,8 @@ class _TimeSearch:
         self._goal = goal
         self._start = start
         self._have = have
+        self._lie: tuple[int, Transaction] | None = None
+        self._passed = ""
 
     def stop(self) -> RoutePosition:
         route, start, goal = self._route, self._start, self._goal
@@ -347,21 +373,35 @@ class _TimeSearch:
             upto = route.later_hint(number, goal.at_us) + 1
             route.load(number, upto)
             for one in range(number, upto):
-                is_later = self._is_later(route.known(one).greatest_commit_us)
-                if is_later and (found := self._first_later(one)) is not None:
-                    return found
+                if self._may_be_later(one) and (found := self._first_later(one)) is not None:
+                    self._check_credible(is_reached=True)
+                    self._check_after(one, found)
+                    return RoutePosition(one, found.begin)
             number = upto
         covered = self._search.covered_us()
-        if covered is None or covered < goal.at_us:
-            raise self._search.refused(
-                f"{goal.text} is not reached: nothing in the bucket is as late",
-                "--latest takes all that there is",
-            )
+        self._check_credible(is_reached=covered is not None and covered >= goal.at_us)
         last = len(route) - 1
         return RoutePosition(last, route.end(last))
 
-    def _is_later(self, greatest_us: int | None) -> bool:
-        return greatest_us is not None and greatest_us > self._goal.at_us
+    def _is_later(self, at_us: int | None) -> bool:
+        return at_us is not None and at_us > self._goal.at_us
+
+    def _may_be_later(self, number: int) -> bool:
+        """Whether a stretch may have a transaction that was committed later."""
+        known = self._route.known(number)
+        if not self._is_later(known.greatest_commit_us):
+            return False
+        if self._goal.accepts or self._is_later(known.reached_us):
+            return True
+        received = known.received_us
+        if received is None or is_credible(self._goal.at_us, received):
+            return True
+        self._passed = (
+            f"{known.name} has commit times up to {time_text(known.greatest_commit_us or 0)}, but "
+            f"was received by {time_text(received)}: all of it counts as committed by then"
+        )
+        self._search.warnings.append(self._passed)
+        return False
 
     def _too_early(self) -> RecoveryError:
         """The error for a time before this history begins; it names the lineage that has it."""
@@ -385,13 +425,14 @@ class _TimeSearch:
         """
         route = self._route
         for number in range(self._start.number - 1, -1, -1):
-            greatest = route.known(number).greatest_commit_us
-            if self._is_later(greatest):
+            known = route.known(number)
+            if self._is_later(known.reached_us):
                 is_repeated = route.is_repeated(number, 0)
                 for one in route.transactions(number):
-                    if one.commit_us > self._goal.at_us and not is_repeated(one):
+                    is_later = one.commit_us > self._goal.at_us and known.is_credible(one)
+                    if is_later and not is_repeated(one):
                         raise self._past(one)
-            if greatest is not None:
+            if known.reached_us is not None:
                 return
         known = route.known(0)
         if (
@@ -399,26 +440,23 @@ class _TimeSearch:
         ) and self._goal.at_us < known.first_us + SECOND_US - 1:
             raise self._too_early()  # when it began is known to the second
 
-    def _first_later(self, number: int) -> RoutePosition | None:
-        """Where the first transaction of a stretch begins that was committed later."""
-        goal = self._goal
+    def _first_later(self, number: int) -> Transaction | None:
+        """The first transaction of a stretch that was committed later.
+
+        One whose time is not credible is passed over, and remembered, unless times are accepted.
+        """
+        goal, known = self._goal, self._route.known(number)
         is_repeated = self._route.is_repeated(number, self._start.number)
-        found: Transaction | None = None
         for one in self._route.transactions(number):
-            if is_repeated(one):
+            if one.commit_us <= goal.at_us or is_repeated(one):
                 continue
-            if found is None:
-                if one.commit_us > goal.at_us:
-                    if self._is_there(number, one):
-                        raise self._past(one)
-                    found = one
-            elif one.commit_us <= goal.at_us:
-                self._set_back(number, found, number, one)
-                return RoutePosition(number, found.begin)
-        if found is None:
-            return None
-        self._check_after(number, found)
-        return RoutePosition(number, found.begin)
+            if not (known.is_credible(one) or goal.accepts):
+                self._lie = self._lie or (number, one)
+                continue
+            if self._is_there(number, one):
+                raise self._past(one)
+            return one
+        return None
 
     def _is_there(self, number: int, one: Transaction) -> bool:
         """Whether the target has it already."""
@@ -434,18 +472,63 @@ class _TimeSearch:
             "restore an older base backup",
         )
 
+    def _check_credible(self, *, is_reached: bool) -> None:
+        """Refuse a goal that is not reached, or one before which a time is not credible."""
+        goal = self._goal.text
+        lie = ""
+        if self._lie is not None:
+            number, one = self._lie
+            known = self._route.known(number)
+            by = "" if known.received_us is None else f", by {time_text(known.received_us)}"
+            lie = f"{self._named(number, one)} was received before that time{by}"
+        if not is_reached:
+            why, hint = lie or self._passed, "--latest takes all that there is"
+            raise self._search.refused(
+                f"{goal} is not reached: nothing in the bucket is as late{why and f'; {why}'}",
+                f"{hint}; {_ACCEPT}" if why else hint,
+            )
+        if lie:
+            raise self._search.refused(f"{goal} is ambiguous: {lie}", _NAME_IT)
+
     def _check_after(self, number: int, found: Transaction) -> None:
-        """See that nothing in later binlogs was committed before, because the clock stepped."""
-        goal = self._goal
-        for later in self._route.not_later(number + 1, goal.at_us):
-            is_repeated = self._route.is_repeated(later, self._start.number)
+        """See that what comes after the stop and is not later can be explained."""
+        disorder = _Disorder(found, self._goal.at_us)
+        self._look_behind(number, found, disorder)
+        self._search.disorder += disorder.left_out
+        stop = self._named(number, found)
+        if disorder.contradiction is not None and not self._goal.accepts:
+            raise self._search.refused(
+                f"{self._goal.text} is ambiguous: {stop} is later, but "
+                f"{self._named(*disorder.contradiction)} comes after it and is not later"
+                + (f", as do at least {disorder.more} more" if disorder.more else ""),
+                f"the server's clock was set back, or sessions set their time; {_NAME_IT}",
+            )
+        if disorder.left_out:
+            more = ", as others do" if disorder.count > 1 else ""
+            self._search.warnings.append(
+                f"commit times are {'' if found.commit_exact else 'whole seconds and '}not in "
+                f"order here: {stop} is left out, and so is "
+                f"{self._named(*disorder.left_out[0])}, which comes after it{more}"
+            )
+
+    def _look_behind(self, number: int, found: Transaction, disorder: "_Disorder") -> None:
+        """Show `disorder` what comes after the stop, until that is enough."""
+        route, goal = self._route, self._goal
+        is_repeated = route.is_repeated(number, self._start.number)
+        for one in route.transactions(number, found.end):
+            if not is_repeated(one) and disorder.is_enough(number, one):
+                return
+        for later in route.not_later(number + 1, goal.at_us):
+            is_repeated = route.is_repeated(later, self._start.number)
             try:
-                least = self._route.known(later).least_commit_us
-                if least is None or least > goal.at_us:
+                known = route.known(later)
+                if known.least_commit_us is None or known.least_commit_us > goal.at_us:
                     continue
-                for one in self._route.transactions(later):
-                    if one.commit_us <= goal.at_us and not is_repeated(one):
-                        self._set_back(number, found, later, one)
+                has_passed = known.first_us >= found.commit_us
+                for one in route.transactions(later):
+                    if not is_repeated(one) and disorder.is_enough(
+                        later, one, has_passed=has_passed
+                    ):
                         return
             except ArchiveError as error:
                 self._search.warnings.append(
@@ -453,23 +536,60 @@ class _TimeSearch:
                     f"server's clock was set back there: {error}"
                 )
 
-    def _set_back(self, number: int, found: Transaction, later: int, one: Transaction) -> None:
-        """A transaction after the stop was committed before it: refused, or only a warning."""
-        route = self._route
-        first = f"{found.gtid or route.place(number, found.begin)} ({time_text(found.commit_us)})"
-        second = f"{one.gtid or route.place(later, one.begin)} ({time_text(one.commit_us)})"
-        if not (found.commit_exact and one.commit_exact):
-            self._search.warnings.append(
-                f"commit times are whole seconds and not in order here: {first} is left out, and "
-                f"so is {second}, which comes after it"
-            )
-            return
-        raise self._search.refused(
-            f"{self._goal.text} is ambiguous: {first} is later, but {second} comes after it and is "
-            "not later",
-            "the server's clock was set back; name the transaction: --before-gtid, --to-gtid or "
-            "--to-position",
-        )
+    def _named(self, number: int, one: Transaction) -> str:
+        return f"{one.gtid or self._route.place(number, one.begin)} ({time_text(one.commit_us)})"
+
+
+class _Disorder:
+    """What comes after the stop `found`, and whether a statement's duration explains its time.
+
+    `left_out` are the first few that are not later than the goal, of `count`. `contradiction`: one
+    that no duration explains, None without any; and so many `more` are like it.
+
+    - An exact time is that of the commit: if the stop's and its own are exact, nothing explains it.
+    - Otherwise it began before the stop did, and was still running then. What began only seconds
+      before is explained: many run at once, and a clock is corrected by seconds. Of those that
+      began earlier, there are never many in a row without one that began later; nor many at all.
+    - A binlog that the server created after the stop's time shows that its clock had come so far:
+      what is in it is later than the stop, whatever its sessions say.
+    """
+
+    def __init__(self, found: Transaction, at_us: int) -> None:
+        self._found = found
+        self._at_us = at_us
+        self._first: tuple[int, Transaction] | None = None
+        self._row = self._behind = 0
+        self.left_out: list[tuple[int, Transaction]] = []
+        self.count = 0
+        self.contradiction: tuple[int, Transaction] | None = None
+        self.more = 0
+
+    def is_enough(self, number: int, one: Transaction, *, has_passed: bool = False) -> bool:
+        """Take the next transaction, of this stretch; whether no more is needed.
+
+        `has_passed`: it is in a binlog that the server created after the stop's time.
+        """
+        is_early = one.commit_us <= self._at_us
+        if is_early:
+            self.count += 1
+            if self.count <= _MOST_SHOWN:
+                self.left_out.append((number, one))
+            if self._found.commit_exact and one.commit_exact:
+                self.contradiction = (number, one)
+                return True
+        if has_passed:
+            return self.count >= _MOST_SHOWN
+        if one.commit_us >= self._found.commit_us - _SHORT_US:
+            self._row = 0
+            return False
+        self._row += 1
+        self._behind += 1
+        if self._row == 1:
+            self._first = (number, one)
+        if self._row <= _MOST_IN_A_ROW and self._behind <= _MOST_BEHIND:
+            return False
+        self.contradiction, self.more = self._first, self._row - 1
+        return True
 
 
 def _has(gtids: Gtids | None, wanted: Gtids) -> bool:

@@ -1,7 +1,5 @@
 """Where a recovery's target finds this process.
 
-Place in the flow: `apply` asks for the address, `replicate` listens there.
-
 Law: nothing leaves this machine's loopback without TLS.
 """
 

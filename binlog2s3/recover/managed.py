@@ -1,9 +1,7 @@
-"""The commands that bring a managed server (RDS, Aurora) to a plan's stop: --print-commands.
+"""The commands that bring a managed server (RDS, Aurora) to a plan's stop: --print-commands. Pure.
 
-Place in the flow: `pitr` prints them instead of applying the plan. Pure.
-
-Law: a managed server gives no account that may make it a replica, only procedures of its own. So
-nothing is done here; the operator runs what is printed. No password is printed, only where it goes.
+A managed server gives no account that may make it a replica, only procedures of its own. So nothing
+is done here; the operator runs what is printed. No password is printed, only where it goes.
 """
 
 from shlex import quote

@@ -1,8 +1,5 @@
 """The values of a point-in-time recovery: what is asked for, what is planned. Values only.
 
-Place in the flow: `pitr` makes a `Request`, `plan` makes a `Plan` from it and from what the bucket
-has, `extract` reads the plan's pieces, `serve` and `export` pass them on.
-
 Law: a plan names exact byte ranges that begin and end between transactions, and the GTIDs in them.
 To carry it out, nothing more has to be decided, and at the end the result can be compared with it.
 """
@@ -25,11 +22,13 @@ from binlog2s3.binlog.scanner import Transaction
 class ToTime:
     """Stop before the first transaction, in binlog order, that was committed later than this.
 
-    Microseconds since the epoch, UTC; `text` as the operator wrote it.
+    Microseconds since the epoch, UTC; `text` as the operator wrote it. `accepts`: take commit times
+    as they are, though they cannot all be right.
     """
 
     at_us: int
     text: str
+    accepts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +70,14 @@ class Base:
     said_by: str = "the base backup"
 
 
+@dataclass(frozen=True, slots=True)
+class Own:
+    """The target itself: its server_uuid, and the statement that removes its GTIDs, for hints."""
+
+    uuid: str
+    reset: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
     """What the target already has.
@@ -80,7 +87,8 @@ class Start:
     the first binlog of the history on is applied. `server`: the server_uuid of the backup's server,
     "" if the backup does not name it, None if the place is not a backup's. `lineage`: the lineage
     of the place or the GTIDs, if several have them. `base`: what is said of the base backup itself,
-    which the target may be ahead of; None if only the target says what it has.
+    which the target may be ahead of; None if only the target says what it has. `own`: the target,
+    if it was asked.
     """
 
     gtids: Gtids | None = None
@@ -88,20 +96,24 @@ class Start:
     lineage: str | None = None
     server: str | None = None
     base: Base | None = None
+    own: Own | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """Where to stop, where to start, and what is allowed in between.
 
-    `skip` are GTID sets to leave out (MariaDB: lists of single GTIDs). `lineage` chooses the
-    history that ends with that lineage; None: the last writer's. Not `is_chosen`: nobody chose it,
-    so it does not say which history a base backup is of.
+    `skip` are GTID sets to leave out (MariaDB: lists of single GTIDs); `holes`, in the same form,
+    those that the target may lack although it has later ones, `any_holes`: whichever. `lineage`
+    chooses the history that ends with that lineage; None: the last writer's. Not `is_chosen`:
+    nobody chose it, so it does not say which history a base backup is of.
     """
 
     goal: Goal
     start: Start
     skip: tuple[str, ...] = ()
+    holes: tuple[str, ...] = ()
+    any_holes: bool = False
     lineage: str | None = None
     is_chosen: bool = True
     allow_gap: bool = False
@@ -245,10 +257,11 @@ class Plan:
 
     `before`: the GTIDs that the target has; `adds`: those that the pieces add; `skipped`: those
     that --skip-gtid leaves out (MariaDB: the last of each server; `skipped_singly` has each). All
-    are None if the history has no GTIDs. `kept` are the last
-    transactions that are applied, or that the target has; `left_out` the first that are not; at
-    most three each. `others` are the lineages outside of the history; those with later transactions
-    are `newer`, too.
+    are None if the history has no GTIDs. `holes`, as text: what is applied first although the
+    target has later ones. `kept` are the last transactions that are applied, or that the target
+    has; `left_out` the first that are not; at most three each. `others` are the lineages outside of
+    the history; those with later transactions are `newer`, too. `disorder`: transactions whose
+    place and commit time do not fit the goal, the first few.
     """
 
     flavour: Flavour
@@ -267,7 +280,9 @@ class Plan:
     warnings: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
+    disorder: tuple[Shown, ...] = ()
     skipped_singly: tuple[str, ...] = ()
+    holes: str = ""
 
     @property
     def skipped_text(self) -> str:

@@ -1,10 +1,8 @@
 """One binlog of the bucket: what is known of it, and the transactions in it.
 
-Place in the flow: under `snapshot`, which finds the binlog. An entry describes an archived
-binlog; the open one, or one without an entry, is read once (`one_pass`).
-
-Law: an entry that contradicts itself is an ArchiveError that names it, and so is damage that the
-entry does not know of.
+An entry describes an archived binlog; the open one, or one without an entry, is read once
+(`one_pass`). An entry that contradicts itself is an ArchiveError that names it, and so is damage
+that the entry does not know of.
 """
 
 from collections.abc import Iterator
@@ -90,6 +88,8 @@ def found_by_reading(
         transaction_end=scanner.transaction_end,
         least_commit_us=scanner.least_commit_us,
         greatest_commit_us=scanner.greatest_commit_us,
+        reached_us=scanner.reached_us,
+        received_us=readable.received_us(max(0, readable.size - 1)),
         commit_exact=scanner.commit_exact,
         gtids_before=scanner.previous_gtids,
         gtids_added=scanner.gtids,

@@ -1,8 +1,6 @@
-"""One pass over the bytes of a binlog that has no entry.
+"""One pass over the bytes of a binlog that has no entry: the open one, or one not described yet.
 
-Place in the flow: under `snapshot`, for the open binlog and for one that is not described yet.
-
-Law: of what comes after damage that cannot be passed over, only the checksums are known.
+Of what comes after damage that cannot be passed over, only the checksums are known.
 """
 
 from binlog2s3.archive.reader import Readable
@@ -33,9 +31,10 @@ class Pass:
         while True:
             try:
                 for block in self._readable.blocks(begin, self._size):
+                    received_us = self._readable.received_us(begin)
                     begin += len(block)
                     self.reached = max(self.reached, begin)
-                    reading.feed(memoryview(block))
+                    reading.feed(memoryview(block), received_us)
             except DamageError as damage:
                 if self._passes_over(damage):
                     begin = reading.size

@@ -1,8 +1,5 @@
 """Recovering only some tables: what that cannot do safely, and which targets are refused for it.
 
-Place in the flow: `pitr` asks here after it has a plan and before it asks the operator. `channel`
-sets the filter at the target, `interrupted` marks the target.
-
 Law: where the filter would certainly lose or keep rows wrongly, the recovery is refused; where it
 may, the plan says so. Names are compared without case, because a refusal too many is harmless.
 """

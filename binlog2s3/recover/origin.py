@@ -1,10 +1,10 @@
 """Which history a base backup is of, if its GTIDs alone do not tell.
 
-Place in the flow: `plan` asks here. After a RESET, or on a server that was restored, the same GTIDs
-are given to other transactions, in another lineage. Pure but for what it asks the history.
+After a RESET, or on a server that was restored, the same GTIDs are given to other transactions, in
+another lineage. Pure but for what it asks the history.
 
 Law: this is never guessed. File, position and GTIDs of a backup together name a lineage only if the
-binlog has exactly these GTIDs at exactly this place.
+binlog has exactly these GTIDs at exactly this position.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -138,8 +138,7 @@ def _has_at(
         return False
     if not history.is_boundary(lineage.id, name, offset):
         return False
-    inside = history.transactions(lineage.id, name, 0, offset)
-    added = gathered((one.gtid for one in inside if one.gtid is not None), lineage.flavour)
+    added = _added_before(history, lineage, name, offset)
     if isinstance(gtids, MariadbGtidList) and isinstance(added, MariadbGtidList):
         itself = history.gtid_list(lineage.id, name)
         return isinstance(itself, MariadbGtidList) and is_state(gtids, itself.then(added))
@@ -190,6 +189,53 @@ def _at_its_place(search: Search, gtids: RouteGtids, have: MariadbGtidList) -> R
             "here: pass its GTIDs alone, with --from-gtid-set",
         )
     return None
+
+
+def _added_before(history: BucketHistory, lineage: Lineage, name: BinlogName, offset: int) -> Gtids:
+    """The GTIDs of the transactions of a binlog that come before a place."""
+    inside = history.transactions(lineage.id, name, 0, offset)
+    return gathered((one.gtid for one in inside if one.gtid is not None), lineage.flavour)
+
+
+def refuse_other_place(base: Base, history: BucketHistory) -> None:
+    """Raise RecoveryError if a backup's GTIDs are not those of its place in the archive.
+
+    Then its rows are of one of the two, and what lies in between would be missing or applied twice.
+    Only for MySQL, and only for a place between two transactions of a binlog: the beginning of one
+    is a place in the binlogs of every server, and the backup may be of another one.
+    """
+    if not isinstance(base.gtids, GtidSet) or base.place is None or lineages_of(base, history):
+        return
+    name, offset = base.place
+    for lineage in history.lineages:
+        if name not in history.names(lineage.id):
+            continue
+        with suppress(ArchiveError):
+            known = history.known(lineage.id, name)
+            before = known.gtids_before
+            if not isinstance(before, GtidSet) or offset > known.size:
+                continue
+            if not history.is_boundary(lineage.id, name, offset):
+                continue
+            added = _added_before(history, lineage, name, offset)
+            if not added:
+                continue
+            had = executed(before).plus(added).gtids
+            assert isinstance(had, GtidSet)  # noqa: S101 - as `before`
+            words = [
+                f"{verb} {gtids_text(gtids)}"
+                for verb, gtids in (
+                    ("it claims also", base.gtids - had),
+                    ("it does not claim", had - base.gtids),
+                )
+                if gtids
+            ]
+            raise RecoveryError(
+                f"{base.said_by} contradicts itself: its GTIDs are not those of its place, "
+                f"{name}:{offset} of {lineage.id}: {' and '.join(words)}",
+                hint="its rows may be those of the place: restore another base backup; if it is "
+                "of another server than this binlog, say only its GTIDs: --from-gtid-set",
+            )
 
 
 def given_twice(
@@ -267,21 +313,35 @@ class Origin:
             who = self._search.who_has(parse(extra, flavour))
             text = f"{who} has GTIDs that are not in the archive: {gtids_text(extra)}"
             if not self._search.request.allow_extra_gtids:
-                cause = (
-                    "If something wrote to the target after it was restored (its event scheduler, "
-                    "FLUSH PRIVILEGES, an operator), restore the base backup again and start it "
-                    "with event_scheduler=OFF"
-                    if who == "the target"
-                    else "If so, pass exactly the GTIDs that the base backup contains"
-                )
                 raise self._search.refused(
                     text,
-                    f"is it the right source? {cause}. If you know what these transactions are, "
-                    "--allow-extra-gtids accepts them",
+                    f"is it the right source? {self._cause(extra, who)}. If you know what these "
+                    "transactions are, --allow-extra-gtids accepts them",
                 )
             self._search.warnings.append(text)
         if self._start.place is None:
             self.check(have.gtids, everything, branches, begins_in=begins_in)
+
+    def _cause(self, extra: str, who: str) -> str:
+        """Where these GTIDs may come from, and what to do then."""
+        if who != "the target":
+            return "If so, pass exactly the GTIDs that the base backup contains"
+        start, again = self._start, "restore the base backup again"
+        cause = (
+            "If something wrote to the target after it was restored (its event scheduler, FLUSH "
+            f"PRIVILEGES, an operator), {again} and start it with event_scheduler=OFF"
+        )
+        is_named = start.base is not None or start.place is not None
+        gtids = parse(extra, self._search.route.flavour)
+        if start.own is None or not is_named or not isinstance(gtids, GtidSet):
+            return cause
+        if any(uuid != start.own.uuid.lower() for uuid, _, _ in gtids.runs()):
+            return cause
+        return (
+            "These are the target's own transactions. If they are the load of the base backup, "
+            f"which it has logged, run {start.own.reset} there, which keeps the rows, and then the "
+            f"same command again. {cause}"
+        )
 
     def check(
         self, have: Gtids, everything: Gtids, others: Iterable[tuple[str, Gtids]], *, begins_in: str

@@ -1,7 +1,6 @@
 """Which transactions of a route are applied, and the byte ranges that hold them.
 
-Place in the flow: `plan` knows where to start and to stop, and takes the pieces from here. Pure but
-for what the route asks the history.
+Pure but for what the route asks the history.
 
 Law: no transaction is applied twice, none is left out that was not named, and no gap and no damage
 is crossed unless the operator allows it.
@@ -10,13 +9,14 @@ is crossed unless the operator allows it.
 from collections.abc import Iterator, Sequence
 
 from binlog2s3.binlog.executed import Gathering, gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, either, empty
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, either, empty
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, is_in
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
+from binlog2s3.recover.prefix import ExactGtids
 
 WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-position"
 
@@ -261,20 +261,8 @@ class Skip:
 
     def __init__(self, texts: tuple[str, ...], flavour: Flavour) -> None:
         self._flavour: Flavour = flavour
-        self._set = GtidSet()
-        self._single: set[str] = set()
+        self._named = ExactGtids.parse(texts, flavour, "--skip-gtid")
         self._found: list[str] = []
-        for text in texts:
-            try:
-                if self._flavour == "mysql":
-                    self._set |= GtidSet.parse(text)
-                else:
-                    # one by one: a list keeps only the last of each domain and server
-                    for one in text.split(","):
-                        gtids = MariadbGtidList.parse(one).gtids()
-                        self._single |= {f"{d}-{s}-{n}" for d, s, n in gtids}
-            except ValueError as error:
-                raise RecoveryError(f"--skip-gtid: {error}", hint="see --help") from None
 
     def has(self, gtid: str | None) -> bool:
         """Whether to leave this one out; it counts as found then."""
@@ -285,29 +273,22 @@ class Skip:
 
     def names(self, gtid: str) -> bool:
         """Whether this one is named."""
-        if self._single:
-            return gtid in self._single
-        return bool(self._set) and is_in(self._set, gtid)
+        return self._named.has(gtid)
 
     def touches(self, gtids: Gtids) -> bool:
         """Whether any of these may be named."""
         if isinstance(gtids, GtidSet):
-            return bool(self._set & gtids)
-        return bool(self._single)
+            return bool(self._named.mysql & gtids)
+        return bool(self._named)
 
     def found(self) -> Gtids | None:
         """Those that are left out; None if none were named."""
-        if not (self._set or self._single):
-            return None
-        return gathered(self._found, self._flavour)
+        return gathered(self._found, self._flavour) if self._named else None
 
     def found_singly(self) -> tuple[str, ...]:
         """Of MariaDB, each that is left out; `found` has only the last of each server."""
-        return tuple(dict.fromkeys(self._found)) if self._single else ()
+        return tuple(dict.fromkeys(self._found)) if self._named.mariadb else ()
 
     def not_found(self) -> str:
         """Those that were named and not found, as text."""
-        if self._single:
-            return ",".join(sorted(self._single - set(self._found)))
-        seen = gathered(self._found, "mysql")
-        return str(self._set - seen) if isinstance(seen, GtidSet) else ""
+        return str(self._named - ExactGtids.of(self._found, self._flavour))

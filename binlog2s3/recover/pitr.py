@@ -1,7 +1,4 @@
-"""`binlog2s3 pitr`: looks, plans, shows the plan, asks the operator, applies, compares.
-
-Place in the flow: under `cli`. `plan` decides, `snapshot` and `extract` read the bucket, `apply`
-changes the target.
+"""`binlog2s3 pitr`: plans, shows the plan, asks the operator, applies, compares.
 
 Law: nothing in the target is changed before the plan is made and the operator has said yes. It
 exits with 0 only if the target has what the plan says.
@@ -16,9 +13,9 @@ from functools import partial
 
 from binlog2s3.archive.backups import Backup, one_of, registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import proof_of
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
-from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.pitr import PitrConfig
@@ -26,9 +23,11 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
-from binlog2s3.recover import preflight, replicate, target
+from binlog2s3.recover import base_check, preflight, replicate, target
+from binlog2s3.recover.applier_error import next_transaction
 from binlog2s3.recover.apply import Apply, Target
 from binlog2s3.recover.backup import start_of_backup, start_of_gtids, start_of_registered
+from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.document import document
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
@@ -38,6 +37,7 @@ from binlog2s3.recover.model import (
     BeforeGtid,
     Goal,
     Latest,
+    Own,
     Plan,
     Request,
     Start,
@@ -46,13 +46,16 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
+from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
+from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
+from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.recover.target import TargetFacts
+from binlog2s3.recover.target import TargetFacts, reset_of
 from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -110,7 +113,7 @@ class _Recovery:
             self._ask()
             self._refuse_target(survey)
             start, said = self._start(survey)
-            plan = self._plan(start, survey)
+            start, plan = self._from_seam(start, self._plan(start, survey), survey)
             state = _state_before(plan, survey) if self._apply is not None else None
             self._check(plan, survey, state)
             extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
@@ -150,11 +153,13 @@ class _Recovery:
             self._apply.standing.check(
                 plan, start, allow_non_transactional=config.allow_non_transactional
             )
+            base = self._base_check(self._apply, start)
             self._confirm(plan, about)
             opened: OpenStream = extract.stream
             if only is not None and not only.looked:
                 opened = watched(opened, config.tables)
-            return self._done(plan, about, self._applied(self._apply, plan, opened, survey, state))
+            result = self._applied(self._apply, plan, opened, survey, state)
+            return self._done(plan, about, replace(result, base_backup=base))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
         return self._done(plan, about, result)
@@ -237,21 +242,24 @@ class _Recovery:
                 "and --from-position N",
             )
         stands = self._apply.standing.start(_asked(config)) if self._apply is not None else None
-        if stands is not None:
+        if self._apply is not None and stands is not None:
             where = stands.gtids if stands.place is None else "{}:{}".format(*stands.place)
             self._warnings.append(
                 f"an earlier run of this command was interrupted at {where}, and this run "
                 "continues from there; if the base backup was restored again since, first DROP "
-                f"DATABASE {target.DATABASE}"
+                f"DATABASE {self._apply.standing.database}"
             )
             if stands.lineage is None:
                 stands = replace(stands, lineage=config.from_lineage, base=said.base)
             return stands, "where a run was interrupted"
+        own = None if self._facts is None else Own(self._facts.uuid, reset_of(self._facts))
         if said.base is not None:
-            self._warnings += _not_executed(have, said.base)
-            have = _with(have, said.base.gtids)
+            refuse_other_place(said.base, survey)
+            has = have
+            have = executed_with(has, said.base, own.reset if own is not None else "")
+            self._warnings += _not_executed(has, said.base)
         lineage = config.from_lineage or said.lineage
-        return replace(said, gtids=have, lineage=lineage), " and ".join(words)
+        return replace(said, gtids=have, lineage=lineage, own=own), " and ".join(words)
 
     def _registered(self, survey: Survey) -> Backup:
         """The registered backup that was named, or the newest one that reaches the goal."""
@@ -273,6 +281,21 @@ class _Recovery:
             return found[0]
         return nearest(backups, goal)  # its plan is refused with the reason
 
+    def _from_seam(self, start: Start, plan: Plan, survey: Survey) -> tuple[Start, Plan]:
+        """The plan without a first transaction that an interrupted run has executed already."""
+        if self._apply is None or not plan.pieces or not self._apply.standing.was_interrupted():
+            return start, plan
+        first = next_transaction(plan.pieces, plan.begin, survey.transactions)
+        if first is None:
+            return start, plan
+        piece, one = first
+        content = survey.content(piece.lineage, piece.binlog, one)
+        gtids = self._apply.standing.after(Next(one.gtid, content))
+        if gtids is None:
+            return start, plan
+        start = replace(start, gtids=gtids)
+        return start, self._plan(start, survey)
+
     def _plan(self, start: Start, survey: Survey) -> Plan:
         try:
             return make(self._request(start), survey)
@@ -289,6 +312,7 @@ class _Recovery:
             goal=_goal(config),
             start=start,
             skip=config.skip_gtid,
+            holes=config.allow_holes,
             lineage=config.lineage,
             allow_gap=config.allow_gap,
             allow_extra_gtids=config.allow_extra_gtids,
@@ -313,6 +337,19 @@ class _Recovery:
         for refusal in found.refusals:
             self._refuse(refusal)
         return found.found()
+
+    def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
+        """What is known of the base backup, before the first transaction is applied."""
+        path, backup = self._config.from_backup, self._backup
+        if backup is not None:
+            return base_check.by_drill(backup.name, proof_of(self._catalog, backup.id))
+        if path is None:
+            return base_check.unchecked()
+        if apply.is_past(start):
+            return base_check.unchecked("the target has more than it")
+        assert self._target is not None  # noqa: S101 - it applies
+        with progress_of("bytes of the base backup") as advance:
+            return base_check.by_dump(self._target.server, path, self._config.tables, advance)
 
     # Refusals
 
@@ -341,6 +378,8 @@ class _Recovery:
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,
             stop_threads=self._config.stop_target_threads,
+            start_is_told=self._config.tells_start,
+            is_scratch=self._told is not None,
         ):
             self._refuse(refusal)
 
@@ -443,12 +482,6 @@ def _not_executed(have: Gtids | None, base: Base) -> Iterator[str]:
         )
 
 
-def _with(have: Gtids | None, more: Gtids | None) -> Gtids | None:
-    if have is None or more is None:
-        return more if have is None else have
-    return executed(have).plus(more).gtids
-
-
 def _words(backup: Backup) -> str:
     where = f" at {backup.location}" if backup.location else ""
     return f"the registered {backup.tool} {backup.name}{where}"
@@ -457,7 +490,7 @@ def _words(backup: Backup) -> str:
 def _goal(config: PitrConfig) -> Goal:
     """Where to stop."""
     if config.to_time is not None:
-        return ToTime(config.to_time.at_us, config.to_time.text)
+        return ToTime(config.to_time.at_us, config.to_time.text, config.accept_times)
     if config.to_gtid is not None:
         return ToGtid(config.to_gtid)
     if config.before_gtid is not None:
@@ -472,4 +505,4 @@ def _asked(config: PitrConfig) -> str:
     place = f"{config.from_binlog}:{config.from_position}" if config.from_binlog else ""
     backup = str(config.from_backup.absolute()) if config.from_backup is not None else ""
     gtids = config.from_gtid_set or config.from_backup_id or ""
-    return f"{config.source} {config.from_lineage or ''} {place} {backup} {gtids}"[:500]
+    return f"{config.source} {config.from_lineage or ''} {place} {backup} {gtids}"

@@ -1,15 +1,14 @@
 """What a recovery will do, decided before anything is done.
 
-Place in the flow: `pitr` asks for a plan and carries it out. `route` is the way through the
-archive, `goal` finds places on it, `pieces` the transactions. Pure but for what it asks the
-history.
+`route` is the way through the archive, `goal` finds positions on it, `pieces` the transactions.
+Pure but for what it asks the history.
 
 Law: a plan reaches exactly what was asked for, or it is refused with a reason and what can be
 reached instead. Nothing is applied twice, nothing is left out that was not named, and no gap, no
 damage and no join that cannot be proved is crossed without a message.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from binlog2s3.binlog.content import Content
@@ -19,9 +18,10 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
-from binlog2s3.recover.model import BucketHistory, Latest, Plan, Request, Shown
+from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
 from binlog2s3.recover.origin import Origin, standing
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
+from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
 
 _SHOWN = 3
@@ -80,6 +80,7 @@ class _Planner:
         self._have: Executed | None = executed(gtids) if gtids is not None else None
         self._stands: RouteExecuted | None = None
         self._skip = Skip(request.skip, self._flavour)
+        self._allowed = ExactGtids.parse(request.holes, self._flavour, "--allow-holes")
         self._pieces = PieceBuilder(self._search, self._skip)
         self._warnings = self._search.warnings
 
@@ -105,6 +106,7 @@ class _Planner:
         pieces = tuple(self._pieces.build(start, stop, part)) if start <= stop else ()
         wanted = self._check_past(stop, before_stop, everything)
         self._check_skipped(is_done=not pieces)
+        filled = self._check_holes(pieces, start, stop)
         self._check_whole(wanted)
         newer = tuple(self._newer_others())
         return Plan(
@@ -118,6 +120,7 @@ class _Planner:
             adds=self._pieces.applied,
             skipped=self._skip.found(),
             skipped_singly=self._skip.found_singly(),
+            holes=str(filled.gtids),
             kept=tuple(self._last_kept(stop, first)),
             left_out=tuple(self._first_left_out(stop, first)),
             commit_exact=all(
@@ -127,6 +130,7 @@ class _Planner:
             warnings=tuple(dict.fromkeys(self._warnings)),
             others=tuple(self._search.branches.lineages()),
             newer=newer,
+            disorder=tuple(self._shown(*one) for one in self._search.disorder[:_SHOWN]),
         )
 
     # Where it begins, and where the history ends
@@ -299,6 +303,49 @@ class _Planner:
         raise self._search.refused(
             f"{gtids_text(rest)} is not among what would be applied",
             "--dry-run shows what would be applied",
+        )
+
+    def _check_holes(
+        self, pieces: Sequence[PlanPiece], start: RoutePosition, stop: RoutePosition
+    ) -> Holes:
+        """See that what the target has is a beginning of the history, but for what may be missing.
+
+        A hole that --skip-gtid leaves out, or --allow-gap as damaged, is not applied, so it is not
+        applied too late. One that is named and was filled may be a run's that was interrupted.
+        """
+        have = self._stands.part if self._stands is not None else None
+        allowed = self._allowed
+        found = Holes() if have is None else holes(self._route, have, pieces, start, stop)
+        rest = ExactGtids() if self._request.any_holes else found.gtids - allowed
+        if rest:
+            raise self._hole(rest, found.later)
+        unknown = allowed - found.gtids
+        there = unknown.within(have, self._route) if have is not None else ExactGtids()
+        if unknown - there:
+            raise self._search.refused(
+                f"--allow-holes: {gtids_text(unknown - there)} is no hole of the target that would "
+                "be filled",
+                "--dry-run without it names the holes",
+            )
+        if there:
+            self._warnings.append(f"--allow-holes: the target has {gtids_text(there)} already")
+        return found
+
+    def _hole(self, gtids: ExactGtids, later: str) -> RecoveryError:
+        start = self._request.start
+        hint = (
+            "applied now they would come too late, after what they were committed before: restore "
+            "the base backup again. If an earlier run left them out (--skip-leaves-hole), "
+            "--skip-gtid leaves them out again; --allow-holes with exactly these applies them "
+            "first, in the history's order, as is right for a copy of a replica that does not keep "
+            "the order of commits"
+        )
+        if start.base is None and start.place is None:
+            hint += "; if a base backup was loaded without its GTIDs, name it: --from-backup"
+        return self._search.refused(
+            f"{self._search.who_has(parse(later, self._flavour))} has a hole: it has {later}, and "
+            f"is missing {gtids_text(gtids)}, which the history has before that",
+            hint,
         )
 
     def _check_whole(self, wanted: Gtids | None) -> None:

@@ -1,10 +1,7 @@
 """The replication source of a recovery: a replica gets what the plan says and no more.
 
-Place in the flow: `replicate` starts one and tells the target to replicate from it. `feed` knows
-the events.
-
-Law: between two transactions the source waits while it is `AHEAD_MOST` bytes or more ahead of what
-the target has executed, because the target's disk may have no space for more.
+Between two transactions the source waits while it is `AHEAD_MOST` bytes or more ahead of what the
+target has executed, because the target's disk may have no space for more.
 """
 
 import ssl

@@ -1,7 +1,6 @@
 """Why nothing may be applied to a target as it is; what to warn of.
 
-Place in the flow: `pitr` asks for `problems` before it plans; `apply` asks for `obstacles` before
-anything is applied. Only asks, changes nothing.
+It only asks, and changes nothing.
 
 Law: a server that may be the source, or that others write to, is refused. So is one with a setting
 that would leave out or change what is applied without an error, or lose it in a crash although its
@@ -61,11 +60,14 @@ def problems(
     source_address: Address | None = None,
     allow_source: bool = False,
     stop_threads: bool = False,
+    start_is_told: bool = True,
+    is_scratch: bool = False,
 ) -> Iterator[RecoveryError]:
     """Why nothing may be applied to it; empty if it may.
 
     `flavour` is the history's, `server_uuids` are those of all servers that wrote to the bucket,
-    `source_address` is the source's in the streamer's configuration.
+    `source_address` is the source's in the streamer's configuration. `start_is_told`: the operator
+    said where the base backup ends.
     """
     if found.flavour != flavour:
         yield _refusal(
@@ -92,6 +94,24 @@ def problems(
         )
     if not stop_threads:
         yield from _thread_problems(found)
+    if not found.checks_accounts:
+        yield _refusal(
+            found,
+            "was started with --skip-grant-tables: it refuses CREATE USER, GRANT and the like, "
+            "which the history may have",
+            "restart it without that option; if no password of its accounts is known, start it "
+            "with an --init-file of SET sql_log_bin = 0; ALTER USER ...;",
+        )
+    if found.unloaded and not is_scratch:
+        yield _unloaded(found)
+    if not start_is_told and found.tables and found.executed is not None and not found.executed:
+        yield _refusal(
+            found,
+            f"has {count_text(found.tables, 'table')} but no GTIDs: was --from-backup forgotten?",
+            "say where the base backup ends: --from-backup PATH; if these tables are not of a base "
+            "backup, and everything from the first binlog on is to be applied: --from-binlog NAME "
+            "--from-position 4",
+        )
     if found.missing_privileges:
         yield RecoveryError(
             f"the account {login.user!r} at the target is missing the privilege "
@@ -122,6 +142,17 @@ def _source_problems(
             "name the server that was restored from the backup; --allow-source applies to the "
             "source itself",
         )
+
+
+def _unloaded(found: TargetFacts) -> RecoveryError:
+    return _refusal(
+        found,
+        f"has not loaded the functions of its table mysql.func: {some(found.unloaded)}; a dump "
+        "brought them after its start, and statements that use, create or drop them would fail or "
+        "be lost",
+        "restart it, with their libraries in its plugin_dir; or, if they are not needed: SET "
+        "sql_log_bin = 0; DELETE FROM mysql.func",
+    )
 
 
 def _thread_problems(found: TargetFacts) -> Iterator[RecoveryError]:
@@ -167,6 +198,8 @@ def _addresses(host: str, port: int) -> set[tuple[str, int]]:
 def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = False) -> list[str]:
     """What to warn of before the apply. A scratch server has no replicas, and no life after it."""
     told = []
+    if found.unloaded and is_scratch:
+        told.append(str(_unloaded(found)))
     if found.flavour == "mariadb" and _is_older(found, server_version):
         told.append(
             f"the target is of version {found.version}, older than the binlogs' "

@@ -1,9 +1,8 @@
-"""The privileges that the account at a recovery's target is missing, as SHOW GRANTS says.
+"""The privileges that the account at a recovery's target is missing, according to SHOW GRANTS.
 
-Place in the flow: `pitr --dry-run` asks, because it may try nothing. With --yes, `replicate` tries
-what it needs before anything is applied, and that decides.
-
-Law: it only asks. A grant that cannot be read counts as missing: a dry run then warns too much.
+`pitr --dry-run` asks, because it may try nothing. With --yes, `replicate` tries what it needs
+before anything is applied, and that decides. A grant that cannot be parsed counts as missing: a dry
+run then warns too much.
 """
 
 import re
@@ -17,7 +16,9 @@ from binlog2s3.server.connection import Server
 
 _EVERYWHERE = ("*", "*")
 _ALL = "ALL PRIVILEGES"
-_NOTES = (DATABASE, "*")
+_NOTES = (f"{DATABASE}%", "*")
+"""Databases that begin like this."""
+_NOTES_GRANTED = "`" + DATABASE.replace("_", "\\_") + "%`.*"
 _SUPER_ENDS = (11,)
 """From this MariaDB on, SUPER no longer includes the privileges that were split off from it."""
 _NEEDS: dict[Flavour, Sequence[tuple[str, tuple[str, str]]]] = {
@@ -65,7 +66,9 @@ def missing_privileges(server: Server, facts: TargetFacts) -> Iterator[RecoveryE
     quoted = "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
     named = [f"{', '.join(names)} on {'.'.join(where)}" for where, names in missing.items()]
     grants = [
-        f"GRANT {'ALL' if where == _NOTES else ', '.join(names)} ON {'.'.join(where)} TO {quoted}"
+        f"GRANT ALL ON {_NOTES_GRANTED} TO {quoted}"
+        if where == _NOTES
+        else f"GRANT {', '.join(names)} ON {'.'.join(where)} TO {quoted}"
         for where, names in missing.items()
     ]
     yield RecoveryError(

@@ -1,8 +1,6 @@
 """Shows the progress of a recovery: a bar on a terminal, a line every 10 s elsewhere.
 
-Place in the flow: `pitr` and `verify` pass the callback of `showing` to what does the work.
-
-Law: it goes to standard error and does not slow the work down: reports that come too often are not
+It goes to standard error and does not slow the work down: reports that come too often are not
 shown.
 """
 

@@ -1,10 +1,7 @@
 """What a base backup can be brought to, and which registered backup reaches a goal.
 
-Place in the flow: `backup list`, `prune` and `status` ask what a backup reaches, `pitr` without a
-target asks which backup to restore. Every answer is a plan that `plan.make` made. Pure but for what
-it asks the history.
-
-Law: nothing is reachable that `pitr` would refuse.
+Every answer is a plan that `plan.make` made, so nothing is reachable that `pitr` would refuse.
+Pure but for what it asks the history.
 """
 
 from collections.abc import Sequence
@@ -16,7 +13,7 @@ from binlog2s3.binlog.gtid import Flavour, MariadbGtidList, intersection
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, NoPlaceError
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import us_of
+from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.goal import SECOND_US
@@ -69,7 +66,8 @@ def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
     for tip in tips:
         if tip not in there:
             continue  # all of it is in what was found
-        reach = _along(Request(goal=Latest(), start=start, lineage=tip, is_chosen=False), history)
+        request = Request(goal=Latest(), start=start, lineage=tip, is_chosen=False, any_holes=True)
+        reach = _along(request, history)
         if not reach.lineage:
             refused.append(reach)
             continue
@@ -91,6 +89,9 @@ def _along(request: Request, history: BucketHistory) -> BackupReach:
         found = _up_to_break(request, history, error)
         return found or BackupReach(is_complete=False, why=str(error), hint=error.hint)
     reach = _reach(plan, request.start, history)
+    if plan.holes:
+        holes = f"`pitr` needs --allow-holes {gtids_text(plan.holes)}: the backup has later ones"
+        reach = replace(reach, hint=holes)
     if plan.lineage != history.current:
         why = f"it is of lineage {plan.lineage}, a branch that the current history left"
         return replace(reach, is_complete=False, why=why)
@@ -99,8 +100,8 @@ def _along(request: Request, history: BucketHistory) -> BackupReach:
     newer = " and ".join(plan.newer)
     return replace(
         reach,
-        hint=f"`pitr` needs --lineage {plan.lineage}, because {newer}, which is left out, has "
-        "later transactions",
+        hint=f"{reach.hint + '; ' if reach.hint else ''}`pitr` needs --lineage {plan.lineage}, "
+        f"because {newer}, which is left out, has later transactions",
     )
 
 
@@ -219,21 +220,23 @@ def earliest_us(route: Route, number: int, offset: int, have: ExecutedPart | Non
 
     That of a binlog before it counts, if the stretch has none. Microseconds, UTC.
     """
+    known = route.known(number)
     before = [
         one.commit_us
         for one in route.transactions(number)
-        if one.end <= offset or (have is not None and have.has(number, one))
+        if known.is_credible(one)
+        and (one.end <= offset or (have is not None and have.has(number, one)))
     ]
     earlier = _earlier(route, number)
     if earlier is not None:
-        before.append(route.brief(earlier).greatest_commit_us or 0)
+        before.append(route.brief(earlier).reached_us or 0)
     return max(before, default=route.brief(number).first_us + SECOND_US - 1)
 
 
 def _earlier(route: Route, number: int) -> int | None:
     """The nearest stretch before this one that has a commit; None if none has."""
     for earlier in range(number - 1, -1, -1):
-        if route.brief(earlier).greatest_commit_us is not None:
+        if route.brief(earlier).reached_us is not None:
             return earlier
     return None
 
@@ -270,6 +273,6 @@ def _up_to_break(
             make(replace(request, goal=goal, lineage=end.lineage), history)
         except (RecoveryError, ArchiveError):
             return replace(reach, end=None, to_us=None)
-        to_us = route.known(number - 1).greatest_commit_us
+        to_us = route.known(number - 1).reached_us
         return replace(reach, end=end, to_us=to_us)
     return replace(reach, end=None, to_us=None)

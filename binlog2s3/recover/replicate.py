@@ -1,7 +1,5 @@
 """Applies a plan to a target that replicates it from this process, up to the goal and no further.
 
-Place in the flow: `apply` starts it. `plan_source` is the source, `channel` the target's end of it.
-
 Law: only bytes of the plan are ever sent, so a target that continues alone cannot pass the goal.
 Nothing counts as applied before the target says that it has executed it. The channel is always
 removed at the end, or by the next run; and before that it is known how far the target is.
@@ -34,6 +32,7 @@ from binlog2s3.recover.model import (
     ProgressReport,
 )
 from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
+from binlog2s3.recover.seam import told_executed
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
 from binlog2s3.replication.listen import tls_for
 from binlog2s3.replication.login import Account
@@ -79,8 +78,8 @@ def settle(server: Server, facts: TargetFacts) -> None:
 class Replication:
     """One apply to one target.
 
-    `state`: the GTIDs before the plan, for MariaDB; the target begins after them. `goes_on`: this
-    run continues one that was interrupted, and MariaDB's `gtid_slave_pos` told where. Nothing was
+    `state`: the GTIDs before the plan, for MariaDB; the target begins after them. `half_way`: the
+    GTID of the plan's first transaction if the target crashed where that was next. Nothing was
     applied as long as it has not `touched` the target. `transactions` of the history, to find the
     one that a MariaDB refused. `tables`: apply only these; none means all. It calls:
 
@@ -102,7 +101,7 @@ class Replication:
         state: MariadbGtidList | None = None,
         workers: int | None = None,
         tables: Sequence[tuple[str, str]] = (),
-        goes_on: bool = False,
+        half_way: str | None = None,
         ahead_most: int | None = None,
         transactions: Transactions = lambda *_: iter(()),
         on_place: Callable[[BinlogPosition], None] = lambda _place: None,
@@ -118,7 +117,7 @@ class Replication:
         self._begins_behind = state
         self._workers = workers
         self._tables = tables
-        self._goes_on = goes_on
+        self._half_way = half_way
         self._window = Window() if ahead_most is None else Window(ahead_most)
         self._transactions = transactions
         self._on_place = on_place
@@ -314,10 +313,10 @@ class Replication:
         """Change the server's settings that the channel needs; each is restored later.
 
         One worker, if several would not keep the order in which the source committed. A MariaDB has
-        to refuse to create what exists, but not when it continues an interrupted run, which may
-        have ended between such a statement and its GTID. A probe sets each setting to its present
-        value, which shows that the account may. A MariaDB allows that only while nothing
-        replicates.
+        to refuse to create what exists and to drop what does not, also when it continues an
+        interrupted run: a statement that it executes twice has to be an error. A probe sets each
+        setting to its present value, which shows that the account may. A MariaDB allows that only
+        while nothing replicates.
         """
         wanted: dict[str, object] = {}
         keeps_order = self._channel.keeps_order(self._plan)
@@ -325,7 +324,7 @@ class Replication:
         if workers is not None:
             wanted[self._channel.workers] = workers
         if self._facts.flavour == "mariadb":
-            wanted["slave_ddl_exec_mode"] = "IDEMPOTENT" if self._goes_on else "STRICT"
+            wanted["slave_ddl_exec_mode"] = "STRICT"
         before = {name: self._channel.setting(name) for name in wanted}
         if receive_only:
             if not self._facts.channels:
@@ -452,6 +451,13 @@ class Replication:
             named += f", in the event that ends at {at} (lineage {at.lineage})"
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
         hint = advised(failure.code, reached=reached, gtid=gtid, again=_AGAIN)
+        if gtid is not None and gtid == self._half_way:
+            hint = (
+                "the target crashed earlier where this transaction was next, and may have carried "
+                "it out: look at it; if it did, "
+                f"{told_executed(self._begins_behind, gtid)} there; {_AGAIN}; if it did in part, "
+                "restore the base backup again"
+            )
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {_AGAIN}"

@@ -1,7 +1,6 @@
 """The binlogs of a line of lineages, one after the other, and the breaks between them.
 
-Place in the flow: `plan` decides along a route. `archive.history` says which lineages are on it,
-`model.BucketHistory` what the bucket has of them. Pure but for what it asks the history.
+Pure but for what it asks the history.
 
 Law: a stretch follows the one before it without a break only if names, GTIDs and sizes say so.
 """

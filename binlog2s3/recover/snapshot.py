@@ -1,7 +1,6 @@
-"""What a recovery asks about the bucket, answered from a real one.
+"""What a recovery asks about the bucket, answered from a real one (`model.BucketHistory`).
 
-Place in the flow: `plan` asks, through `model.BucketHistory`. `archive.catalog` finds the objects,
-`archive.blocks` reads them. Only reads, and reads no more of a binlog than was asked for.
+It reads no more of a binlog than was asked for.
 
 Law: an answer never changes. A binlog that still grows keeps the size that it had when it was first
 asked for, whatever is added and wherever its bytes move meanwhile.
@@ -187,11 +186,12 @@ class Survey:
     def covered_us(self) -> int | None:
         """The time up to which all commits of the current lineage are in the bucket.
 
-        None if that is unknown, also because its last binlog cannot be read to its end, or is
-        damaged there: it is unknown when the transactions in it were committed.
+        It is by the source's clock, but not later than when the writer said so. None if that is
+        unknown, also because its last binlog cannot be read to its end, or is damaged there: it is
+        unknown when the transactions in it were committed.
         """
         writer, lineage = self._seen().writer, self.current
-        if writer is None or writer.covered_until is None or writer.lineage != lineage:
+        if writer is None or writer.vouched_until is None or writer.lineage != lineage:
             return None
         if self.lost_end(lineage):
             return None
@@ -202,7 +202,7 @@ class Survey:
                 return None
             if any(end > known.transaction_end for _, end in known.damaged):
                 return None
-        return us_of(writer.covered_until)
+        return us_of(writer.vouched_until)
 
     def leave_open(self, lineage: str) -> None:
         """From now on, `names` of this lineage ends before its first binlog that is not archived.
@@ -454,7 +454,7 @@ class Survey:
         return Readable(
             name=str(name),
             state="archived",
-            ranges=(Range(key, 0, info.size),),
+            ranges=(Range(key, 0, info.size, info.last_modified),),
             store=self._store,
             again=partial(self._catalog.binlog, there.lineage, name),
         )

@@ -1,9 +1,6 @@
 """The target of a recovery: what it is, what is done to it besides the apply, what it has.
 
-Place in the flow: `pitr` asks for the facts before it plans, `preflight` judges them, and `apply`
-compares the target's GTIDs with the plan at the end.
-
-Law: asking changes nothing. What is done here is only what the operator allowed.
+Asking changes nothing. What is done here is only what the operator allowed.
 """
 
 import os
@@ -23,7 +20,7 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 
 DATABASE = "binlog2s3_recovery"
-"""The database in the target where a run keeps its note."""
+"""How the database in the target begins where a run keeps its note; and the name of its lock."""
 
 CHANNEL = "binlog2s3"
 """The replication channel of a recovery, and the user it logs in with."""
@@ -49,6 +46,9 @@ class TargetFacts:
     gtid_mode is not ON, or it is MariaDB. `channels` are the replica channels that run.
     `not_transactional` are tables, with their engines, whose rows a crash may lose although their
     GTIDs stay. `missing_privileges`: those without which the facts cannot be asked for.
+    `checks_accounts`: it was not started with --skip-grant-tables. `tables`: how many there are in
+    the users' schemas. `unloaded`: loadable functions in mysql.func that it has not loaded, because
+    a dump brought them after its start; only those that the account may see.
     """
 
     address: str
@@ -68,6 +68,9 @@ class TargetFacts:
     logs_replicated: bool = True
     not_transactional: tuple[str, ...] = ()
     missing_privileges: tuple[str, ...] = ()
+    checks_accounts: bool = True
+    tables: int = 0
+    unloaded: tuple[str, ...] = ()
 
     @property
     def keeps_gtids(self) -> bool:
@@ -120,7 +123,92 @@ def facts(server: Server, login: Login) -> TargetFacts:
         in ("ON", "1"),
         not_transactional=_not_transactional(server),
         missing_privileges=missing_privileges,
+        checks_accounts=_checks_accounts(server),
+        tables=_tables(server),
+        unloaded=tuple(_unloaded(server, flavour, version)),
     )
+
+
+def _checks_accounts(server: Server) -> bool:
+    """Whether it knows accounts: with --skip-grant-tables it answers 1290 to who asks for them."""
+    try:
+        server.rows("SHOW GRANTS")
+    except SourceError as error:
+        if not error.answered:
+            raise
+        return "(1290)" not in str(error)
+    return True
+
+
+def _tables(server: Server) -> int:
+    row = server.rows(
+        "SELECT COUNT(*) AS it FROM information_schema.tables WHERE table_type = 'BASE TABLE' "
+        "AND table_schema NOT IN "
+        "('mysql', 'sys', 'performance_schema', 'information_schema', %s)",
+        (DATABASE,),
+    )
+    return int(row[0]["it"])
+
+
+def _unloaded(server: Server, flavour: Flavour, version: str) -> Iterator[str]:
+    """The functions of mysql.func that are not loaded: the server reads that table at its start.
+
+    MySQL 8 says which ones are loaded; elsewhere those of a table that is newer than the start.
+    """
+    try:
+        names = [str(row["name"]) for row in server.rows("SELECT name AS name FROM mysql.func")]
+        if not names:
+            return
+        knows = flavour == "mysql" and numbers(version) >= (8,)
+        if knows and int(server.rows("SELECT @@performance_schema AS it")[0]["it"]):
+            loaded = {
+                str(row["it"]).lower()
+                for row in server.rows(
+                    "SELECT udf_name AS it FROM performance_schema.user_defined_functions"
+                )
+            }
+            yield from (name for name in names if name.lower() not in loaded)
+            return
+        up = int(server.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")[0]["Value"])
+        rows = server.rows(
+            "SELECT UNIX_TIMESTAMP() - UNIX_TIMESTAMP(create_time) AS age "
+            "FROM information_schema.tables WHERE table_schema = 'mysql' AND table_name = 'func'"
+        )
+        if rows and rows[0]["age"] is not None and int(rows[0]["age"]) <= up:
+            yield from names
+    except SourceError as error:
+        if not error.answered:
+            raise
+
+
+def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> None:
+    """Have the server read its account tables again, which a loaded dump has written.
+
+    Until then it works with the accounts from before the load: a statement of the history on
+    another one is refused or, with IF EXISTS, lost. It also reads mysql.servers. Nothing of this is
+    in its binary log. Then a new connection is tried: the account may be another one now. Raises
+    RecoveryError.
+    """
+    try:
+        server.rows("FLUSH LOCAL PRIVILEGES")
+    except SourceError as error:
+        if not error.needs_privilege:
+            raise
+        raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
+    server.close()
+    try:
+        server.rows("SELECT 1")
+    except SourceError as error:
+        if not error.answered or error.transient:
+            raise
+        raise RecoveryError(
+            f"the accounts of the base backup are in force now at the target, {found.address}, and "
+            f"the account {login.user!r} is not let in any more: {error}",
+            hint="a loaded dump brings the accounts of the dumped server: pass the password that "
+            f"{login.user!r} has there (--target-password-file, or `password` in the file of "
+            "--target-defaults-file), or another account of that server (--target-user); then run "
+            "the same command again: nothing was applied",
+        ) from error
 
 
 def _settings(server: Server) -> dict[str, str]:
@@ -255,6 +343,12 @@ def disabled_events(server: Server) -> tuple[str, ...]:
 def quoted(name: str) -> str:
     """A name in backquotes, for a statement."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def reset_of(found: TargetFacts) -> str:
+    """The statement that removes the GTIDs of a target, in the words of its version."""
+    is_new = found.flavour == "mysql" and numbers(found.version) >= (8, 2)
+    return "RESET BINARY LOGS AND GTIDS" if is_new else "RESET MASTER"
 
 
 def commit_empty(server: Server, gtids: GtidSet) -> None:

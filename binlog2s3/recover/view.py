@@ -1,11 +1,8 @@
 """What people see of a recovery: the plan, the question, the result.
 
-Place in the flow: `pitr` prints with it, onto a page of `output`; `progress` shows the work in
-between, and `document` has the same for programs.
-
-Law: the place where it stops is shown in several ways: in the operator's words, as an offset, and
-by the transactions on both sides. What is shown comes from the bucket, so it must neither break
-lines nor control a terminal. An estimate says that it is one, and how it was made.
+Where it stops is shown in several ways: in the operator's words, as an offset, and by the
+transactions on both sides. Texts from the bucket cannot break lines or control a terminal. An
+estimate says that it is one, and how it was made.
 """
 
 import sys
@@ -17,6 +14,7 @@ from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
 from binlog2s3.output import Plain, clean
+from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
     BinlogPosition,
@@ -69,6 +67,7 @@ class Result:
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `unsafe_files` are those of `files` whose text a client
     may read in another way than the server did. `only_tables`: only these were applied.
+    `base_backup`: what is known of it; None if no server was written to.
     """
 
     how: How
@@ -84,6 +83,7 @@ class Result:
     files: tuple[str, ...] = ()
     unsafe_files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
+    base_backup: BaseCheck | None = None
 
 
 # The plan
@@ -98,6 +98,7 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     _print_pieces(plan, page)
     _print_shown("last transactions kept", plan.kept, "green", page)
     _print_shown("first transactions left out", plan.left_out, "yellow", page)
+    _print_shown("left out, though their times are not later", plan.disorder, "yellow", page)
     if not plan.left_out:
         page.line("")
         page.line("there is nothing after that in this history")
@@ -173,9 +174,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     yield from _only_fields(about.only)
     if plan.adds:
         yield "", f"adds {gtids_text(str(plan.adds))}", ""
-    if plan.skipped:
-        then = "then committed empty" if commits_empty(plan, about) else "their GTIDs stay unused"
-        yield "skip", f"{plan.skipped_text} ({then})", "yellow"
+    yield from _exceptional_fields(plan, about)
     if not plan.commit_exact:
         yield (
             "times",
@@ -186,6 +185,14 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
     yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
     yield "", f"{reach.first} to {reach.last}", ""
+
+
+def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+    if plan.holes:
+        yield "holes", f"{gtids_text(plan.holes)} (applied first: --allow-holes)", "yellow"
+    if plan.skipped:
+        then = "then committed empty" if commits_empty(plan, about) else "their GTIDs stay unused"
+        yield "skip", f"{plan.skipped_text} ({then})", "yellow"
 
 
 def _only_fields(only: OnlyTables | None) -> Iterator[tuple[str, str, str]]:
@@ -337,8 +344,6 @@ def print_result(result: Result, page: Plain) -> None:
         page.line(f"written to {result.where}: {done}", "bold green")
     if result.committed_empty:
         page.line(f"committed empty: {result.committed_empty}")
-    for line, style in _proof_lines(result):
-        page.line(line, style)
     for name in result.unsafe_files:
         page.line(
             f"warning: {name} is UNSAFE for mysqlbinlog and the mysql client, see README.txt there",
@@ -356,12 +361,17 @@ def print_result(result: Result, page: Plain) -> None:
             f"nothing in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
+    for line, style in _proof_lines(result):
+        page.line(line, style)
 
 
 def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
     for table in result.only_tables:
         yield f"only this table was applied: {table}", "yellow"
-    if result.proved:
-        yield f"proved: {result.proved}", ""
     if result.gtids is not None:
         yield f"the target's GTIDs: {result.gtids or 'none'}", "dim"
+    base = f"; the base backup {result.base_backup.words}" if result.base_backup is not None else ""
+    if result.proved:
+        yield f"proved: {result.proved}{base}", ""
+    elif base:
+        yield f"not proved: the target keeps no GTIDs that tell what was applied{base}", "yellow"

@@ -1,7 +1,5 @@
 """The events that a replication source makes itself: rotates, heartbeats, format events. Pure.
 
-Place in the flow: `feed` and `serve.dump` send them between a binlog's events.
-
 Source: MySQL's "Replication Protocol" (dev.mysql.com/doc/dev/mysql-server), page "Binlog Event".
 """
 

@@ -1,10 +1,8 @@
 """The events of binlogs as a replication source sends them, with rotates between them. Pure.
 
-Place in the flow: `recover.plan_source` sends a plan's pieces through it, `serve` whole binlogs.
-
 Law: a replica counts the bytes that it gets. After everything that is left out, a rotate event with
 the true position and a format event follow, so that a reconnect by position asks for the right
-place. Memory is bounded by one event of up to 64 KiB.
+position. Memory is bounded by one event of up to 64 KiB.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,9 +1,7 @@
 """Where a replication source listens, and its TLS.
 
-Place in the flow: `source` listens here; `recover.listen` chooses the address for a recovery.
-
-Law: a key that is made here is only in memory, except while the TLS library reads it from a file
-that only this user can read.
+A key that is made here is only in memory, except while the TLS library reads it from a file that
+only this user can read.
 """
 
 import ipaddress

@@ -1,8 +1,5 @@
 """How a client logs in to a replication source: greeting, TLS, passwords. Pure.
 
-Place in the flow: `protocol` passes the packets of the login here, and the commands that follow to
-itself.
-
 Law: a wrong user and a wrong password get the same answer, after the same work. An account without
 a password admits nobody.
 

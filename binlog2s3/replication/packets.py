@@ -1,9 +1,6 @@
 """The packets of MySQL's client/server protocol, in both directions. Pure.
 
-Place in the flow: `protocol` passes what a client sends to `Packets`, takes whole packets out of
-it, and puts its answers in. `login` puts answers in, too.
-
-Law: memory is bounded by the size of one packet.
+Memory is bounded by the size of one packet.
 
 Source: MySQL's "Client/Server Protocol" (dev.mysql.com/doc/dev/mysql-server), page MySQL Packets.
 """

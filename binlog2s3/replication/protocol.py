@@ -1,8 +1,7 @@
 """MySQL's client/server protocol of a replication source: what a client may say, and when. Pure.
 
-Place in the flow: `source` owns the socket. It passes what it receives to a `Conversation`, sends
-what that has to send, and streams events when the client asks for a dump. `packets` has the
-packets, `login` the login, `queries` the answers to queries.
+`source` owns the socket. It passes what it receives to a `Conversation`, sends what that has to
+send, and streams events when the client asks for a dump.
 
 Law: before login, only the login is answered. Memory is bounded by the size of one packet. The only
 error raised is `ProtocolError`, whatever the client sends.

@@ -1,7 +1,5 @@
 """The answers of a replication source to the queries of replicas. Pure: packets' payloads, no I/O.
 
-Place in the flow: `protocol` asks here for each COM_QUERY, and before a dump for what was set.
-
 Law: a query is compared with those that replicas send. It is never interpreted.
 """
 

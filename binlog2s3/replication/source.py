@@ -1,8 +1,5 @@
 """A replication source's sockets: who connects, logs in and asks for events.
 
-Place in the flow: `serve` and `recover.plan_source` make a `Source`, and pass it a function that
-answers one dump. `protocol` has the conversation with a client.
-
 Law: a client's input can end its own connection and nothing else. A client that is refused gets an
 error that says why. Connections, idle time, attempts to log in and bandwidth are limited.
 """

@@ -1,8 +1,5 @@
 """`binlog2s3 backup`: registers base backups, and lists what each one reaches.
 
-Place in the flow: under `cli`. `archive.backups` has the documents, `recover.reach` says what a
-backup reaches.
-
 Law: only the document is written or deleted, never the backup itself. A backup to which nothing in
 the archive can be applied is not registered.
 """

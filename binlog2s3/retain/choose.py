@@ -1,8 +1,5 @@
 """What may be pruned: decided before anything is deleted.
 
-Place in the flow: `prune` shows this and carries it out. `recover.reach` says what each base backup
-needs.
-
 Law: a binlog is given up only if no kept base backup needs it to reach any moment of the recovery
 window, and if it is old by its commit times and by the store's dates. The newest archived binlog of
 the current lineage, and every binlog that is not archived with its entry, is kept; but for one that
@@ -199,5 +196,5 @@ def given_up(
 
 def _is_old(known: Known | None, dates: Iterable[datetime], old_us: int) -> bool:
     """Whether a binlog is older than this by its commits, by its beginning and by the store."""
-    newest = max(known.first_us, known.greatest_commit_us or 0) if known is not None else 0
+    newest = max(known.first_us, known.reached_us or 0) if known is not None else 0
     return max(newest, *map(us_of, dates)) < old_us

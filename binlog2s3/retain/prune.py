@@ -1,11 +1,10 @@
-"""`binlog2s3 prune`: gives up what no base backup needs, and deletes it after a grace.
+"""`binlog2s3 prune`: gives up what no base backup needs, and deletes it after a grace period.
 
-Place in the flow: under `cli`. `choose` decides, `view` prints. It has two phases. The first raises
-the floors of lineages. The second deletes what lies below a floor that is older than the grace,
-because a `pitr` or `serve` that runs has its plan.
+It has two phases. The first raises the floors of lineages. The second deletes what lies below a
+floor that is older than the grace period, because a running `pitr` or `serve` has its plan.
 
 Law: nothing is deleted that the choice of this run does not give up, and nothing before a floor
-says so. `lineage.json` is never deleted. Each request may be the last one: the next run goes on.
+says so. `lineage.json` is never deleted. Each request may be the last one: the next run continues.
 In a bucket with Object Lock all is decided from the oldest versions, and what it keeps stays.
 """
 

@@ -1,9 +1,7 @@
 """What people and programs see of `prune`: what is given up, the question, what was done.
 
-Place in the flow: `prune` prints with it.
-
-Law: what becomes unreachable is said before it does. Texts come from the bucket: they cannot break
-lines or control a terminal.
+What becomes unreachable is said before it does. Texts from the bucket cannot break lines or control
+a terminal.
 """
 
 import json

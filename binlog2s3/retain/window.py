@@ -1,9 +1,8 @@
 """The recovery window of a source for `status`, and how old its newest base backup is.
 
-Place in the flow: under `cli.status`, beside `status.from_bucket`. It asks the route that `pitr`
-follows, and reads few entries, because a status is asked for often; `backup list` makes plans.
-
-Law: a window begins at the oldest backup after which no binlog of the current history is missing.
+A status is asked for often, so this follows the route of `pitr` and reads few entries; `backup
+list` makes plans. A window begins at the oldest backup after which no binlog of the current history
+is missing.
 """
 
 from collections.abc import Sequence

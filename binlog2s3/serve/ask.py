@@ -1,9 +1,7 @@
 """Asks a `serve` for its status, over the HTTP of its --status-listen, and prints its clients.
 
-Place in the flow: `status --serve-url` calls it; `status` of this package makes the document.
-
-Law: an answer has one deadline as a whole, and a limit of its size. What answers and is not a
-`serve` is never taken for one.
+An answer has one deadline as a whole, and a limit of its size. What answers and is not a `serve` is
+never taken for one.
 """
 
 import json

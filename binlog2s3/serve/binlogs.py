@@ -1,9 +1,4 @@
-"""What is known of complete binlogs, and their blocks.
-
-Place in the flow: under `history`; `recover.one_binlog` reads entries and binlogs.
-
-Law: the same as that of `archive.blocks`: no byte is passed on before its block was checked.
-"""
+"""What is known of complete binlogs, and their blocks: no byte is passed on before its check."""
 
 import threading
 from collections import OrderedDict

@@ -1,8 +1,6 @@
 """Blocks that several clients read at the same time, each fetched once.
 
-Place in the flow: between the dumps of `serve` and what reads the bucket.
-
-Law: it holds at most `MOST_BLOCKS` blocks that no dump waits for.
+It holds at most `MOST_BLOCKS` blocks that no dump waits for.
 """
 
 import threading

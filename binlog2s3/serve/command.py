@@ -1,8 +1,5 @@
 """`binlog2s3 serve`: serves the archive's binlogs to replicas and other clients.
 
-Place in the flow: under `cli`. `history` or `directory` has the binlogs, `dump` sends them,
-`replication.source` has the sockets.
-
 Law: it only reads the bucket. It runs until a signal ends it; an error of one client, or of the
 store, ends neither the others nor the process.
 """

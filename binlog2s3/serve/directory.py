@@ -1,8 +1,6 @@
 """A directory of binlogs, as `pitr --output-dir` writes it: what `serve --dir` sends.
 
-Place in the flow: `dump` reads it in the same way as `history`.
-
-Law: files are only read, and only regular files with a binlog's name; links are not followed. The
+Files are only read, and only regular files with a binlog's name; links are not followed. The
 directory is complete: no more binlogs are expected.
 """
 

@@ -1,7 +1,4 @@
-"""Sends one dump: from the place that the client asks for, and then all that follows.
-
-Place in the flow: `command` starts one for each client that asks for events. `model.ServedHistory`
-has the binlogs, `replication.feed` says which events are sent.
+"""Sends one dump: from the position that the client asks for, and then all that follows.
 
 Law: only whole transactions are sent. While the store does not answer, the dump waits and the
 client gets heartbeats. At a gap, damage, or a dead branch, the dump ends with an error that names

@@ -1,7 +1,7 @@
 """The history of a source in the bucket, as it grows: what `serve` sends.
 
-Place in the flow: `dump` asks through `model.ServedHistory`. `recover.snapshot` and `route` find
-what is archived; from there on this module follows the open binlog, in one thread for all clients.
+`recover.snapshot` and `route` find what is archived; from there on this module follows the open
+binlog, in one thread for all clients.
 
 Law: clients see only what was read and checked here, or is archived with an entry. The bucket is
 asked often only while a client waits. If the store does not answer, the view stays as it is.

@@ -1,8 +1,4 @@
-"""The binlogs of a history that are archived, and the first binlog after them.
-
-Place in the flow: `history` asks when it looks at the bucket as a whole; `recover.route` says which
-binlogs of which lineages belong together.
-"""
+"""The binlogs of a history that are archived, and the first binlog after them."""
 
 from collections.abc import Sequence
 

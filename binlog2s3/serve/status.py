@@ -1,7 +1,4 @@
-"""The status of `serve`: its clients, how far they are, and whether the bucket answers.
-
-Place in the flow: `command` makes it at each request to --status-listen.
-"""
+"""The status of `serve`: its clients, how far they are, and whether the bucket answers."""
 
 import json
 from collections.abc import Sequence

@@ -1,8 +1,6 @@
-"""Reads the newest binlog of a history once, as it grows, and keeps its last bytes.
+"""Reads the newest binlog of a history once, as it grows, and keeps its last bytes for all dumps.
 
-Place in the flow: `history` feeds it; all dumps take from it.
-
-Law: memory is bounded. Damaged bytes are never shown.
+Memory is bounded. Damaged bytes are never shown.
 """
 
 import threading

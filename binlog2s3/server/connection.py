@@ -1,10 +1,7 @@
 """Questions to the source: which server it is, which binlogs it has, and its position.
 
-Place in the flow: the daemon asks here; the binlogs come through `mysqlbinlog`. `errors` says what
-a failure means.
-
-Law: every answer is a frozen value. Every failure is raised as a SourceError that says what to do.
-Statements depend on the version, so that MySQL 5.6 to 9.x and MariaDB 10.x and 11.x all answer.
+Every answer is a frozen value, every failure a SourceError that says what to do. Statements depend
+on the version, so that MySQL 5.6 to 9.x and MariaDB 10.x and 11.x all answer.
 """
 
 import re

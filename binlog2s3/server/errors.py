@@ -1,7 +1,6 @@
 """What a failed question to a server means: pymysql's errors become a SourceError with a hint.
 
-Place in the flow: beside `connection`, which asks. Law: every error says what to do, with the names
-of the options of this server.
+Every error says what to do, with the names of the options of this server.
 """
 
 import os

@@ -1,8 +1,7 @@
 """How to log in to a server: options, option file and password file, merged.
 
-Place in the flow: `config.values` has paths and names. This module makes a `Login` of them for each
-connection, so that the next connection uses a password that was changed on disk. `connection`
-passes it to pymysql, and `mysqlbinlog` writes it as an option file for the child.
+A `Login` is made for each connection, so that the next connection uses a password that was changed
+on disk.
 
 Law: the password is only in `Login.password`, which no repr shows. The syntax of option files is
 the manual's: https://dev.mysql.com/doc/refman/9.7/en/option-files.html

@@ -1,7 +1,6 @@
 """The streaming child: `mysqlbinlog --read-from-remote-server --raw --stop-never`.
 
-Place in the flow: the daemon starts one child per run, each with its own directory. The child
-writes the server's binlogs there under their own names, and `stream.tail` reads them.
+The child writes the server's binlogs under their own names into a directory of its run.
 
 Law: the child never outlives the process that started it (the kernel kills it: PR_SET_PDEATHSIG).
 Its standard error is always read. It gets the password through an anonymous file in memory, never

@@ -1,6 +1,6 @@
 """The password that a command prints: a token of IAM, a secret of Vault or of a secrets manager.
 
-Place in the flow: `login` asks here for each connection, so each connection uses a new password.
+It runs for each connection, so each connection uses a new password.
 
 Law: no shell runs the command. What it prints, on standard output or standard error, is in no log
 and in no error, because it may be the password. It has a limited time, and then it is killed with

@@ -1,10 +1,7 @@
 """Asks the streamer of a spool for its status or its health, over the spool's Unix socket.
 
-Place in the flow: `status` and `health` ask here; `http` answers, and uses this module's address of
-the socket. Only the streamer's own user can open `<spool>/status.sock`.
-
-Law: an answer has one deadline as a whole, and a limit of its size. What answers and is not a
-streamer of this version is never taken for one.
+Only the streamer's own user can open `<spool>/status.sock`. An answer has one deadline as a whole,
+and a limit of its size. What answers and is not a streamer of this version is never taken for one.
 """
 
 import json

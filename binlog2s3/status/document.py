@@ -1,10 +1,8 @@
-"""A `Status` as a JSON document, and back.
+"""A `Status` as a JSON document, and back. Pure.
 
-Place in the flow: `status --json`, /status and the writer's object in the bucket contain this
-document; `from_bucket` and `ask` read it back.
-
-Law: pure. A document has every field; a reader ignores fields of newer versions. A Status that is
-read back is judged as it was when it was written.
+`status --json`, /status and the writer's object in the bucket contain this document. It has every
+field; a reader ignores fields of newer versions. A Status that is read back is judged as it was
+when it was written.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """Which sources `status --all` must find, and which it ignores: the file of `--expect`.
 
-Place in the flow: read by `cli.status`, used by `from_bucket.look_all`.
-
-Law: a source is ignored only by its own name; a line that cannot be parsed is an error.
+A source is ignored only by its own name; a line that cannot be parsed is an error.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """The Status of streams from the bucket alone: what the last writer said, and what is there.
 
-Place in the flow: under `cli`, beside `archive.listing`. `writer_state` judges the writer,
-`from_writer` makes the Status of its object, `reach` judges what the bucket has. If a daemon can be
-asked, its own Status is better.
+If a daemon can be asked, its own Status is better.
 
 Law: it only reads, in the order of docs/format.md: writers, live/, archive/. What cannot be known,
 for example what the source of a dead writer has written since, is None. An error in one source does
@@ -364,10 +362,10 @@ def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None
         return None
     names = sorted(contents.archived.binlogs)
     entry = _described(catalog, contents.archived.lineage, names[::-1])
-    if entry is None or entry.greatest_commit_us is None:
+    if entry is None or entry.reached_us is None:
         # what was committed before a binlog began is in the binlogs before it
         return entry.first_time if entry is not None else None
-    return moment_of(entry.greatest_commit_us)
+    return moment_of(entry.reached_us)
 
 
 def _described(catalog: Catalog, lineage: Lineage, names: Sequence[BinlogName]) -> Entry | None:

@@ -1,10 +1,7 @@
-"""The Status that the last writer's object gives, as far as what it says is still valid.
+"""The Status that the last writer's object gives, as far as what it says is still valid. Pure.
 
-Place in the flow: `from_bucket` calls `status_of` with what it found to be durable; `writer_state`
-judged the writer before.
-
-Law: pure. A lag is never smaller than what can be proved: seconds count on from the heartbeat, and
-bytes and transactions count up to where the source was then.
+Law: a lag is never smaller than what can be proved: seconds count on from the heartbeat, and bytes
+and transactions count up to where the source was then.
 """
 
 import math
@@ -19,7 +16,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.status.lag import aged, counted, lag_bytes, lag_transactions, purge_seconds
-from binlog2s3.status.model import Lag, SourceStatus, Status, writer_status
+from binlog2s3.status.model import Lag, SourceStatus, Status, latest_of, writer_status
 from binlog2s3.status.writer_state import LifeSign
 
 
@@ -52,7 +49,6 @@ def status_of(
             asked_at=server.asked_at,
         )
     lag = _lag(sign, beat, flavour, contents, durable)
-    moments = [moment for moment in (beat.covered_until, base.latest) if moment is not None]
     return replace(
         base,
         source=blank.source,
@@ -64,7 +60,7 @@ def status_of(
         server=server,
         durable=durable,
         covered_until=beat.covered_until,
-        latest=max(moments, default=None),
+        latest=latest_of([beat.vouched_until, base.latest], beat.at),
         lag=lag,
         purge=replace(base.purge, seconds=purge_seconds(base.purge.expire_seconds, lag)),
     )

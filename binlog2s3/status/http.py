@@ -1,8 +1,5 @@
 """Answers requests for the streamer's status over HTTP, on the spool's Unix socket and on TCP.
 
-Place in the flow: the daemon opens a `Listener`; monitors and `ask` are its clients. `current`
-returns the Status that the answers show.
-
     GET /health    200, or 503 if something is critical, with a small JSON document
     GET /live      200, or 503 if only a restart would help: the main loop hangs
     GET /metrics   for Prometheus, see `metrics`
@@ -77,12 +74,10 @@ class Answer:
 
 
 def text(code: HTTPStatus, said: str) -> Answer:
-    """A line of text."""
     return Answer(code, _TEXT, f"{one_line(said)}\n".encode("utf-8", "replace"))
 
 
 def json_answer(code: HTTPStatus, found: object) -> Answer:
-    """A JSON document."""
     return Answer(code, _JSON, f"{json.dumps(found, indent=1)}\n".encode())
 
 

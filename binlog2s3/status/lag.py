@@ -1,9 +1,6 @@
-"""How much is committed but not durable, and how long the source keeps it.
+"""How much is committed but not durable, and how long the source keeps it. Pure.
 
-Place in the flow: `stream.reporter` and `from_bucket` know the source's position, what is durable,
-and the clocks; `model.Lag` holds the result.
-
-Law: pure. `seconds` is an upper bound, or None. A position of the source counts as current for
+Law: `seconds` is an upper bound, or None. A position of the source counts as current for
 `Timing.fresh_seconds`; after that a difference to it is a lower bound, and 0 proves nothing.
 """
 

@@ -1,7 +1,7 @@
-"""A Status as metrics for Prometheus. The only module that imports prometheus_client.
+"""A Status as metrics for Prometheus.
 
-Place in the flow: `http` answers /metrics with it. `METRICS` is the one list of metrics; tests
-compare docs/reference/metrics.md, the alert rules and the dashboard with it.
+`METRICS` is the one list of metrics; tests compare docs/reference/metrics.md, the alert rules and
+the dashboard with it.
 
 Law: a function of a Status; nothing is kept between two calls. What is unknown is absent, because a
 0 would be believed. A label has few values: no binlog's name, no GTID, no error text.

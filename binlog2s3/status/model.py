@@ -1,11 +1,11 @@
-"""The status of one stream at one moment: the value that every output shows.
+"""The status of one stream at one moment: the value that every output shows. Pure.
 
-Place in the flow: the daemon makes one each second from its `Vitals`, `from_bucket` makes one from
-the bucket alone. `status`, `/metrics`, `/health`, `status --check` and the writer's object in the
-bucket all show this value, so they cannot disagree.
+The daemon makes one each second from its `Vitals`, `from_bucket` makes one from the bucket alone.
+`status`, `/metrics`, `/health`, `status --check` and the writer's object in the bucket all show
+this value, so they cannot disagree.
 
-Law: pure. What is unknown is None, never 0. A lag is an upper bound. A stream is healthy because of
-what has become durable, not because of what is running.
+Law: what is unknown is None, never 0. A lag is an upper bound. A stream is healthy because of what
+has become durable, not because of what is running.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,9 @@ from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.formatting import us_of
 
 State = Literal[WriterState, "standby", "dead", "unknown"]
 """A writer's own state, or `standby` for a process that waits beside another writer. From the
@@ -325,6 +327,16 @@ class Vitals:
     def never_ran(self) -> bool:
         """Whether mysqlbinlog failed before it ran even once: then the trouble is shown at once."""
         return self.unread and bool(self.child_error)
+
+
+def latest_of(moments: Iterable[datetime | None], said_at: datetime) -> datetime | None:
+    """The latest of these moments, but not later than when it was said; None without any.
+
+    A moment is of the source's clock, or of a session there. Nothing that was known at `said_at`
+    was committed later, but for the difference between two clocks.
+    """
+    latest = max((one for one in moments if one is not None), default=None)
+    return said_at if latest and not is_credible(us_of(latest), us_of(said_at)) else latest
 
 
 def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:

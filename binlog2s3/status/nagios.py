@@ -1,9 +1,9 @@
-"""The output line and the exit code of a monitoring plugin, for one or more Status.
+"""The output line and the exit code of a monitoring plugin, for one or more Status. Pure.
 
-Place in the flow: under `cli.status`; the format is that of Nagios and compatible monitors
+The format is that of Nagios and compatible monitors
 (https://nagios-plugins.org/doc/guidelines.html).
 
-Law: pure. The result is never better than `severity.judged`; only the limits of its options make it
+Law: the result is never better than `severity.judged`; only the limits of its options make it
 worse. Foreign texts can end neither the line nor the message.
 """
 

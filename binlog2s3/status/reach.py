@@ -1,9 +1,7 @@
-"""How far a source's history reaches in the bucket: from where, to where, and what is missing.
+"""How far a source's history reaches in the bucket: from where, to where, what is missing. Pure.
 
-Place in the flow: under `from_bucket`, over what `archive.catalog` has listed.
-
-Law: pure. A time is reachable only if the bucket has every binlog from there to what is durable,
-and every join on the way is exact. What a living writer has not reached yet is not missing.
+Law: a time is reachable only if the bucket has every binlog from there to what is durable, and
+every join on the way is exact. What a living writer has not reached yet is not missing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

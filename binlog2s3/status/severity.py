@@ -1,10 +1,9 @@
-"""The severity of a stream's status: the one judgement that every output uses.
+"""The severity of a stream's status: the one judgement that every output uses. Pure.
 
-Place in the flow: over `model.Status`. /health, /metrics, all forms of `status` and the check for
-monitors take severity and troubles from here, so they cannot disagree. Only `nagios` adds limits,
-those of its options.
+/health, /metrics, all forms of `status` and the check for monitors take severity and troubles from
+here, so they cannot disagree. Only `nagios` adds limits, those of its options.
 
-Law: pure. What could not be found out is unknown, never ok. What is critical stays critical even if
+Law: what could not be found out is unknown, never ok. What is critical stays critical even if
 something else is unknown.
 """
 

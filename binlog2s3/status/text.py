@@ -1,10 +1,7 @@
 """A `Status` as text for people: a page for one source, a table for many, a line for each.
 
-Place in the flow: between `cli.status` and `output`. A test compares the examples in
-docs/reference/status.md and docs/guides/look.md with this module's output.
-
-Law: pure, except for writing to the given page. What is not known is called `unknown`. A lag is
-rounded up, and the time that the source still keeps binlogs is rounded down.
+Pure, except for writing to the given page. What is not known is called `unknown`. A lag is rounded
+up, and the time that the source still keeps binlogs is rounded down.
 """
 
 import math

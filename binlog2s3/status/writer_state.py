@@ -1,8 +1,5 @@
 """The state of a source's last writer, judged by its object in the bucket.
 
-Place in the flow: under `from_bucket`. `stream.writer` writes the object, `stream.reporter` makes
-the status in it.
-
 Law: what a writer says is valid as long as it renews its object, by the store's clock. A writer
 that does not is dead after two intervals and some slack, or at once if its socket refuses the
 connection. A writer that recorded its end is stopped. If the object cannot be read, the state is

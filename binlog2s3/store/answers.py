@@ -1,7 +1,4 @@
-"""What the answers of a store say: ETags, dates, descriptions of objects.
-
-Place: under `s3`.
-"""
+"""What the answers of a store say: ETags, dates, descriptions of objects."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -20,7 +17,6 @@ def content_type(key: str) -> str:
 
 
 def etag_in(answer: Mapping[str, Any]) -> str:
-    """The ETag in an answer."""
     return str(needed(answer, "ETag")).strip('"')
 
 

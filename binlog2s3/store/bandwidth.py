@@ -1,6 +1,6 @@
-"""The limit of what is sent to the store: so many bytes a second, the newest bytes first.
+"""The limit of what is sent to the store, in bytes a second; the newest bytes go first.
 
-Place: `requests` asks it before each block of a body. All requests of a store share one limit.
+All requests of a store share one limit.
 """
 
 import threading

@@ -1,7 +1,6 @@
 """The contract between binlog2s3 and a bucket: the values, and what each operation promises.
 
-Place: between the archive's logic, which knows only this, and `s3`, which implements it with
-boto3. Law: no boto3 here. Every implementation passes the suite in tests/contract.
+Every implementation passes the suite in tests/contract.
 """
 
 import io

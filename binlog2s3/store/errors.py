@@ -1,9 +1,8 @@
-"""What a failure of the store means: one table from answers to errors with a hint.
+"""What a failure of the store means: one table from answers to errors with a hint. Pure.
 
-Place: beside `requests`, which makes a `Failure` of what boto3 raised. Law: pure, no boto3. The
-table is the whole policy: which failures may pass by themselves (transient), which ones an operator
-can fix while the streamer waits (`MendableError`), and which ones no repetition changes. No secret
-is ever in a `Failure`.
+Law: the table is the whole policy: which failures may pass by themselves (transient), which ones an
+operator can fix while the streamer waits (`MendableError`), and which ones no retry changes. No
+secret is ever in a `Failure`.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """What a write demands of the store, and what the store must confirm: encryption and checksums.
 
-Place: beside `s3`, which adds these parameters to its requests. Law: encryption that the store did
-not confirm, and a checksum that it had to confirm and did not, are errors.
+Law: encryption that the store did not confirm, and a checksum that it had to confirm and did not,
+are errors.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,7 @@
 """Requests to one bucket: the boto3 client, bodies, and the retries of what failed (503, timeouts).
 
-Place: under `s3`, which has the operations; `errors` says what a failure means. Law: no foreign
-exception leaves. botocore's own retries are off, so that only `retry` repeats a request. Each
-attempt opens the body again.
+Law: no foreign exception leaves. botocore's own retries are off, so that only `retry` repeats a
+request. Each attempt opens the body again.
 """
 
 import base64

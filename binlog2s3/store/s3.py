@@ -1,12 +1,7 @@
-"""The S3 store: every operation of binlog2s3 on a bucket.
+"""The S3 store: every operation of binlog2s3 on a bucket, as `contract.Store` describes it.
 
-Place: at the edge, under catalog and uploader. `contract` says what each method promises,
-`requests` makes and repeats a request, `errors` says what a failure means, `integrity` adds and
-checks checksums and encryption. Law: if an answer does not have what every S3 store answers, that
-is an error, not a default.
+Law: if an answer does not have what every S3 store answers, that is an error, not a default.
 """
-
-# ruff: noqa: D102  # contract.Store has the methods' docstrings
 
 import contextlib
 import signal
@@ -112,8 +107,7 @@ class S3Store:
     """A bucket, through boto3. Nothing is opened until the first call.
 
     `stop` ends every wait between attempts at once, by raising the last error. `session` makes
-    the boto3 session; it is called again after the store refused the credentials. The class has as
-    many methods as `contract.Store`, the one protocol that it implements.
+    the boto3 session; it is called again after the store refused the credentials.
     """
 
     def __init__(

@@ -1,7 +1,6 @@
 """The settings of a bucket: versioning, lifecycle rules, retention, clock, old versions.
 
-Place: beside `s3`, whose requests it uses; `check` and `prune` ask. Law: no foreign exception
-leaves. The settings of a bucket are never changed.
+No foreign exception leaves. The settings of a bucket are never changed.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

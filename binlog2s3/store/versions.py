@@ -1,8 +1,7 @@
 """The oldest version of each object, and how long it is kept, where a bucket has Object Lock.
 
-Place: under `s3`, for readers and `prune`. What is below `archive/` is written once, so of several
-versions the oldest is right: Object Lock keeps it, even if the object is overwritten or deleted
-later.
+What is below `archive/` is written once, so of several versions the oldest is right: Object Lock
+keeps it, even if the object is overwritten or deleted later.
 
 Law: an object that is hidden by a delete marker, and that no lock keeps any more, was deleted. One
 that a lock keeps is read, and `replaced` names it. A bucket without Object Lock costs one request.

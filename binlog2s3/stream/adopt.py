@@ -1,7 +1,5 @@
 """What earlier runs left in the spool: which of it is correct and follows the archive.
 
-Place in the flow: `start` asks at a startup; the tracks are uploaded as if they had just been read.
-
 Law: only what follows the archive without a break, and is what its checksums say, is taken. All
 else is left in the spool, and the source is asked for it again.
 """
@@ -136,7 +134,7 @@ def _extend(
     return read_run(Tailer(run, grid, overlap=overlap, track=track))
 
 
-def _above_floor(  # noqa: PLR0917
+def _above_floor(
     run: SpoolRun, track: Track, floor: Floor, grid: Grid, catalog: Catalog, lineage: Lineage
 ) -> list[Track]:
     """As `_extend`, but read the bytes below the floor from the bucket, which alone has them."""
@@ -145,8 +143,9 @@ def _above_floor(  # noqa: PLR0917
         return []  # what is below was in an earlier run's file, which is gone
     try:
         if at < floor.offset:
-            for block in catalog.binlog(lineage, track.name).blocks(at, floor.offset):
-                track.feed(memoryview(block))
+            readable = catalog.binlog(lineage, track.name)
+            for block in readable.blocks(at, floor.offset):
+                track.feed(memoryview(block), readable.received_us(track.scanner.position))
     except (ArchiveError, DamageError) as error:
         _log.warning("left in the spool, to be fetched again", binlog=track.name, error=error)
         return []

@@ -1,7 +1,5 @@
 """Where the archive of a lineage ends, and which binlog may follow there.
 
-Place in the flow: `start` and `adopt` ask at a startup, `resume` continues at the `Tip`.
-
 Law: only what the bucket has counts. A binlog follows the archive only if nothing that is known of
 both contradicts it.
 """
@@ -212,8 +210,9 @@ def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName) -> BinlogR
     """Read what the bucket has of a binlog, up to the first damage."""
     reading = BinlogReading(name)
     try:
-        for block in catalog.binlog(lineage, name).blocks():
-            reading.feed(memoryview(block))
+        readable = catalog.binlog(lineage, name)
+        for block in readable.blocks():
+            reading.feed(memoryview(block), readable.received_us(reading.scanner.position))
     except (ArchiveError, DamageError) as error:  # the source is read again and compared
         _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
     return reading

@@ -1,9 +1,6 @@
 """Keeps the streamer's current `Status`: a thread of its own makes a new one each second.
 
-Place in the flow: the daemon gives it `Reporter.status`, or `Startup.status` until the stream
-begins. `status.http` shows the latest, the heartbeat carries it, `systemd` and `ping` are told.
-
-Law: a main loop that hangs does not stop it.
+So a main loop that hangs does not stop it.
 """
 
 import threading
@@ -36,7 +33,6 @@ class Board:
         self._current = look()
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:

@@ -1,8 +1,5 @@
 """Compares the source's bytes with the bucket's, to find how far two histories are the same.
 
-Place in the flow: `resume` calls this when the source contradicts the archive. The supervisor reads
-nothing meanwhile.
-
 Law: only equal bytes are proof. The result is the exact end of the last common transaction. If no
 transaction is common, nothing is proved.
 """
@@ -208,7 +205,6 @@ def cut(
 
 
 def _cut_within(binlog: Readable, executed: Gtids) -> tuple[int, Gtids] | None:
-    """`cut` within one binlog."""
     end = _accepting(lambda scanner: _first_missing(scanner, binlog.blocks(), executed))
     if end is None:
         return None

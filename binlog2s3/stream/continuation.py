@@ -1,6 +1,4 @@
-"""How a history continues: in the same lineage, in a new one, or in a contradiction.
-
-Place in the flow: `resume` asks the source and the bucket, and decides with these functions. Pure.
+"""How a history continues: in the same lineage, in a new one, or in a contradiction. Pure.
 
 Law: a lineage continues only with what follows it by the server's own account (UUID, binlog names,
 GTIDs), and the bytes must then prove that account. A join that is not proved says so: a gap names

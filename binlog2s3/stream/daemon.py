@@ -1,8 +1,5 @@
 """The streaming daemon: starts, streams or stands by, and ends.
 
-Place in the flow: below `cli`, above everything else. `startup` reads where to continue, `Loop`
-streams, and the board shows both.
-
 Law: a start only reads. The claim is the first write.
 """
 

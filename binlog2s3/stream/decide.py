@@ -1,11 +1,10 @@
 """Decides what to do next about a binlog: chunk, part or wait; and whether it is closed. Pure.
 
-Place in the flow: the uploader gives `decide` what it knows of a binlog (`Observed`) and does what
-it returns. A start, steady work and recovery use the same function.
+A start, steady work and recovery use the same function.
 
-Law: pure and total. The bytes of an object are a function of (lineage, binlog, range), so an action
-that is done twice or late wastes a request and harms nothing. Nothing is concluded from what is not
-known.
+Law: `decide` is total. The bytes of an object are a function of (lineage, binlog, range), so an
+action that is done twice or late wastes a request and harms nothing. Nothing is concluded from what
+is not known.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,4 @@
-"""What the uploader remembers of one binlog between two steps.
-
-Place in the flow: the uploader has one `Job` for each binlog. No requests, no clock.
+"""What the uploader remembers of one binlog between two steps. No requests, no clock.
 
 Law: nothing here is needed to continue. If all of it is lost, a look at the store leads to the same
 actions. It only saves requests and bytes.
@@ -46,8 +44,6 @@ class Job:
     which count once they were compared with our bytes. `acknowledged` says since when a chunk is
     known to have our bytes; it is kept after an error. `direct` is None until it is decided whether
     the binlog goes without chunks: see `decide.Observed`.
-
-    It has more than 20 attributes because each kind of request leaves its own trace.
     """
 
     track: Track
@@ -118,9 +114,7 @@ class Job:
                 return all(isinstance(other, Flush | Merge | DeleteChunks) for other in self.flying)
         return all(isinstance(other, ForChunks) for other in self.flying)
 
-    def request(  # noqa: C901, PLR0911 - one for each action
-        self, action: Action, chunk: Chunk | None
-    ) -> Callable[[], object]:
+    def request(self, action: Action, chunk: Chunk | None) -> Callable[[], object]:
         """The request for an action, with everything that it needs of the track as it is now."""
         place, track = self.place, self.track
         upload_id = (self.held.upload_id if self.held else None) or ""

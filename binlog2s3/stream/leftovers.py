@@ -1,7 +1,5 @@
 """Deletes what is left of a binlog's upload once the archive has the binlog.
 
-Place in the flow: each uploader has one; the requests run in the workers.
-
 Law: chunks are deleted only if their bytes are in an archived object; a failure is logged and
 nothing waits for it.
 """

@@ -1,8 +1,5 @@
 """What the end of a run of mysqlbinlog means for the next run: begin where, doubt what. Pure.
 
-Place in the flow: the supervisor keeps one `Lessons` value between two runs and asks `judge` what
-the end of a run means. Pure.
-
 | a run ends with | what it means | what was read |
 |---|---|---|
 | `ElsewhereError` | the server's history continues elsewhere: compare the bytes | `GO_BACK` |

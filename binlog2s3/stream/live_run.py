@@ -1,7 +1,5 @@
 """One run of mysqlbinlog while it is read.
 
-Place in the flow: the supervisor makes one for each run, reads through it, and ends it.
-
 Law: nothing of a run is taken in before it has shown that it continues what is known, see
 `RunState`.
 """

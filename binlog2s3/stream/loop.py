@@ -1,8 +1,7 @@
 """One stream, from the claim to its end: the loop that owns all of its state.
 
-Place in the flow: `daemon` makes one when a start has found where to continue. The loop puts the
-parts together; each part knows only those that are made before it. The supervisor reads, the
-uploads upload; the watch, the heartbeat and the workers have threads of their own.
+The supervisor reads, the uploads upload; the watch, the heartbeat and the workers have threads of
+their own.
 
 Law: the end is the same after SIGTERM, after a defect and after an error: stop reading, give what
 is in flight a few seconds, make the spool durable, say so in the bucket. What was not uploaded is
@@ -157,7 +156,6 @@ class Loop:
         ).start()
 
     def status(self) -> Status:
-        """The status of the stream."""
         return self._reporter.status()
 
     def claim(

@@ -1,8 +1,5 @@
 """Writes pages of the archive in the background: see `archive.pages`.
 
-Place in the flow: a thread of the streamer, beside the loop. It reads entries from the bucket and
-puts pages; nothing waits for it.
-
 Law: a page is made of the entries in the bucket, never of what this process remembers. It is made
 only if no entry of its range can still appear: entries are written in order, so an entry at or
 after the end of the range proves it. A crash costs nothing: the next round makes the page again.
@@ -42,7 +39,6 @@ class Pager:
         self._refused = ""
 
     def start(self) -> None:
-        """Start the thread."""
         every(self._stop, "pages", self._step, first_seconds=_ROUND_SECONDS)
 
     def _step(self) -> float:

@@ -1,8 +1,7 @@
 """A dead man's switch: sends GET requests to a URL as long as commits become durable.
 
-Place in the flow: the board passes each Status to it. It requests a URL of an external monitor
-(healthchecks.io, Dead Man's Snitch, an Uptime Kuma push monitor), which raises an alarm when no
-request comes.
+The URL is that of an external monitor (healthchecks.io, Dead Man's Snitch, an Uptime Kuma push
+monitor), which raises an alarm when no request comes.
 
 Law: silence is the alarm. It sends a request only if something became durable or the source is
 idle, never just because the process lives. The URL may be a secret: only its host is shown.
@@ -72,7 +71,6 @@ class DeadMan:
         self._thread = threading.Thread(target=self._run, name="deadman", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:

@@ -1,7 +1,6 @@
 """Frees the disk space of the beginning of a file. The file keeps its size and the rest.
 
-Place in the flow: under `spool`, for an open binlog that is larger than the spool may be. It owns
-the one system call that Python does not have.
+The system call is one that Python does not have.
 
 Law: no byte at or after `end` changes, and no byte of a block that is only partly before it. A
 freed range reads as zeros, so the caller first notes that it must not be read.

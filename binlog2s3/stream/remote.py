@@ -1,7 +1,6 @@
 """One binlog in the bucket: its chunks, its object, its entry, and how they are proved.
 
-Place in the flow: the uploader decides what to do; each method here is one blocking request, which
-a worker runs.
+Each method is one blocking request, which a worker runs.
 
 Law: nothing is replaced. What is there already is compared, in the end byte by byte. A range is
 sent only if its bytes are still those that the scanner saw.
@@ -79,10 +78,7 @@ class _CheckedSlice:
 
 
 class RemoteBinlog:
-    """The binlog of `track` in the bucket, under its lineage.
-
-    It has more than 20 methods because each request is one.
-    """
+    """The binlog of `track` in the bucket, under its lineage."""
 
     def __init__(
         self, store: Store, layout: Layout, lineage: str, grid: Grid, track: Track
@@ -133,7 +129,6 @@ class RemoteBinlog:
         return info.etag.strip('"') == self.md5(part).hex()
 
     def chunk_key(self, chunk: Chunk) -> str:
-        """The key of a chunk."""
         return f"{self._chunks}{chunk}"
 
     def put_chunk(self, chunk: Chunk) -> None:
@@ -356,12 +351,13 @@ class RemoteBinlog:
 
     def _readable(self) -> Readable:
         """Lists chunks first, so that a binlog that another writer archives meanwhile is found."""
-        chunks = sorted(_list_chunks(self._store, self._chunks))
+        chunks = _list_chunks(self._store, self._chunks)
         there = self._store.head(self.key)
+        whole = (Range(self.key, 0, there.size, there.last_modified),) if there else ()
         return Readable(
             name=str(self._track.name),
             state="archived" if there else "open",
-            ranges=(Range(self.key, 0, there.size),) if there else ranges_of(self._chunks, chunks),
+            ranges=whole or ranges_of(self._chunks, chunks),
             store=self._store,
             again=self._readable,
         )
@@ -435,14 +431,17 @@ def _uploads(store: Store, key: str) -> list[str]:
         return []
 
 
-def _list_chunks(store: Store, prefix: str) -> Iterator[Chunk]:
+def _list_chunks(store: Store, prefix: str) -> dict[Chunk, datetime]:
+    """The chunks of a binlog, and when each was put."""
+    found: dict[Chunk, datetime] = {}
     for info in store.list(prefix):
         try:
             chunk = Chunk.parse(info.key.removeprefix(prefix))
         except ValueError:
             continue
         if chunk.size == info.size:
-            yield chunk
+            found[chunk] = info.last_modified
+    return found
 
 
 def where_absent(write: Callable[[bool], object]) -> None:

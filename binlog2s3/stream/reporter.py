@@ -1,8 +1,7 @@
 """Makes the daemon's `Status` from the parts of the stream.
 
-Place in the flow: the loop's `uploads` count what is in progress about once a second. The `board`'s
-thread makes the Status from that, so that a loop that hangs or a store that does not answer becomes
-visible.
+The `board`'s thread makes the Status from the latest counts of the loop, so that a loop that hangs
+or a store that does not answer becomes visible.
 
 Law: reporting changes nothing and never waits for the store, the source or the spool's disk.
 """
@@ -46,6 +45,7 @@ from binlog2s3.status.model import (
     drill_of,
     history_of,
     judge,
+    latest_of,
     writer_status,
 )
 from binlog2s3.stream.shutdown import Stop
@@ -234,13 +234,12 @@ class Reporter:
         text, moment = self._store_error()
         child, run, source = self._supervisor, self._supervisor.run, self._source(now, sight)
         paused = child.pressure.paused
-        newest = stock.newest_commit_us if stock else None
-        moments = [covered, moment_of(newest) if newest else None]
+        newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)
         return Status(
             source=config.stream.source,
             target=config.target,
             seen_from="daemon",
-            at=datetime.now(UTC),
+            at=at,
             state=state,
             troubles=troubles,
             writer=writer_status(me, me.at if self._writer.beaten_at is not None else None),
@@ -249,7 +248,7 @@ class Reporter:
             lineage=named,
             durable=durable,
             covered_until=covered,
-            latest=max((m for m in moments if m is not None), default=None),
+            latest=latest_of([covered, moment_of(newest) if newest else None], at),
             lag=lag,
             flush_interval=self._flush_interval,
             spool=self._spool(stock.room, paused=paused) if stock and stock.room else None,

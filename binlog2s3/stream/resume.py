@@ -1,6 +1,5 @@
 """Finds where the next run of mysqlbinlog begins: asks the source who it is and what it has.
 
-Place in the flow: the supervisor asks it before each run and starts mysqlbinlog there.
 `continuation` decides. If the source contradicts the archive, `compare` compares bytes.
 
 Law: all answers are of one server: its UUID is asked before and after. What is answered here is

@@ -1,9 +1,6 @@
 """How long to wait before asking the source again, or running mysqlbinlog again.
 
-Place in the flow: a start waits with it for the source, a claim for the store; the supervisor uses
-its delays between two runs of mysqlbinlog.
-
-Law: every wait ends at once when `stop` is set.
+Every wait ends at once when `stop` is set.
 """
 
 import random

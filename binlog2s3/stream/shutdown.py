@@ -1,8 +1,8 @@
 """Why a stream ends: a signal, or a thread that failed.
 
-Place in the flow: under `daemon`; every wait of the streamer waits on the event of a `Stop`. When a
-standby becomes the writer, or a writer a standby, the process gets a new `Stop`. So threads from
-before end, and can no longer end anything else.
+Every wait of the streamer waits on the event of a `Stop`. When a standby becomes the writer, or a
+writer a standby, the process gets a new `Stop`. So threads from before end, and can no longer end
+anything else.
 """
 
 import os

@@ -1,9 +1,9 @@
 """Asks the source beside the stream: its position, its list of binlogs, and whether it answers.
 
-Place in the flow: a thread calls `look`, which has a connection of its own, so that a slow server
-never delays the stream. The stream reads the latest answers. Another thread calls `look_up`: after
-a fail-over the server's name leads to another address, while the old server may keep its
-connections open. The next `look` then opens a new one, and sees which server answers there.
+A thread calls `look`, which has a connection of its own, so that a slow server never delays the
+stream. The stream reads the latest answers. Another thread calls `look_up`: after a fail-over the
+server's name leads to another address, while the old server may keep its connections open. The next
+`look` then opens a new one, and sees which server answers there.
 
 Law: an answer is used only if it comes from the server that is streamed (same UUID). A refusal is
 an answer, silence is not. A resolver that fails changes nothing. SHOW BINARY LOGS takes a lock on
@@ -73,7 +73,6 @@ class Watch:
         self.patience_seconds = patience_seconds
 
     def close(self) -> None:
-        """Close the connection."""
         self._server.close()
 
     def follow(self, server_uuid: str, listed: tuple[ServerBinlog, ...]) -> None:

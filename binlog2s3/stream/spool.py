@@ -1,7 +1,6 @@
 """The spool: the directory that holds what is not archived yet.
 
-Place in the flow: each run of mysqlbinlog writes into a directory of its own, the tailer reads
-there, and the uploader deletes there what is archived.
+Each run of mysqlbinlog writes into a directory of its own.
 
 Law: no checked byte of an earlier run is cut off or overwritten. A file is deleted only if the
 archive has it, or another copy has all of its bytes. A deletion is durable before anything relies
@@ -31,7 +30,7 @@ from binlog2s3.stream.spool_files import (
     HINTS,
     as_spool_error,
     delete_file,
-    is_prefix,
+    is_part,
     sync_directory,
     sync_file,
     write_whole,
@@ -138,6 +137,22 @@ class SpoolRun:
                     continue  # run.json
         return found
 
+    def begin_of(self, name: BinlogName) -> Floor | None:
+        """Where the binlog begins in its file; None if its beginning was freed or is not there."""
+        start = self.facts.position
+        if str(name) in self.facts.floors:
+            return None
+        if str(name) != self.facts.binlog or start <= _MAGIC_SIZE:
+            return Floor(offset=0, at=0)
+        path = self.directory / str(name)
+        with as_spool_error(path), path.open("rb") as file:
+            head = file.read(MADE_UP_BYTES)
+        try:
+            made_up = made_up_size(head, start)
+        except DamageError:
+            return None
+        return Floor(offset=start, at=made_up) if made_up is not None else None
+
     def end_of(self, name: BinlogName) -> int:
         """The offset of the binlog at the end of its file; the last event may be incomplete."""
         path = self.directory / str(name)
@@ -156,6 +171,29 @@ class SpoolRun:
         except DamageError:
             made_up = 0
         return start + max(0, size - made_up) if made_up is not None else start
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A file with bytes of a binlog, of `size` bytes; `begin`: where the binlog begins in it."""
+
+    path: Path
+    begin: Floor
+    size: int
+
+    @property
+    def end(self) -> int:
+        """The offset in the binlog at the end of the file."""
+        return self.begin.offset + self.size - self.begin.at
+
+    def is_part_of(self, other: "_Copy") -> bool:
+        """Whether the other copy has all bytes of this one. Raises OSError."""
+        ahead = self.begin.offset - other.begin.offset
+        return (
+            ahead >= 0
+            and other.end >= self.end
+            and is_part(self.path, self.begin.at, other.path, other.begin.at + ahead)
+        )
 
 
 class Spool:
@@ -299,27 +337,30 @@ class Spool:
         return freed
 
     def drop_prefixes(self) -> int:
-        """Delete copies that are the beginning of another copy. Returns how many bytes this freed.
+        """Delete copies that are a part of another copy. Returns how many bytes this freed.
 
-        Each start fetches the open binlog again, so without this every restart would leave one
-        more copy. Only files that begin at the binlog's first byte are compared, and not those
-        whose beginning was freed.
+        Each start fetches the end of the open binlog again, so without this every restart would
+        leave one more copy of it. Copies whose beginning was freed are not compared.
         """
-        copies: dict[tuple[str | None, BinlogName], list[Path]] = {}
-        for run in self.runs():
+        copies: dict[tuple[str | None, BinlogName], list[_Copy]] = {}
+        for run in reversed(self.runs()):  # of two equal ones the newer one stays
             for name, path in run.files().items():
-                if run.facts.whole or str(name) != run.facts.binlog:
-                    copies.setdefault((run.facts.lineage, name), []).append(path)
+                begin = run.begin_of(name)
+                if begin is not None:
+                    with as_spool_error(path):
+                        copy = _Copy(path, begin, path.stat().st_size)
+                    copies.setdefault((run.facts.lineage, name), []).append(copy)
         freed = 0
-        for paths in copies.values():
-            with as_spool_error(self.directory):
-                paths.sort(key=lambda path: path.stat().st_size)
-                longest = paths.pop()
-                for path in paths:
-                    if is_prefix(path, longest):
-                        freed += path.stat().st_size
-                        path.unlink()
-                        sync_directory(path.parent)
+        for group in copies.values():
+            kept: list[_Copy] = []
+            for copy in sorted(group, key=lambda copy: (copy.begin.offset, -copy.end)):
+                with as_spool_error(copy.path):
+                    if any(copy.is_part_of(other) for other in kept):
+                        freed += copy.size
+                        copy.path.unlink()
+                        sync_directory(copy.path.parent)
+                    else:
+                        kept.append(copy)
         return freed
 
     def sweep(self, runs: list[SpoolRun]) -> None:

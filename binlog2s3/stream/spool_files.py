@@ -1,8 +1,6 @@
 """The spool's files: written, compared, deleted and made durable.
 
-Place in the flow: under `spool`.
-
-Law: an OSError leaves here as a SpoolError with a hint; a deletion is durable when it returns.
+An OSError leaves here as a SpoolError with a hint; a deletion is durable when it returns.
 """
 
 import errno
@@ -41,9 +39,11 @@ def write_whole(path: Path, document: Mapping[str, object]) -> None:
         sync_directory(path.parent)
 
 
-def is_prefix(path: Path, longer: Path) -> bool:
-    """Whether the longer file begins with all bytes of the first one. Raises OSError."""
-    with path.open("rb") as one, longer.open("rb") as other:
+def is_part(path: Path, skip: int, other_path: Path, at: int) -> bool:
+    """Whether the bytes of a file after `skip` are in another one at `at`. Raises OSError."""
+    with path.open("rb") as one, other_path.open("rb") as other:
+        one.seek(skip)
+        other.seek(at)
         while block := one.read(_BLOCK):
             if block != other.read(len(block)):
                 return False

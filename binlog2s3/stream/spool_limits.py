@@ -1,8 +1,5 @@
 """Keeps the spool within its limits: pauses reading, and frees space meanwhile.
 
-Place in the flow: the supervisor asks it while a run of mysqlbinlog is read, and has it free space
-before the next run. The uploaders free what the bucket has.
-
 Law: nothing is deleted that the bucket does not have. The source keeps its binlogs meanwhile. A
 single event may exceed the limit.
 """

@@ -1,8 +1,5 @@
 """Waits beside another writer of the same source, until that writer's place is free.
 
-Place in the flow: `startup` waits here before it reads the bucket and the spool. `writer` claims
-with the `Vacancy` that is returned, and refuses if it no longer holds.
-
 Law: a standby writes and deletes only its own object under `live/<source>/standbys/`, changes
 nothing in its spool, and never runs mysqlbinlog, which would disconnect the writer's. When to take
 over is a heuristic. The archive stays correct with any number of writers, so a wrong answer costs
@@ -328,7 +325,6 @@ class SourceProbe:
         self.silent_since = clock()
 
     def ask(self) -> None:
-        """Ask once."""
         try:
             self.uuid, self.error = self._ask(), None
             self.silent_since = self._clock()

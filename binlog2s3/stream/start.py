@@ -1,7 +1,7 @@
 """What a startup finds without the source: where the archive ends, and what the spool still has.
 
-Place in the flow: `startup` asks once, before it claims anything. Everything is read from the
-bucket and the spool; there is no state file. `resume` then asks the source how it continues.
+Everything is read from the bucket and the spool, before anything is claimed; there is no state
+file.
 
 Law: a startup never splices two histories. From the spool, it takes only what follows the archive.
 """
@@ -20,6 +20,7 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, SpoolError
+from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.adopt import adopt, read_run
@@ -178,11 +179,13 @@ def read_undescribed(store: Store, layout: Layout, end: ArchiveEnd) -> list[Binl
 def read_back(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
     """Read an archived binlog that has no entry; None if the object is not a complete binlog."""
     info = store.head(key)
-    size = info.size if info else 0
+    if info is None:
+        return None
+    size, received_us = info.size, us_of(info.last_modified)
     reading = BinlogReading(name)
     try:
         for block in store.open(key, 0, size):
-            reading.feed(memoryview(block))
+            reading.feed(memoryview(block), received_us)
     except DamageError as error:
         _log.warning("an archived binlog without an entry has damage", key=key, error=error,
                      hint="it is compared with what the source has")  # fmt: skip

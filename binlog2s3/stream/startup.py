@@ -1,8 +1,5 @@
 """The startup of a streamer: waits for its turn, reads bucket, spool and source, refuses early.
 
-Place in the flow: `daemon` calls `Startup.begin` and streams from the `StartResult`. `standby`
-waits for another writer, `start` reads the bucket and the spool, `resume` asks the source.
-
 Law: everything that can be refused is refused before anything is written to the bucket. A startup
 waits for a store or a source that cannot be reached.
 """

@@ -1,8 +1,5 @@
 """Runs mysqlbinlog, again and again: where to begin, whether it lives, what its end means.
 
-Place in the flow: a `LiveRun` reads what mysqlbinlog writes; each round, the `uploads` do a step.
-Before each run `resume` says where to continue.
-
 Law: after every end comes another run, later each time that nothing new came, until `stop` is set
 or only the operator can help. A server that is slow, full or idle keeps its stream; a server that
 is silent, or another one, loses it.

@@ -1,8 +1,7 @@
 """Notifies the service manager: ready, a status line, stopping, and the watchdog.
 
-Place in the flow: the daemon makes one `Notifier` from the environment variables of systemd. The
-main loop feeds the watchdog, the board's thread sends the status. The protocol is sd_notify(3): one
-datagram per message, to the socket in NOTIFY_SOCKET.
+The main loop feeds the watchdog, the board's thread sends the status. The protocol is sd_notify(3):
+one datagram per message, to the socket in NOTIFY_SOCKET.
 
 Law: nothing waits for the service manager. A message that its socket does not take at once is sent
 at the next opportunity. The variables are removed from the environment, so that no child process

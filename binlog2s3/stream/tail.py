@@ -1,8 +1,7 @@
 """Reads the files that mysqlbinlog writes, while they grow.
 
-Place in the flow: after mysqlbinlog, before the uploader. The `Tailer` keeps a `Track` of each
-binlog. A run that starts in the middle of a binlog sends some bytes again, its `Overlap`: they are
-compared and dropped.
+The `Tailer` keeps a `Track` of each binlog. A run that starts in the middle of a binlog sends some
+bytes again, its `Overlap`: they are compared and dropped.
 
 Law: the tailer reads forward only, a slice at a time, so memory does not grow with a binlog. A file
 is finished only if the next file was seen *and then* this one was read to its end. No byte of a run
@@ -12,6 +11,7 @@ is taken that does not begin with the bytes that are known.
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import IntEnum, auto
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.errors import DamageError, ForkError, SpoolError
+from binlog2s3.formatting import us_of
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
 from binlog2s3.stream.decide import is_closed
@@ -284,7 +285,7 @@ class Tailer:
         if count and track is not None:
             before = track.scanner.transactions
             try:
-                track.feed(self._buffer[:count])
+                track.feed(self._buffer[:count], us_of(datetime.now(UTC)))
             except DamageError as error:
                 raise DamageError(
                     f"{track.path}: {error}",

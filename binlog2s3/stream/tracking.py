@@ -1,7 +1,6 @@
 """Takes binlogs in: decides which lineage they belong to, and which of them are closed.
 
-Place in the flow: between the tailer, which gives it tracks, and the uploads. It opens an uploader
-for each lineage.
+It opens an uploader for each lineage.
 
 Law: no byte is uploaded before its lineage is known and described in the bucket. When a history
 ends, everything of it that was read is still uploaded.
@@ -44,9 +43,6 @@ class Intake:
     `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
     `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
     lineage that grew before this one.
-
-    It has more than 20 methods because it is all that the loop, the supervisor and a start know of
-    the histories: each of their questions is one.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""What uploads have done, what the link carries, and how often it can be used.
-
-Place in the flow: the uploader counts, the reporter reads. Pure.
-"""
+"""What uploads have done, what the link carries, and how often it can be used. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime

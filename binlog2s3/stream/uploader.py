@@ -1,7 +1,6 @@
 """Uploads binlogs from the spool into the bucket: it does what `decide.decide` says.
 
-Place in the flow: between the intake, which gives it tracks, and the store. It runs in the daemon's
-loop; the requests run in `Workers`, whose outcomes come back to the loop.
+It runs in the daemon's loop; the requests run in `Workers`, whose outcomes come back to the loop.
 
 Law: nothing that it remembers has to be true. After any error of the store it forgets what it knew
 of that binlog and looks again, because the store may have acted although its answer was lost. A
@@ -97,9 +96,6 @@ class Uploader:
 
     `flush_interval` is in seconds; with 0 nothing is uploaded as chunks. `coverage` is told how far
     everything is in the bucket, `totals` counts what was done.
-
-    It has more than 20 methods: what the loop asks of it, and one for each reason not to start a
-    request yet.
     """
 
     def __init__(

@@ -1,10 +1,4 @@
-"""All uploads of a stream: an uploader for each lineage, and the workers that they share.
-
-Place in the flow: the intake opens an uploader for each lineage and hands tracks to it. The
-supervisor calls `step` each round. The heartbeat's thread hands in what it has listed.
-
-Law: it calls only what is below it. Who wants to know how far the uploads are reads `stock`.
-"""
+"""All uploads of a stream: an uploader for each lineage, and the workers that they share."""
 
 import time
 from collections.abc import Callable, Iterable

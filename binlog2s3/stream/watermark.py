@@ -1,8 +1,5 @@
 """How far everything is in the bucket: as a position, and as a time of the source's clock.
 
-Place in the flow: the watch tells it the source's clock and position, the uploader what is in the
-bucket; the heartbeat reads the result.
-
 Law: a time is claimed only if every commit up to it can be read from the bucket. A claim is
 withdrawn only if the source's clock was set back: later commits then have earlier times.
 """

@@ -1,8 +1,7 @@
 """The writer's object in the bucket: how a process claims to be the writer, and its heartbeat.
 
-Place in the flow: the daemon claims before anything else is written. Then a thread renews the
-object, so that a slow upload does not look like a dead writer. `standby` waits until this process
-may claim.
+The claim comes before any other write. Then a thread renews the object, so that a slow upload does
+not look like a dead writer.
 
 Law: the object with the greatest (generation, token) belongs to the writer. A process that sees a
 greater one stops writing. There is no lease: correctness does not depend on it, it only ends the

@@ -171,7 +171,7 @@ class World:
 
     # faults
 
-    def strike(self, kind: Kind) -> Action | None:  # noqa: PLR0911 - one for each kind
+    def strike(self, kind: Kind) -> Action | None:
         """The part of a fault that happens at this very moment."""
         match kind:
             case Kind.KILL | Kind.WIPE:

@@ -127,12 +127,15 @@ class Process:
 
 @contextmanager
 def locked(server: MysqlServer, table: str) -> Iterator[Callable[[], bool]]:
-    """In this block nobody can write this table; whether somebody waits for it."""
+    """In this block nobody can write this table; whether an applier waits for it."""
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"LOCK TABLES {table} WRITE")
+        cursor.execute(f"LOCK TABLES {table} READ")
 
         def is_awaited() -> bool:
-            return any("metadata lock" in str(row[6]) for row in server.query("SHOW PROCESSLIST"))
+            return any(
+                "metadata lock" in str(row[6]) and row[1] == "system user"
+                for row in server.query("SHOW PROCESSLIST")
+            )
 
         yield is_awaited
 

@@ -107,15 +107,24 @@ class Monitor:
     def wait_for(
         self, holds: Callable[[Document], object], timeout: float = 60, what: str = "the status"
     ) -> Document:
-        """The first status of which this holds; one that does not listen yet is waited for."""
+        """The first status of which this holds; one that does not listen yet is waited for.
+
+        Where none comes, the error has a note with the last status.
+        """
+        last: Document = {}
 
         def found() -> Document | None:
+            nonlocal last
             if not self.health().code:
                 return None
-            document = self.status()
-            return document if holds(document) else None
+            last = self.status()
+            return last if holds(last) else None
 
-        document = wait_until(found, timeout, what, interval=0.2)
+        try:
+            document = wait_until(found, timeout, what, interval=0.2)
+        except AssertionError as error:
+            error.add_note(json.dumps(last))
+            raise
         assert document is not None
         return document
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ResponseStreamingError
 
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.s3 import Store
@@ -74,7 +74,7 @@ class Bucket:
 
     def binlogs(self) -> dict[str, bytes]:
         """Each binlog's bytes, as far as the bucket has them from the first one on."""
-        return _again(self._binlogs)  # a chunk went: its binlog was archived meanwhile
+        return again(self._binlogs)  # a chunk went: its binlog was archived meanwhile
 
     def _binlogs(self) -> dict[str, bytes]:
         keys = self.keys()
@@ -105,7 +105,7 @@ class Bucket:
 
     def heartbeat(self) -> dict[str, Any]:
         """The last writer's object."""
-        return _again(self._heartbeat)  # it went: there is a newer one
+        return again(self._heartbeat)  # it went: there is a newer one
 
     def _writers(self) -> list[str]:
         return [key for key in self.keys() if "/writers/" in key]
@@ -117,12 +117,19 @@ class Bucket:
         return document
 
 
-def _again(read: Callable[[], T]) -> T:
-    """What `read` finds; it begins anew where something goes between listing and reading."""
+def again(read: Callable[[], T]) -> T:
+    """What `read` finds; it begins anew where something changes between listing and reading.
+
+    An object that was listed is gone, or its body breaks off: nanio truncates the file of an object
+    that is written anew while it is read.
+    """
     until = monotonic() + PATIENCE
     while True:
         try:
             return read()
         except ClientError as error:
             if error.response["Error"]["Code"] != "NoSuchKey" or monotonic() > until:
+                raise
+        except ResponseStreamingError:
+            if monotonic() > until:
                 raise

@@ -235,10 +235,11 @@ def clients_of(status_port: int) -> Done:
 
 def empty(server: MysqlServer) -> None:
     """As new."""
+    noted = server.query("SHOW DATABASES LIKE 'binlog2s3_recovery%'")
     as_root(
         server,
         "DROP DATABASE IF EXISTS shop",
-        "DROP DATABASE IF EXISTS binlog2s3_recovery",
+        *(f"DROP DATABASE {name}" for (name,) in noted),
         "DROP USER IF EXISTS 'pitr'@'localhost'",
     )
     if server.binaries.flavour == "mysql":

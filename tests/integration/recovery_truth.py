@@ -22,7 +22,7 @@ from tests.witness import INSIDE_COMPRESSED, Witness
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
 
 State = dict[str, Any]
-"""What a server holds: its GTIDs, and of each table the checksum and what it is like."""
+"""What a server holds: its GTIDs, its accounts, and of each table checksum and definition."""
 
 
 # what servers say
@@ -33,7 +33,8 @@ def state_of(server: MysqlServer) -> State:
     names = server.query(
         "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type ="
         " 'BASE TABLE' AND table_schema NOT IN"
-        " ('mysql', 'sys', 'information_schema', 'performance_schema', 'binlog2s3_recovery')"
+        " ('mysql', 'sys', 'information_schema', 'performance_schema')"
+        " AND table_schema NOT LIKE 'binlog2s3_recovery%'"
         " ORDER BY 1, 2"
     )
     tables = {}
@@ -45,7 +46,26 @@ def state_of(server: MysqlServer) -> State:
             ((_name, created),) = cursor.fetchall()
             created = re.sub(r" AUTO_INCREMENT=\d+", "", created)
             tables[f"{schema}.{table}"] = [checksum, created]
-    return {"gtids": gtids_of(server), "tables": tables}
+    return {"gtids": gtids_of(server), "tables": tables, "accounts": accounts_of(server)}
+
+
+def accounts_of(server: MysqlServer) -> dict[str, list[str]]:
+    """Each account and role: password, lock, default roles, and what it was granted."""
+    maria = server.binaries.flavour == "mariadb"
+    is_role = "is_role" if maria else "'N'"
+    found = {}
+    with server.connect() as connection, connection.cursor() as cursor:
+        if not maria:
+            cursor.execute("SET SESSION print_identified_with_as_hex = ON")
+        cursor.execute(f"SELECT user, host, {is_role} FROM mysql.user ORDER BY 1, 2")
+        for user, host, role in cursor.fetchall():
+            name = f"`{user}`" if role == "Y" else f"`{user}`@`{host}`"
+            lines: list[str] = []
+            for statement in ("SHOW CREATE USER", "SHOW GRANTS FOR")[role == "Y" :]:
+                cursor.execute(f"{statement} {name}")
+                lines += sorted(str(row[0]) for row in cursor.fetchall())
+            found[name] = lines
+    return found
 
 
 def gtids_of(server: MysqlServer) -> str:
@@ -341,6 +361,11 @@ def differences(found: State, wanted: State) -> list[str]:
     words = []
     if found["gtids"] != wanted["gtids"]:
         words.append(f"GTIDs {found['gtids']}, not {wanted['gtids']}")
+    words += [
+        f"account {name}: {found['accounts'].get(name)}, not {wanted['accounts'].get(name)}"
+        for name in found["accounts"].keys() | wanted["accounts"].keys()
+        if found["accounts"].get(name) != wanted["accounts"].get(name)
+    ]
     ours, theirs = found["tables"], wanted["tables"]
     words += [f"table {name} is missing" for name in theirs.keys() - ours.keys()]
     words += [f"table {name} is there" for name in ours.keys() - theirs.keys()]

@@ -271,8 +271,24 @@ class Writers:
                     "ANALYZE TABLE shop.parent",
                     f"DROP TABLE {table}_old, {table}_copy",
                     f"DROP PROCEDURE {table}_p",
+                    *_accounts(f"{first}_{turn}"),
                 ]
                 for statement in statements:
                     cursor.execute(statement)
                 if turn < self._rotations:
                     cursor.execute("FLUSH BINARY LOGS")
+
+
+def _accounts(number: str) -> list[str]:
+    """Statements on accounts that come, are locked, get a role, and go."""
+    user, role = f"u_{number}@'%'", f"r_{number}"
+    return [
+        f"CREATE USER {user} IDENTIFIED BY 'first-Aa1!'",
+        f"CREATE USER {user.replace('u_', 'gone_')}",
+        f"CREATE ROLE {role}",
+        f"GRANT SELECT ON shop.* TO {role}",
+        f"GRANT {role} TO {user}",
+        f"ALTER USER IF EXISTS {user} IDENTIFIED BY 'second-Aa1!' ACCOUNT LOCK",
+        f"GRANT INSERT ON shop.parent TO {user}",
+        f"DROP USER IF EXISTS {user.replace('u_', 'gone_')}",
+    ]

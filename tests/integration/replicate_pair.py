@@ -149,6 +149,28 @@ def write_counting(server: MysqlServer, rounds: int = 150) -> None:
     server.query(*statements)
 
 
+def write_definitions(server: MysqlServer, rounds: int = 60) -> None:
+    """Nearly nothing but definitions, each of which shows if it was done twice; HOLD is in it."""
+    statements = [
+        "CREATE DATABASE shop",
+        "USE shop",
+        "CREATE TABLE a (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE b (id INT PRIMARY KEY, other INT)",
+        "INSERT INTO a VALUES (1, 1)",
+    ]
+    for number in range(rounds):
+        statements += [
+            f"CREATE TABLE t{number} LIKE a",
+            f"INSERT INTO t{number} VALUES ({number}, 1)",
+            "RENAME TABLE a TO x, b TO a, x TO b",
+            f"CREATE VIEW v{number} AS SELECT id FROM a",
+            f"ALTER TABLE t{number} ADD INDEX (id)",
+        ]
+        if number == 8:
+            statements += HOLD
+    server.query(*statements)
+
+
 def start_again(server: MysqlServer) -> None:
     """Start a server that was killed; a MariaDB that refuses to as the reference says."""
     try:

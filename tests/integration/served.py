@@ -20,7 +20,7 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.apply_pair import RELAXED, Pair, content, two
 from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 PASSWORD = "it's a secret"
 TABLE = (
@@ -69,7 +69,7 @@ class Served:
         """End it by a signal; its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
-        code = self.process.wait(60)
+        code = self.process.wait(PATIENCE)
         if number != signal.SIGKILL:
             assert "Traceback" not in self.log()
         return code
@@ -78,7 +78,7 @@ class Served:
         """End it, if it has not ended."""
         if self.process is not None and self.process.poll() is None:
             self.process.kill()
-            self.process.wait(60)
+            self.process.wait(PATIENCE)
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")
@@ -86,14 +86,14 @@ class Served:
     def status(self) -> Any:
         """What it says of itself."""
         url = f"http://127.0.0.1:{self.status_port}/status"
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
             return json.load(answer)
 
     def get(self, path: str) -> tuple[int, str]:
         """Code and text of an answer."""
         url = f"http://127.0.0.1:{self.status_port}{path}"
         try:
-            with urllib.request.urlopen(url, timeout=10) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -123,7 +123,7 @@ class Scene:
         process = self.serve.process
         if process is not None and process.poll() is None:
             process.kill()
-            process.wait(10)
+            process.wait(PATIENCE)
 
     def streamed(self, **options: Any) -> StreamProcess:
         """A streamer on the same spool."""

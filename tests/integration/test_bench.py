@@ -30,8 +30,8 @@ DOCUMENT = "# before\n" + "".join(
 @pytest.mark.parametrize("way", ["link", "rotated", "plain"])
 def test_each_commit_of_a_run_is_read_back(
     way: str,
-    mysql_binaries: ServerBinaries,  # noqa: ARG001 - skips where there is none
-    minio_binary: Path,  # noqa: ARG001
+    mysql_binaries: ServerBinaries,  # skips where there is none
+    minio_binary: Path,
     tmp_path: Path,
 ) -> None:
     """A run finds each committed transaction in the bucket, and its numbers make the report."""
@@ -72,10 +72,10 @@ def test_each_commit_of_a_run_is_read_back(
 @pytest.mark.mysql
 @pytest.mark.minio
 def test_a_backlog_is_measured_by_each_way(
-    mysql_binaries: ServerBinaries,  # noqa: ARG001 - skips where there is none
-    minio_binary: Path,  # noqa: ARG001
-    toxiproxy_binary: Path,  # noqa: ARG001
-    aws_command: Path,  # noqa: ARG001
+    mysql_binaries: ServerBinaries,  # skips where there is none
+    minio_binary: Path,
+    toxiproxy_binary: Path,
+    aws_command: Path,
     tmp_path: Path,
 ) -> None:
     """A small backlog gets into the bucket near and far, and its numbers make the report."""

@@ -17,6 +17,7 @@ from cryptography import x509
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.certificates import Authority
+from tests.waiting import PATIENCE
 
 BUCKET_POLICY = {
     "Statement": [{"Effect": "Allow", "Action": ["s3:*"], "Resource": ["arn:aws:s3:::*"]}]
@@ -32,7 +33,7 @@ class Relay(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.seen.append(self.path)
         parts = urlsplit(self.path)
-        onward = http.client.HTTPConnection(*self.store, timeout=30)
+        onward = http.client.HTTPConnection(*self.store, timeout=PATIENCE)
         onward.putrequest("GET", f"{parts.path}?{parts.query}", skip_host=True,
                           skip_accept_encoding=True)  # fmt: skip
         for name, value in self.headers.items():

@@ -80,7 +80,7 @@ MARIADB = {
 }
 
 
-def value(column: str, kind: str, dice: random.Random) -> str:  # noqa: PLR0911  # one a type
+def value(column: str, kind: str, dice: random.Random) -> str:  # one a type
     """An expression for a value of a column, often NULL."""
     if dice.random() < 0.25:
         return "NULL"

@@ -18,8 +18,6 @@ import pytest
 
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.events import EventType
-from lab import get
-from lab.cache import Unavailable
 from lab.child import free_port
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
@@ -208,17 +206,15 @@ def mysql_world(mysql_binaries: ServerBinaries, minio: MinioServer) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def mariadb_world(mariadb_binaries: ServerBinaries, minio: MinioServer) -> Iterator[Written]:
+def mariadb_world(
+    mariadb_binaries: ServerBinaries, mariadb_encryption: Path, minio: MinioServer
+) -> Iterator[Written]:
     """Its GTIDs are strict, and its binlogs are encrypted on its disk."""
-    try:
-        plugins = get.mariadb_encryption()
-    except Unavailable as error:
-        pytest.skip(str(error))
     with temporary_directory() as directory:
         keys = directory / "keys"
         keys.write_text(f"1;{secrets.token_hex(32)}\n")
         own = (
-            f"--plugin-dir={plugins}",
+            f"--plugin-dir={mariadb_encryption}",
             "--plugin-load-add=file_key_management",
             f"--file-key-management-filename={keys}",
             "--encrypt-binlog=ON",

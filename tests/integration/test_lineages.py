@@ -69,7 +69,7 @@ def start(archive: Archive, disk_tmp_path: Path) -> Iterator[Start]:
 
 
 @pytest.fixture
-def servers(disk_tmp_path: Path) -> Iterator[ExitStack]:  # noqa: ARG001 - outlives them
+def servers(disk_tmp_path: Path) -> Iterator[ExitStack]:  # outlives them
     """Ends servers in the end."""
     with ExitStack() as stack:
         yield stack

@@ -168,14 +168,21 @@ def test_everything_is_well(check: Check) -> None:
 def test_mariadb_is_looked_at_likewise(
     mariadb: MariadbServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """Its own settings; its defaults deserve warnings, and are no failure."""
+    """Its own settings; its defaults deserve warnings, and are no failure.
+
+    The same of PROCESS, which only MariaDB needs; the statement of its hint makes it well.
+    """
     check = Check(mariadb, minio, bucket, disk_tmp_path)
     rows = check.rows()
-    assert not_well(rows) == {
+    settings = {
         ("settings", "binlog_format"): "warn",
         ("settings", "sync_binlog"): "warn",
         ("settings", "binlog_expire_logs_seconds"): "warn",
     }
+    assert not_well(rows) == {**settings, ("privileges", "PROCESS"): "warn"}
+    mariadb.query("SET sql_log_bin = 0", rows["privileges", "PROCESS"]["hint"])
+    rows = check.rows()
+    assert not_well(rows) == settings
     assert {("settings", "gtid_domain_id"), ("settings", "gtid_strict_mode")} <= rows.keys()
     assert rows["privileges", "BINLOG MONITOR"]["result"] == "ok"
     mariadb.query("SET GLOBAL gtid_strict_mode = OFF", "SET GLOBAL binlog_format = STATEMENT")
@@ -312,13 +319,13 @@ def test_a_server_that_lost_its_id(check: Check) -> None:
 
 
 def test_a_server_that_is_offline(check: Check) -> None:
-    """offline_mode lets only administrators in; the hint begins with the statement to run."""
+    """offline_mode lets only administrators in; the hint ends with the statement to run."""
     check.server.query("SET GLOBAL offline_mode = ON")
     try:
         rows = check.rows(4)
         assert not_well(rows) == {("server", "reachable"): "fail"}
-        statement, found, _ = rows["server", "reachable"]["hint"].partition(" there, ")
-        assert found
+        said, _, statement = rows["server", "reachable"]["hint"].rpartition(": ")
+        assert "offline mode" in said
         check.server.query(statement)
         assert not_well(check.rows()) == {}
     finally:
@@ -517,7 +524,9 @@ def test_a_mysqlbinlog_of_the_other_flavour(check: Check, mariadb_binaries: Serv
     check.options["mysqlbinlog"] = str(mariadb_binaries.binlog)
     rows = check.rows(4)
     assert not_well(rows) == {("mysqlbinlog", "program"): "fail"}
-    assert "MariaDB's" in rows["mysqlbinlog", "program"]["found"]
+    found = rows["mysqlbinlog", "program"]["found"]
+    assert "is of MariaDB, but the server is MySQL" in found
+    assert "MySQL" in rows["mysqlbinlog", "program"]["hint"]
     assert rows["mysqlbinlog", "connection"]["result"] == "skipped"
     assert rows["privileges", "REPLICATION SLAVE"]["result"] == "ok"
 
@@ -955,7 +964,10 @@ def test_what_cannot_be_taken_away_is_named(check: Check, minio: MinioServer) ->
 
 
 def test_beside_a_running_streamer(check: Check, minio: MinioServer) -> None:
-    """It is said where it runs, the spool's lock is no failure, and it streams on undisturbed."""
+    """It is said where it runs, the spool's lock is no failure, and it streams on undisturbed.
+
+    Another spool is that of a second streamer, which stands by: that is well, and it is said.
+    """
     options = {"heartbeat-interval": 60}  # nobody takes it for dead so soon
     directory = check.directory / "beside"
     with StreamProcess(
@@ -968,9 +980,12 @@ def test_beside_a_running_streamer(check: Check, minio: MinioServer) -> None:
         assert not_well(rows) == {}
         assert f"process {stream.pid}" in rows["streamer", "heartbeat"]["found"]
         assert f"process {stream.pid}" in rows["spool", "lock"]["found"]
+        assert rows["streamer", "heartbeat"]["hint"] == ""
         check.options["spool"] = str(check.directory / "other")
         rows = check.rows()
-        assert not_well(rows) == {("streamer", "heartbeat"): "warn"}
+        assert not_well(rows) == {}
+        assert f"process {stream.pid}" in rows["streamer", "heartbeat"]["found"]
+        assert "another streamer started here stands by" in rows["streamer", "heartbeat"]["hint"]
         assert stream.terminate() == 0
         assert stream.events("mysqlbinlog ended") == []
     rows = check.rows()

@@ -72,9 +72,8 @@ def check_one_table(site: Site, second: Second) -> None:
     before = site.held["before the mistake"]["shop.orders"]
     assert before is not None
     assert second.checksums()["shop.orders"] == before
-    assert second.query("SELECT names FROM binlog2s3_recovery.only_tables") == [
-        ('["shop.orders"]',)
-    ]
+    ((noted,),) = second.query("SHOW DATABASES LIKE 'binlog2s3_recovery%'")
+    assert second.query(f"SELECT only_tables FROM {noted}.note") == [('["shop.orders"]',)]
     ((_name, live),) = site.source.query("CHECKSUM TABLE shop.orders")
     assert live == before
     assert not site.source.query("SHOW DATABASES LIKE 'recovered'")

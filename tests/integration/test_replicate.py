@@ -2,7 +2,9 @@
 
 import os
 import random
+import re
 import signal
+import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -33,9 +35,10 @@ from tests.integration.replicate_pair import (
     Process,
     kill_again_and_again,
     write_counting,
+    write_definitions,
     write_large,
 )
-from tests.own_files import own, planned, without
+from tests.own_files import Own, own, planned, without
 from tests.waiting import wait_until
 
 NAMES_ANOTHER = (
@@ -257,6 +260,116 @@ def test_killed_anywhere_and_again(any_pair: Pair, disk_tmp_path: Path, what: st
     same(pair, with_gtids=by_gtid)
 
 
+PARTS = "CREATE TABLE shop.p (id INT, v INT) PARTITION BY HASH (id) PARTITIONS 2"
+DEFINITIONS = {
+    "CREATE DATABASE other": [],
+    "CREATE TABLE shop.b LIKE shop.a": [],
+    "CREATE OR REPLACE TABLE shop.a (id INT)": [],
+    "DROP TABLE shop.a": [],
+    "ALTER TABLE shop.a ADD INDEX (v)": [],
+    "ALTER TABLE shop.p ADD PARTITION PARTITIONS 1": [PARTS],
+    "ALTER TABLE shop.p EXCHANGE PARTITION p0 WITH TABLE shop.q": [
+        PARTS,
+        "CREATE TABLE shop.q (id INT, v INT)",
+        "INSERT INTO shop.q VALUES (2, 2)",
+    ],
+    "RENAME TABLE shop.a TO shop.x, shop.b TO shop.a, shop.x TO shop.b": [
+        "CREATE TABLE shop.b (other INT)"
+    ],
+    "CREATE USER theirs@localhost IDENTIFIED BY 'x'": [],
+}
+"""Statements, each behind others; done twice, some fail, and some do harm."""
+
+
+def up_to(pair: Pair, statement: str) -> Own:
+    """The source has executed this one last; the target all that comes before it."""
+    pair.source.query(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v INT)",
+        "INSERT INTO shop.a VALUES (1, 1)",
+        *DEFINITIONS[statement],
+        statement,
+    )
+    files = pair.files()
+    begin = files.transactions[-1][1].begin
+    pair.apply(own(pair.source.datadir, pair.names, end=begin))
+    return own(pair.source.datadir, pair.names, begin=begin)
+
+
+@pytest.mark.gate("ALTER TABLE shop.a ADD INDEX (v)")
+@pytest.mark.parametrize("statement", DEFINITIONS)
+def test_killed_between_a_definition_and_its_place(
+    mariadb_pair: Pair, disk_tmp_path: Path, statement: str
+) -> None:
+    """The target's own binlog has it and its place does not: it is not executed again."""
+    pair, note = mariadb_pair, disk_tmp_path / "note"
+    pair.clear()
+    pair.target.query("SET GLOBAL gtid_slave_pos = ''")
+    files = up_to(pair, statement)
+    before = pair.target.query("SELECT @@global.gtid_slave_pos")[0][0]
+    pair.apply(files)
+    pair.target.query(f"SET GLOBAL gtid_slave_pos = '{before}'")  # as after a crash there
+    pair.target.kill()
+    pair.target.start()
+    assert str(files.transactions[-1][1].gtid) in gtids(pair.target)
+    pair.source.query("CREATE DATABASE later")
+    assert Process(pair, note).end() == ""
+    same(pair)
+    assert pair.left() == []
+
+
+SILENT = [one for one in DEFINITIONS if "PARTITION" in one]
+
+
+@pytest.mark.gate("ALTER TABLE shop.p ADD PARTITION PARTITIONS 1")
+@pytest.mark.parametrize("statement", SILENT)
+def test_killed_between_a_definition_and_the_binlog(
+    mariadb_pair: Pair, disk_tmp_path: Path, statement: str
+) -> None:
+    """It took effect, and nothing says so: refused, for done twice it does harm without an error.
+
+    Told that it was executed, the next run goes on behind it.
+    """
+    pair, note = mariadb_pair, disk_tmp_path / "note"
+    pair.clear()
+    pair.target.query("SET GLOBAL gtid_slave_pos = ''")
+    up_to(pair, statement)
+    pair.target.query("SET sql_log_bin = 0", statement)
+    pair.target.kill()
+    pair.target.start()
+    before = content(pair.target)
+    said = Process(pair, note).end()
+    assert "it is unknown whether it has carried it out" in said
+    assert content(pair.target) == before
+    told = re.search(r"(SET GLOBAL gtid_slave_pos = '[-0-9,]+') there", said)
+    assert told is not None
+    pair.target.query(told[1])
+    assert Process(pair, note).end() == ""
+    same(pair, with_gtids=False)
+
+
+@pytest.mark.gate("mariadb-both")
+@pytest.mark.parametrize("what", ["the server", "both"])
+def test_killed_in_definitions_and_again(any_pair: Pair, disk_tmp_path: Path, what: str) -> None:
+    """Killed at random moments of a history of definitions only: nothing twice, nothing left out.
+
+    It may be refused where a MariaDB leaves it unknown; then the target says whether it was done.
+    """
+    pair, seed = any_pair, random.randrange(1 << 32)
+    write_definitions(pair.source)
+    note = disk_tmp_path / "note"
+    by_gtid = pair.files().transactions[0][1].gtid is not None
+    rounds = int(os.environ.get("ROUNDS", "2"))
+    kills, said = kill_again_and_again(
+        random.Random(seed), lambda: Process(pair, note), pair.target, what, rounds
+    )
+    sys.stdout.write(f"{kills} kills, {said.count('unknown')} unknown\n")
+    assert "Traceback" not in said, f"seed {seed}: {said}"
+    assert Process(pair, note).end() == "", f"seed {seed}"
+    assert kills, f"seed {seed}"
+    same(pair, with_gtids=by_gtid)
+
+
 @pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
 def test_it_is_ended(any_pair: Pair, disk_tmp_path: Path, how: str) -> None:
     """Ctrl-C: the channel is gone, and the next run goes on."""
@@ -403,7 +516,7 @@ def test_a_channel_of_somebody_else(pair: Pair) -> None:
 def test_what_is_there_already_is_not_replaced(mariadb_pair: Pair) -> None:
     """MariaDB's own setting has a CREATE replace it, rows and all; it comes back afterwards.
 
-    Only behind a run that was cut off, maybe between the statement and its GTID, is it so.
+    Also where an earlier run was cut off: its note, and what is to be done, are in the hint.
     """
     pair, mode = mariadb_pair, "SELECT @@global.slave_ddl_exec_mode"
     pair.clear()
@@ -419,10 +532,9 @@ def test_what_is_there_already_is_not_replaced(mariadb_pair: Pair) -> None:
     state = MariadbGtidList.parse("0-1-1")  # the database's; the table is there without its GTID
     pair.target.query("TRUNCATE shop.a", "RESET MASTER")
     files = own(pair.source.datadir, pair.names, begin=pair.files().transactions[1][1].begin)
-    with pytest.raises(RecoveryError, match="Table 'a' already exists"):
-        pair.apply(files, state=state)
-    pair.apply(files, state=state, goes_on=True)
-    same(pair, with_gtids=False)
+    with pytest.raises(RecoveryError, match="Table 'a' already exists") as caught:
+        pair.apply(files, state=state, half_way="0-1-2")
+    assert "SET GLOBAL gtid_slave_pos = '0-1-2' there" in str(caught.value.hint)
     assert (pair.target.query(mode), pair.left()) == ([("IDEMPOTENT",)], [])
 
 

@@ -28,7 +28,6 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @contextmanager
 def asking(server: MysqlServer, **changes: Any) -> Iterator[Server]:
-    """A Server that asks this one."""
     with Server(lambda: login_to(server, **changes)) as asks:
         yield asks
 

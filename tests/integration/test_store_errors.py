@@ -20,8 +20,6 @@ import pytest
 
 from binlog2s3.errors import StoreError, UnsupportedError
 from binlog2s3.store.s3 import FileSlice, MendableError, RetryPolicy, S3Store, StoreConfig
-from lab import get
-from lab.cache import Unavailable
 from lab.disk import temporary_directory
 from lab.fault import Answer, Rewrite, on
 from lab.proxy import RecordingProxy
@@ -234,15 +232,9 @@ def test_a_credential_process_that_fails(minio: MinioServer, bucket: str, tmp_pa
     assert "s3cr3t" not in message + hint
 
 
-def test_the_clock_is_wrong(minio: MinioServer, bucket: str) -> None:
+def test_the_clock_is_wrong(minio: MinioServer, bucket: str, faketime_library: Path) -> None:
     """A host that is an hour ahead is told so, and by how much."""
-    try:
-        library = get.faketime()
-    except Unavailable as exc:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(exc))
-    fake = {"LD_PRELOAD": str(library), "FAKETIME": "+3600s", **minio.env()}
+    fake = {"LD_PRELOAD": str(faketime_library), "FAKETIME": "+3600s", **minio.env()}
     kind, message, hint, code = in_a_child(fake, bucket, minio.endpoint_url)
     assert (kind, code) == ("MendableError", "6")
     assert "differ too much: ours is 3" in message
@@ -457,15 +449,12 @@ def test_a_kms_key_that_does_not_exist(minio: MinioServer, bucket: str) -> None:
     assert "sse_kms_key_id" in caught.value.hint
 
 
-def test_a_store_without_keys() -> None:
+def test_a_store_without_keys(minio_binary: Path) -> None:
     """MinIO without a KMS refuses encryption outright: unsupported, and nothing is stored."""
-    try:
-        binary = get.minio()
-    except Unavailable as exc:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(exc))
-    with temporary_directory() as directory, MinioServer(binary, directory, kms=False) as server:
+    with (
+        temporary_directory() as directory,
+        MinioServer(minio_binary, directory, kms=False) as server,
+    ):
         bucket = server.make_bucket()
         for sse in ("AES256", "aws:kms"):
             store = root(server, bucket, sse=sse, sse_kms_key_id=None)

@@ -127,7 +127,7 @@ class Outage:
     def __init__(self) -> None:
         self.action: Action | None = None
 
-    def __call__(self, request: Request) -> Action | None:  # noqa: ARG002
+    def __call__(self, request: Request) -> Action | None:
         return self.action
 
 

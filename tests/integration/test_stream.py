@@ -19,6 +19,7 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MotoServer, Store
 from lab.verify import closed_binlogs, compare
+from tests.integration.bucket import again
 from tests.integration.small_disk import mount_small
 from tests.integration.stream_process import StreamProcess, proxied
 from tests.relay import Relay
@@ -37,13 +38,17 @@ def objects(store: Store, bucket: str) -> dict[str, Any]:
 
 def bodies(store: Store, bucket: str, pattern: str) -> dict[str, bytes]:
     """The objects with such keys; one that goes between listing and reading is not there."""
-    keys = [key for key in objects(store, bucket) if re.search(pattern, key)]
-    found = {}
-    with closing(store.client()) as client:
-        for key in keys:
-            with suppress(client.exceptions.NoSuchKey):
-                found[key] = client.get_object(Bucket=bucket, Key=key)["Body"].read()
-    return found
+
+    def read() -> dict[str, bytes]:
+        found = {}
+        with closing(store.client()) as client:
+            for key in objects(store, bucket):
+                if re.search(pattern, key):
+                    with suppress(client.exceptions.NoSuchKey):
+                        found[key] = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        return found
+
+    return again(read)
 
 
 def documents(store: Store, bucket: str, pattern: str) -> dict[str, dict[str, Any]]:
@@ -210,10 +215,8 @@ def test_a_crashed_server_and_a_second_start(
                 load.join()
             wait_until_archived(stream, server, store, bucket)
             write(server, 8)
-            open_binlog = server.binlogs()[-1]
-            wait_until(
-                lambda: newest_copy(stream.spool, *open_binlog), what="a copy of the open binlog"
-            )
+            newest = server.datadir / server.binlogs()[-1][0]
+            wait_until(lambda: reads_to_the_end(stream.spool, newest), what="all of it is read")
             with Load(server, threads=2, transactions_each=50, shape=MIXED) as load:
                 load.join()
             server.kill()
@@ -433,23 +436,29 @@ def test_foreign_bytes_under_a_binlogs_key_are_never_overwritten(
     assert spooled(stream) != []
 
 
-def newest_copy(spool: Path, name: str, size: int) -> bool:
-    path = max(spool.glob("run-*")) / name
-    return path.exists() and path.stat().st_size == size
+def reads_to_the_end(spool: Path, binlog: Path) -> Path | None:
+    """The newest run, once it has the last bytes of the server's own file."""
+    run = max(spool.glob("run-*"))
+    copy = run / binlog.name
+    end = binlog.read_bytes()[-100:]
+    return run if copy.exists() and copy.read_bytes().endswith(end) else None
 
 
 def test_runs_do_not_pile_up_in_the_spool(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """Each start reads the open binlog anew; not more than one older copy of it is kept."""
+    """Each start reads the open binlog's end anew; not more than one older run of it is kept."""
     write(mysql, 2)
-    spool, open_binlog = disk_tmp_path / "spool", mysql.binlogs()[-1]
+    spool, binlog = disk_tmp_path / "spool", mysql.datadir / mysql.binlogs()[-1][0]
+    runs = set()
     for start in range(4):
         place = disk_tmp_path / str(start)
         with StreamProcess(place, mysql, store, bucket, options={"spool": spool}) as stream:
             stream.wait_for_event("streaming")
-            wait_until(lambda: newest_copy(spool, *open_binlog), what="a copy of the open binlog")
+            what = "the end of the open binlog"
+            runs.add(wait_until(lambda: reads_to_the_end(spool, binlog), what=what))
             assert stream.terminate() == 0
+    assert len(runs) == 4
     assert len(list(spool.glob("run-*"))) <= 2
 
 
@@ -739,8 +748,8 @@ def test_another_server_behind_a_used_spool_is_refused(
     with StreamProcess(disk_tmp_path, mysql, store, bucket, options={"flush-interval": 0}) as first:
         first.wait_for_event("new lineage")
         write(mysql, 1)
-        open_binlog = mysql.binlogs()[-1]
-        wait_until(lambda: newest_copy(first.spool, *open_binlog), what="a copy of the open binlog")
+        newest = mysql.datadir / mysql.binlogs()[-1][0]
+        wait_until(lambda: reads_to_the_end(first.spool, newest), what="all of it is read")
         assert first.terminate() == 0
     with StreamProcess(disk_tmp_path, mysql_shared, store, bucket) as second:
         assert second.wait() == 4

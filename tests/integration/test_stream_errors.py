@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from lab import get
-from lab.cache import Unavailable
 from lab.child import free_port
 from lab.disk import temporary_directory
 from lab.fault import Answer, on
@@ -222,15 +220,11 @@ def test_endpoint_never_answers(start: Start, mysql_here: MysqlServer) -> None:
 
 
 @pytest.mark.parametrize(("shift", "word"), [("+3600s", "ahead"), ("-3600s", "behind")])
-def test_clock_skew(start: Start, mysql_here: MysqlServer, shift: str, word: str) -> None:
+def test_clock_skew(
+    start: Start, mysql_here: MysqlServer, faketime_library: Path, shift: str, word: str
+) -> None:
     """A clock that is an hour off is named as such, with how much and to which side."""
-    try:
-        library = str(get.faketime())
-    except Unavailable as missing:
-        if os.environ.get("CI"):
-            pytest.fail(str(missing), pytrace=False)
-        pytest.skip(str(missing))
-    fake = {"LD_PRELOAD": library, "FAKETIME": shift, "DONT_FAKE_MONOTONIC": "1"}
+    fake = {"LD_PRELOAD": str(faketime_library), "FAKETIME": shift, "DONT_FAKE_MONOTONIC": "1"}
 
     def run() -> tuple[str, str] | None:
         with start(mysql_here, environment=fake) as stream:

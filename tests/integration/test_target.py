@@ -10,7 +10,7 @@ import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.interrupted import Notes
+from binlog2s3.recover.notes import Note, Notes
 from binlog2s3.recover.preflight import problems
 from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.target import (
@@ -171,7 +171,7 @@ def test_privileges_by_a_role(server: MysqlServer) -> None:
         "CREATE USER applier@localhost",
         "CREATE ROLE recovers",
         f"GRANT {', '.join(names)} ON *.* TO recovers",
-        "GRANT ALL ON binlog2s3_recovery.* TO recovers",
+        "GRANT ALL ON `binlog2s3\\_recovery%`.* TO recovers",
         "GRANT SELECT ON mysql.* TO recovers",
         "GRANT recovers TO applier@localhost",
     )
@@ -210,36 +210,107 @@ def test_a_note(server: MysqlServer) -> None:
     login = login_of(server)
     server.query("RESET BINARY LOGS AND GTIDS" if is_mysql(server) else "RESET MASTER")
     before = server.query("SHOW BINLOG EVENTS")
+    names: set[str] = set()
     with Server(lambda: login) as asks:
-        notes = Notes(asks)
+        notes = Notes(asks, facts(asks, login))
         assert notes.find() is None
         notes.write(asked="b.000001:4", reached="", started="then")
-        found = notes.find()
-        assert found is not None
-        assert (found.asked, found.reached) == ("b.000001:4", "")
+        found = note(notes)
+        assert found.is_of("b.000001:4")
+        assert found.reached == ""
         assert found.begun.endswith(" UTC")
+        names.add(notes.database)
         notes.reach("l/b.000002:157")
-        found = notes.find()
-        assert found is not None
-        assert found.reached == "l/b.000002:157"
+        assert note(notes).reached == "l/b.000002:157"
         notes.write(asked="x", reached="", started="then")
-        found = notes.find()
-        assert found is not None
-        assert (found.asked, found.reached) == ("x", "")
-        assert found.before == {}
+        names.add(notes.database)
+        assert note(notes).is_of("x")
+        assert note(notes).before == {}
         notes.keep({"slave_parallel_threads": 0, "slave_ddl_exec_mode": "IDEMPOTENT"})
         notes.write(asked="y", reached="", started="then")
-        found = notes.find()
-        assert found is not None
-        assert found.before == {"slave_parallel_threads": "0", "slave_ddl_exec_mode": "IDEMPOTENT"}
+        names.add(notes.database)
+        expected = {"slave_parallel_threads": "0", "slave_ddl_exec_mode": "IDEMPOTENT"}
+        assert note(notes).before == expected
         notes.keep({})
-        found = notes.find()
-        assert found is not None
-        assert found.before == {}
+        assert note(notes).before == {}
+        assert len(names) == len(server.query(NOTED)) + 2
         notes.remove()
         assert notes.find() is None
-    assert server.query(f"SHOW DATABASES LIKE '{DATABASE}'") == []
+    assert server.query(NOTED) == []
     assert server.query("SHOW BINLOG EVENTS") == before
+
+
+NOTED = f"SHOW DATABASES LIKE '{DATABASE}%'"
+
+
+def note(notes: Notes) -> Note:
+    """The one that is there."""
+    found = notes.find()
+    assert found is not None
+    return found
+
+
+def test_a_mark_stays(server: MysqlServer) -> None:
+    """It outlives the end of the run, and the next one's note, under other names."""
+    login = login_of(server)
+    with Server(lambda: login) as asks:
+        notes = Notes(asks, facts(asks, login))
+        notes.write(asked="x", reached="", started="", tables=frozenset({"shop.a"}))
+        first = notes.database
+        notes.remove()
+        assert (notes.find(), notes.mark()) == (None, {"shop.a"})
+        notes.write(asked="y", reached="", started="")
+        assert notes.mark() == {"shop.a"}
+        assert notes.database != first
+        notes.remove_all()
+        assert notes.mark() is None
+    assert server.query(NOTED) == []
+
+
+@pytest.mark.parametrize("how", ["dump", "rows", "shape", "older", "older mark"])
+def test_a_note_of_another_server(server: MysqlServer, how: str) -> None:
+    """One that came out of a dump, or that 0.2.0 wrote, is named, and nothing in it is believed.
+
+    Also where somebody writes what he can know of this server. A note of this server's own counts
+    beside it.
+    """
+    login = login_of(server)
+    with Server(lambda: login) as asks:
+        notes = Notes(asks, facts(asks, login))
+        notes.write(asked="x", reached="", started="", tables=frozenset({"shop.a"}))
+        mine = notes.database
+        dumped = server.query(f"SELECT * FROM {mine}.note")[0]
+        other = f"{DATABASE}_{'0' * 16}"
+        off = "SET sql_log_bin = 0"
+        there = f"{other}.note"
+        if how.startswith("older"):
+            other = DATABASE
+            there = f"{other}.run" if how == "older" else f"{other}.only_tables"
+            made = [f"CREATE TABLE {there} (id INT)", f"INSERT INTO {there} VALUES (1)"]
+        elif how == "shape":
+            made = [f"CREATE TABLE {there} (id INT)", f"INSERT INTO {there} VALUES (1)"]
+        else:
+            texts = ", ".join(f"'{one}'" for one in dumped)
+            if how == "rows":
+                texts = f"{texts}), (2, {texts.partition(', ')[2]}"
+            made = [
+                f"CREATE TABLE {there} LIKE {mine}.note",
+                f"INSERT INTO {there} VALUES ({texts})",
+                f"UPDATE {there} SET made = made - 60",
+            ]
+        server.query(off, f"CREATE DATABASE {other}", *made)
+        try:
+            assert notes.mark() == {"shop.a"}
+            server.query(off, f"DROP DATABASE {mine}")
+            for ask in (notes.find, notes.mark):
+                with pytest.raises(RecoveryError, match="has a note of a recovery") as caught:
+                    ask()
+                assert there in str(caught.value)
+                assert f"DROP TABLE {there}" in caught.value.hint
+            server.query(off, f"DROP TABLE {there}")
+            assert notes.find() is None
+        finally:
+            server.query(off, f"DROP DATABASE {other}")
 
 
 def test_one_recovery_at_a_time(server: MysqlServer) -> None:

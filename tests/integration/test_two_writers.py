@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import socket
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
+from tests.integration.bucket import Bucket, again
 from tests.integration.stream_process import Line, StreamProcess
 from tests.integration.test_stream import wait_until_archived, write
 from tests.timed import PATIENT_END
@@ -49,15 +50,14 @@ def objects(store: Store, bucket: str, part: str) -> dict[str, Any]:
 
 
 def writers(store: Store, bucket: str) -> dict[int, dict[str, Any]]:
-    """The writers' objects by generation; one that goes meanwhile is not there."""
-    found = {}
-    with closing(store.client()) as client:
-        for key in objects(store, bucket, "live"):
-            if "/writers/" in key:
-                with suppress(client.exceptions.NoSuchKey):
-                    body = client.get_object(Bucket=bucket, Key=key)["Body"].read()
-                    found[int(Path(key).name.partition("-")[0])] = json.loads(body)
-    return found
+    """The writers' objects by generation."""
+    there = Bucket(store, bucket)
+
+    def read() -> dict[int, dict[str, Any]]:
+        keys = [key for key in there.keys("pre/live/") if "/writers/" in key]
+        return {int(Path(key).name.partition("-")[0]): json.loads(there.get(key)) for key in keys}
+
+    return again(read)
 
 
 def write_binlog(server: MysqlServer, megabytes: int) -> None:

@@ -189,7 +189,7 @@ def test_intervals_end_at_damage(store: S3Store, verify: Verify) -> None:
         "mysql-bin.000001",
         "mysql-bin.000002",
     )
-    assert first["ends"] == "mysql-bin.000003 is not there"
+    assert first["ends"] == "mysql-bin.000003 is missing"
     assert second["first"] == {"lineage": OLD, "binlog": "mysql-bin.000004"}
     assert second["last"]["lineage"] == NEW
 
@@ -350,7 +350,7 @@ def test_the_newest_entry_is_lost(
     text = verify.run()
     assert text.status == 7
     assert f"DEFECT entry-missing: {key}\n" in text.stdout
-    assert "to do: verify --repair makes it again" in text.stdout
+    assert "to do: verify --repair makes the entry again" in text.stdout
     repairing(minio, verify)
     mended = verify.json("--repair")
     assert (mended.status, [one["object"] for one in mended.source["repaired"]]) == (0, [key])

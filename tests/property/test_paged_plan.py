@@ -79,6 +79,22 @@ def outcome(bucket: Bucket, request: Request) -> object:
         return type(error), str(error), error.hint
 
 
+def numbers(gtids: object) -> list[int]:
+    """Of the transactions, in the order of the only server that wrote them."""
+    assert isinstance(gtids, GtidSet)
+    return [
+        number
+        for _, _, runs in gtids.runs()
+        for first, last in runs
+        for number in range(first, last + 1)
+    ]
+
+
+def rows(written: Sequence[int]) -> dict[int, int]:
+    """What a few rows hold after these transactions, one after the other."""
+    return {number % 2: number for number in written}
+
+
 def without_pages(bucket: Bucket) -> Bucket:
     """The same bucket, if no page had been written."""
     other = Bucket(HISTORY)
@@ -137,6 +153,30 @@ def test_a_plan_with_pages_is_that_without(
     elif gone:
         found, wanted = type(found), type(wanted)
     assert found == wanted
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    times=steady.filter(lambda times: sum(map(len, times)) > 2),
+    is_open=st.booleans(),
+    pages=st.lists(st.booleans(), min_size=5, max_size=5),
+    data=st.data(),
+)
+def test_a_hole_is_found_with_pages_as_without(
+    times: list[list[int]], is_open: bool, pages: list[bool], data: st.DataObject
+) -> None:
+    """A server that has any of the transactions: it is refused, or gets the source's rows."""
+    history = lived(times, is_open=is_open)
+    put_pages(history, pages)
+    count = len(history.commits)
+    have = sorted(data.draw(st.sets(st.integers(1, count), max_size=count - 1)))
+    executed = GtidSet({(UUID_A, ""): [(number, number) for number in have]})
+    request = Request(goal=Latest(), start=Start(gtids=executed))
+    found = outcome(history.bucket, request)
+    assert found == outcome(without_pages(history.bucket), request)
+    assert isinstance(found, Plan) is (have == list(range(1, len(have) + 1)))
+    if isinstance(found, Plan):
+        assert rows([*have, *numbers(found.adds)]) == rows(range(1, count + 1))
 
 
 @given(

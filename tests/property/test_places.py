@@ -45,7 +45,7 @@ def lived(events: Sequence[tuple[int, int, int]]) -> Model:
             model.fail_over(0, server)
             model.rotate()
         elif not (is_joined and f"{domain}-{server}-{number}" in {r.gtid for r in model.truth}):
-            model.commit(100, 1, f"{domain}-{server}-{number}")
+            model.commit(100, 1, gtid=f"{domain}-{server}-{number}")
     return model
 
 

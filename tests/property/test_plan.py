@@ -1,6 +1,6 @@
 """A plan brings a target exactly to where it was asked to, whatever history the bucket has."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
@@ -87,6 +87,20 @@ def having(reals: Sequence[Real]) -> GtidSet:
     found = gathered([real.gtid for real in reals if real.gtid], "mysql")
     assert isinstance(found, GtidSet)
     return found
+
+
+def rows(reals: Iterable[Real]) -> dict[int, int]:
+    """What a few rows hold after these writes, one after the other: the last one counts."""
+    found = {}
+    for real in reals:
+        found[real.number % 3] = real.number
+    return found
+
+
+def late(had: Sequence[Real], upto: Sequence[Real]) -> list[Real]:
+    """Those that a server lacks and that come before one that it has."""
+    last = max((at for at, real in enumerate(upto) if real in had), default=-1)
+    return [real for real in upto[: max(last, 0)] if real not in had]
 
 
 def reused(model: Model) -> bool:
@@ -222,6 +236,100 @@ def test_what_is_skipped_is_all_that_lacks(model: Model, data: st.DataObject) ->
     plan = make(request, model)
     assert numbers(applied(plan, model)) == numbers([r for r in rest if r not in skipped])
     assert plan.skipped == having(skipped)
+
+
+@PLANS
+@given(model=histories(EVENTS), data=st.data())
+def test_any_part_of_the_history_is_brought_to_the_values_of_the_source(
+    model: Model, data: st.DataObject
+) -> None:
+    """Whatever a server has of it, in whatever legs: it is refused, or its rows are the source's.
+
+    A server that has a beginning is never refused for a hole.
+    """
+    assume(model.truth)
+    goal_at = data.draw(st.integers(0, len(model.truth) - 1))
+    truth, goal = model.truth[: goal_at + 1], model.truth[goal_at]
+    had = data.draw(st.lists(st.sampled_from(truth), unique=True).map(lambda some: [*some]))
+    had.sort(key=truth.index)
+    start, wanted = Start(gtids=having(had)), ToGtid(str(goal.gtid))
+    plan = tried(Request(goal=wanted, start=start, lineage=model.current), model)
+    if plan is not None:
+        assert not late(had, truth)
+        assert rows([*had, *applied(plan, model)]) == rows(truth)
+    elif not late(had, truth):
+        allowed = Request(goal=wanted, start=start, lineage=model.current, any_holes=True)
+        assert tried(allowed, model) is None  # it is not refused for a hole
+
+
+@PLANS
+@given(model=histories(PLAIN), data=st.data())
+def test_holes_are_named_filled_first_or_left_out(model: Model, data: st.DataObject) -> None:
+    """Exactly those that come before something that the server has; fewer or more are refused."""
+    assume(model.truth)
+    truth = model.truth
+    had = [real for real in truth if data.draw(st.booleans())]
+    holes = late(had, truth)
+    assume(holes)
+    start = Start(gtids=having(had))
+    with pytest.raises(RecoveryError, match="a hole") as caught:
+        make(Request(goal=Latest(), start=start), model)
+    assert str(having(holes)) in str(caught.value)
+    names = tuple(str(real.gtid) for real in holes)
+    plan = make(Request(goal=Latest(), start=start, holes=names), model)
+    missing = [real for real in truth if real not in had]
+    assert numbers(applied(plan, model)) == numbers(missing)
+    assert missing[: len(holes)] == holes
+    assert plan.holes == str(having(holes))
+    left = make(Request(goal=Latest(), start=start, skip=names), model)
+    assert numbers(applied(left, model)) == numbers(missing[len(holes) :])
+    mixed = Request(goal=Latest(), start=start, skip=names[:1], holes=names[1:])
+    assert numbers(applied(make(mixed, model), model)) == numbers(missing[1:])
+    with pytest.raises(RecoveryError, match="a hole"):
+        make(Request(goal=Latest(), start=start, holes=names[1:]), model)
+    if more := missing[len(holes) :]:
+        with pytest.raises(RecoveryError, match="no hole of the target"):
+            make(Request(goal=Latest(), start=start, holes=(*names, str(more[0].gtid))), model)
+
+
+DOMAINS = st.lists(
+    st.one_of(
+        st.tuples(st.just(0), st.just(0)), st.tuples(st.integers(60, 200), st.integers(0, 2))
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@PLANS
+@given(events=DOMAINS, data=st.data())
+def test_mariadbs_domains_stand_at_one_place(
+    events: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    """One that is behind the others is a hole, which is named GTID by GTID."""
+    model = Model(flavour="mariadb")
+    for size, domain in events:
+        if size:
+            model.commit(size, 1, domain)
+        else:
+            model.rotate()
+    assume(model.truth)
+    had, last = list[Real](), list[str]()
+    for domain in range(3):
+        those = [real for real in model.truth if str(real.gtid).startswith(f"{domain}-")]
+        those = those[: data.draw(st.integers(0, len(those)))]
+        had += those
+        last += [str(real.gtid) for real in those[-1:]]
+    start = Start(gtids=gathered(last, "mariadb"))
+    missing = [real for real in model.truth if real not in had]
+    holes = late(had, model.truth)
+    names = tuple(str(real.gtid) for real in holes)
+    plan = make(Request(goal=Latest(), start=start, holes=names), model)
+    assert numbers(applied(plan, model)) == numbers(missing)
+    if holes:
+        with pytest.raises(RecoveryError, match="a hole") as caught:
+            make(Request(goal=Latest(), start=start), model)
+        assert all(name in str(caught.value) for name in names)
 
 
 @PLANS

@@ -134,7 +134,7 @@ binlogs = st.one_of(mysql_binlogs(), mariadb_binlogs(), plain_binlogs())
 with_gtids = st.one_of(mysql_binlogs(), mariadb_binlogs())
 checksummed = st.one_of(mysql_binlogs(checksum=True), mariadb_binlogs(checksum=True))
 
-NO_FACTS = {"feed", "accept", "rewind", "completed", "damage"}
+NO_FACTS = {"received", "feed", "accept", "rewind", "completed", "damage"}
 FACTS = [name for name in vars(Scanner) if name[0] != "_" and name not in NO_FACTS]
 FACTS += [name for name in vars(Scanner()) if name[0] != "_" and name not in NO_FACTS]
 

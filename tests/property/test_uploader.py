@@ -65,10 +65,7 @@ SPELLS = st.builds(
 
 
 class Streaming(RuleBasedStateMachine):
-    """What was ever reported durable is what the machine remembers, and looks for.
-
-    Its methods are the rules that hypothesis calls.
-    """
+    """What was ever reported durable is what the machine remembers, and looks for."""
 
     def __init__(self) -> None:
         super().__init__()

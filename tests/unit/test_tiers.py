@@ -33,7 +33,6 @@ def collected(tier: str) -> frozenset[str]:
 
 @pytest.fixture(scope="module")
 def in_gate() -> frozenset[str]:
-    """The gate's tests."""
     return collected("gate")
 
 

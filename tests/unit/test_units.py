@@ -53,7 +53,6 @@ def verify(systemd_analyze: list[str], root: Path, instance: str) -> tuple[int, 
 
 
 def version(systemd_analyze: list[str]) -> int:
-    """systemd's."""
     done = subprocess.run(
         [*systemd_analyze, "--version"], capture_output=True, text=True, check=True
     )

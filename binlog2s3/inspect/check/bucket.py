@@ -1,10 +1,8 @@
 """Looks at the bucket for `check`: whether it can be reached and read, and its settings.
 
-Place in the flow: under `command`, over the store; the probes do what writes.
-
-Law: nothing is written here. Objects below `live/` come and go, objects below `archive/` stay: no
-lifecycle rule may delete a current object. If deleted objects stay as old versions, a rule must
-delete those below `live/`.
+Nothing is written here; `probes` does that. Objects below `live/` come and go, objects below
+`archive/` stay: no lifecycle rule may delete a current object. If deleted objects stay as old
+versions, a rule must delete those below `live/`.
 """
 
 import json

@@ -1,8 +1,5 @@
 """The command `check`: tests everything that a streamer needs, before it is needed.
 
-Place in the flow: below `cli`; the parts are `source`, `bucket`, the probes and `spool`; `report`
-has the rows and their output.
-
 Law: every part is tested; a failure in one part does not stop the others. What the check puts into
 the bucket is deleted, also after a signal: while something may be there, a signal waits for the
 running request.

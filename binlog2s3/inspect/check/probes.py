@@ -1,7 +1,5 @@
 """Does what a streamer does, once, for `check`, with objects of its own, and leaves nothing.
 
-Place in the flow: under `command`, beside `bucket`, over the store.
-
 Law: objects are put only below `live/<source>/check-<random>/`, which every reader skips.
 Everything that was put is deleted again, whatever happens. Nothing is put if it could not be
 deleted, or if Object Lock would keep it. No upload is begun that could not be aborted.
@@ -39,10 +37,7 @@ _CONDITIONS = (
 
 
 class LiveProbes:
-    """Tries every request; `clean` deletes what was put, and must be called.
-
-    It has more than 20 methods because each request that a streamer makes is one.
-    """
+    """Tries every request; `clean` deletes what was put, and must be called."""
 
     def __init__(self, config: Config, store: Store, settings: Settings) -> None:
         self._config = config
@@ -105,7 +100,6 @@ class LiveProbes:
         return "allowed"
 
     def put(self) -> str:
-        """Put an object."""
         self._keys.add(self._object)
         info = self._store.put(self._object, self._body, crc64=crc64nvme(self._body))
         self._etag = info.etag
@@ -176,7 +170,6 @@ class LiveProbes:
         return "allowed"
 
     def begin(self) -> str:
-        """Begin an upload."""
         self._create(crc64=True)
         return f"of {self._key}"
 
@@ -186,7 +179,6 @@ class LiveProbes:
         return self._uploads[-1]
 
     def list_uploads(self) -> Row | str:
-        """List the uploads."""
         hint = "an interrupted upload starts again, and its parts stay until the store removes them"
         try:
             listed = {info.upload_id for info in self._store.list_uploads(self._key)}
@@ -223,7 +215,6 @@ class LiveProbes:
         )
 
     def list_parts(self) -> str:
-        """List its parts."""
         listed = self._store.list_parts(self._key, self._uploads[-1])
         return f"{len(listed)} listed"
 

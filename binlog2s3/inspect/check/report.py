@@ -1,10 +1,7 @@
 """What `check` found: rows of OK, WARN and FAIL, the exit code, and how they are shown.
 
-Place in the flow: under all of `check`'s modules; `command` collects the rows and shows them on a
-page of `output`.
-
-Law: what was not checked is neither good nor bad: it has a result of its own. Texts of a server or
-a bucket cannot break lines or control a terminal. What is meant for copying is not wrapped.
+What was not checked is neither good nor bad: it has a result of its own. Texts of a server or a
+bucket cannot break lines or control a terminal. What is meant for copying is not wrapped.
 """
 
 import json
@@ -180,7 +177,6 @@ class RowPrinter:
         self._page = page_on(out)
 
     def show(self, row: Row) -> None:
-        """Show one row."""
         self.rows.append(row)
         if self._as_json:
             return

@@ -1,9 +1,7 @@
-"""Judges a server's settings and its account's limits: what a streamer and a recovery need.
+"""Judges a server's settings and its account's limits: what a streamer and a recovery need. Pure.
 
-Place in the flow: `source` asks, this module judges, for `check`.
-
-Law: pure. A setting that the server does not have is not judged. Limits are read and not tried:
-what a check uses up, a running streamer would not have.
+A setting that the server does not have is not judged. Limits are read, not tried: what a check uses
+up, a running streamer would not have.
 """
 
 import re
@@ -195,7 +193,6 @@ class _Advice:
     more: str = ""
 
     def row(self, name: str, value: str) -> Row:
-        """The row for this value."""
         found = f"{value}{self.more}"
         if value.upper() in {self.wanted, _SAME.get(self.wanted)}:
             return ok("settings", name, found)

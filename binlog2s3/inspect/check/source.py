@@ -1,7 +1,5 @@
 """Looks at the source for `check`: the server, its user's privileges, mysqlbinlog, its clock.
 
-Place in the flow: under `command`; `settings` judges the answers.
-
 Law: nothing on the server is changed. Privileges are found out by using them; grants are read only
 if nothing else shows them.
 """
@@ -80,7 +78,6 @@ class SourceCheck:
         self._client_denied: SourceError | None = None
 
     def close(self) -> None:
-        """Close the connection."""
         self._server.close()
 
     # The server
@@ -109,7 +106,6 @@ class SourceCheck:
         yield version_row(flavour, version)
 
     def setting_rows(self) -> Iterator[Row]:
-        """Its settings."""
         if self._account is None:
             yield from unseen_rows(_UNREACHED)
             return

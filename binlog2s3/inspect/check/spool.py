@@ -1,7 +1,5 @@
 """Looks at the spool directory for `check`.
 
-Place in the flow: under `command`; `stream.spool` and `stream.punch` are what it tests.
-
 Law: it leaves the directory as it was: a directory that does not exist is made and removed again,
 because the streamer may run as another user. It does not touch a spool that a streamer has locked.
 """

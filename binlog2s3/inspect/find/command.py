@@ -1,8 +1,6 @@
 """`binlog2s3 find`: lists matching transactions, and how to recover to just before each.
 
-Place in the flow: under `cli`; `scan` searches, `view` prints.
-
-Law: it only reads, and it reports everything that it could not search. Finding nothing is a normal
+It only reads, and it reports everything that it could not search. Finding nothing is a normal
 result.
 """
 

@@ -1,7 +1,4 @@
-"""The history that is searched: its binlogs, and what its transactions have to do with each other.
-
-Place in the flow: between `scan` and `recover.route`, which decides what follows what. `one_binlog`
-asks here for the other phase of an XA transaction.
+"""The history that is searched: its binlogs, and how its transactions relate to each other.
 
 Law: a transaction counts as a duplicate only if the earlier lineage's copy can be found. What was
 rolled back or only prepared is never shown as done. Two phases of an XA transaction belong together

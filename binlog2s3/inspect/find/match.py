@@ -1,9 +1,5 @@
 """What to search for, whether a transaction matches, and what was found. Pure.
 
-Place in the flow: `command` makes the query from `config`; `prefilter` and `one_binlog` ask here
-about transactions; `scan` returns hits, `view` prints them. `binlog.content` reads a transaction,
-`binlog.statements` parses its statements.
-
 Law: if it cannot be decided whether a transaction matches, it is a match that is not certain.
 """
 
@@ -113,7 +109,6 @@ class Matcher:
     dropped: set[str] = field(default_factory=set)
 
     def take(self, statement: Statement) -> None:
-        """Take one statement of the transaction."""
         if "" in statement.tables:
             self.told.add(statement.kind)
         if statement.word == "DROP":

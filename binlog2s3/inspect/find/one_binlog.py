@@ -1,11 +1,11 @@
 """Searches one binlog, span by span.
 
-Place in the flow: `scan` cuts binlogs into spans and has their blocks fetched. This module filters
-the bytes with `prefilter`, reads what is left, and asks `match`. Until something is found, it
-collects the names of tables: `scan` suggests those that are similar to the ones asked for.
+`scan` chooses the spans. This module filters their bytes with `prefilter`, reads what is left, and
+asks `match`. Until something is found, it collects the names of tables from the first spans: `scan`
+suggests those that are similar to the ones asked for.
 
 Law: memory is a few blocks, whatever the size of a transaction: a large span is not kept, and what
-has to be read in it is fetched again. Names are collected from the first spans only.
+has to be read in it is fetched again.
 """
 
 from bisect import bisect_left

@@ -1,10 +1,8 @@
 """A fast pass over a span's bytes: which transactions have to be read. Pure, no I/O.
 
-Place in the flow: `one_binlog` feeds it the blocks of a span, and reads what it leaves with
-`binlog.content`. The bytes were verified before, so this module computes no checksums.
-
 Law: no transaction that matches is skipped; what cannot be decided here is left for reading. Only
-event headers and a few short heads are decoded; all else is searched as bytes.
+event headers and a few short heads are decoded; all else is searched as bytes. The bytes were
+verified before, so no checksums are computed.
 
 It does not use `binlog.walk`: it skips whole transactions by the length in their GTID event, and
 needs offsets instead of bytes. So it looks at 2 to 4 million events per second, several times as
@@ -195,7 +193,7 @@ class Prefilter:
                 at = data.find(needle, at + 1)
         self._tail = (self._tail + data)[-most:] if len(data) < most else data[-most:]
 
-    def _walk(self, data: bytes, base: int, at: int) -> int:  # noqa: C901 - the hot loop
+    def _walk(self, data: bytes, base: int, at: int) -> int:
         """Go from event to event; returns where the next event begins that is not complete."""
         unpack, meaning, last = _HEAD.unpack_from, self.rules.meaning, len(data) - HEADER_SIZE
         jumps, damaged, starts = self.rules.jumps and not self.damaged, self.damaged, self.starts

@@ -1,8 +1,8 @@
 """Searches a source's history for transactions: which binlogs, which blocks, in which order.
 
-Place in the flow: `command` starts it, `one_binlog` searches the spans chosen here. Entries show
-which binlogs cannot match, by their commit times and GTIDs. A block's entry has only the time of
-its first commit, which says nothing about the others: the clock may have stepped within the block.
+Entries show which binlogs cannot match, by their commit times and GTIDs. A block's entry has only
+the time of its first commit, which says nothing about the others: the clock may have stepped within
+the block.
 
 Law: what is missing or cannot be read is skipped with a warning, at its place in the search. A
 transaction that two lineages have is found in the earlier one.

@@ -1,9 +1,6 @@
 """The output of `find`: each transaction, and the command that recovers to just before it.
 
-Place in the flow: `command` prints with it, hit by hit, on a page of `output`; progress goes to
-standard error.
-
-Law: texts come from the bucket, so they are cleaned: they cannot break lines or control a terminal.
+Texts come from the bucket, so they are cleaned: they cannot break lines or control a terminal.
 Nothing is kept: a document with a million transactions is written as they come. The progress bar is
 removed before anything else is printed.
 """

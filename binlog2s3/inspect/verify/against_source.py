@@ -1,7 +1,5 @@
 """`verify --against-source`: compares what the server still has with the bucket.
 
-Place in the flow: `command` calls it last; `server.connection` asks the questions.
-
 Law: the server keeps writing. It is asked before the bucket is listed again, so what is missing in
 the bucket is lag, not a defect, unless the bucket should have it already.
 """

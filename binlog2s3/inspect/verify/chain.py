@@ -1,8 +1,5 @@
 """How binlogs and lineages follow one another, and which intervals can be recovered. Pure.
 
-Place in the flow: `walk` adds binlog by binlog; `source` joins lineages and checks their
-parents.
-
 Law: names, GTIDs, sizes and checksums show no break within an interval. Only the GTID sets at its
 ends are kept, so memory does not grow with the number of binlogs. A parent's point is correct only
 if the bytes up to it are there, and its GTIDs can be those executed there. If the entries do not
@@ -53,8 +50,8 @@ class BinlogFacts:
 
     @property
     def greatest_us(self) -> int | None:
-        """The last commit time, None if not known."""
-        return None if self.known is None else self.known.greatest_commit_us
+        """The greatest credible commit time, None if not known."""
+        return None if self.known is None else self.known.reached_us
 
 
 def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:

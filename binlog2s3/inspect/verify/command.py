@@ -1,6 +1,5 @@
 """`binlog2s3 verify`: checks the archive against itself, its source, and a base backup.
 
-Place in the flow: under `cli`; for each source, `source` does the work; `view` prints the report.
 Whether a base backup can be recovered to now is answered last, when all defects are known:
 `recover.plan` plans as it does for `pitr`, without running it.
 

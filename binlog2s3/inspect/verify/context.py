@@ -1,9 +1,7 @@
 """What all checks of a source need: its objects, listed once, and the report of its defects.
 
-Place in the flow: `source` lists the objects first; each check gets a `LineageContext`.
-
-Law: the order is writers, `live/`, `archive/`: so a binlog that is being archived is never missed.
-Objects that are not part of the format are reported as foreign.
+Law: the order is writers, `live/`, `archive/`, so that a binlog that is being archived is never
+missed. Objects that are not part of the format are reported as foreign.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,16 +27,12 @@ _LOOKS = 3
 
 @dataclass(frozen=True, slots=True)
 class ListedObject:
-    """An object as listed."""
-
     size: int
     at: datetime
 
 
 @dataclass(slots=True)
 class LineageObjects:
-    """The objects of one lineage."""
-
     described: bool = False
     binlogs: dict[BinlogName, ListedObject] = field(default_factory=dict)
     entries: dict[BinlogName, ListedObject] = field(default_factory=dict)
@@ -66,7 +60,6 @@ class SourceInventory:
     defects: list[Defect] = field(default_factory=list)
 
     def objects(self, lineage: str) -> LineageObjects:
-        """The objects of a lineage."""
         return self.by_lineage.setdefault(lineage, LineageObjects())
 
     def foreign(self, key: str, why: str = "it is not part of this archive's format") -> None:
@@ -218,7 +211,6 @@ class LineageContext:
         return self.source.layout.binlog(self.lineage.id, name)
 
     def entry_key(self, name: BinlogName) -> str:
-        """The key of its entry."""
         return self.source.layout.entry(self.lineage.id, name)
 
     def chunks_key(self, name: BinlogName) -> str:

@@ -1,8 +1,5 @@
 """Reads every byte of archived binlogs: for --deep, to check them; for --repair, to make entries.
 
-Place in the flow: `verify --deep` runs it before the walk, which needs to know the bad binlogs;
-`source` calls `make_entry` after the walk, for archived binlogs that have no entry.
-
 Law: blocks of several binlogs are fetched in parallel, only a few at a time, and not kept. The
 bytes are checked against the entry, and the entry against the bytes; if both are consistent in
 themselves but differ, the report says so. --repair replaces nothing: an entry is made only of an
@@ -26,6 +23,7 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
+from binlog2s3.formatting import us_of
 from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.inspect.verify.report import Repaired
@@ -213,7 +211,7 @@ def _make(context: LineageContext, name: BinlogName) -> str:
     reading = BinlogReading(name)
     try:
         for block in store.open(key, 0, info.size):
-            reading.feed(memoryview(block))
+            reading.feed(memoryview(block), us_of(info.last_modified))
     except DamageError as error:
         return f"its bytes are damaged: {error}"
     if not info.size or reading.size != info.size:

@@ -1,8 +1,5 @@
 """Checks one binlog: its entry against itself, or its chunks, if it is not archived yet.
 
-Place in the flow: `walk` checks each binlog here; `deep` compares an entry with a pass over all
-bytes.
-
 Law: only what no server and no streamer can have written is a defect. Clocks step back, and a
 replica's times are its source's: times prove nothing. Chunks come and go meanwhile: what seems
 missing is listed again, and looked up in the archive, before it is called missing. What the writer
@@ -115,11 +112,16 @@ def _time_problems(entry: Entry) -> Iterator[str]:
     if (least is not None, greatest is not None) != (has_any, has_any):
         yield f"commit times are {least} and {greatest} with {entry.transactions} transactions"
         return
+    reached = entry.reached_us
     if least is None or greatest is None:
+        if reached is not None:
+            yield f"reached_us is {reached} with no transactions"
         return
     if least > greatest:
         yield f"least_commit_us {least} is greater than greatest_commit_us {greatest}"
         return
+    if reached is not None and not least <= reached <= greatest:
+        yield f"reached_us {reached} is not between {least} and {greatest}"
     for block in entry.blocks:
         if block.first_offset is not None and block.first_commit_us is None:
             yield f"first_commit_us of the block at {block.offset} is null"
@@ -197,12 +199,12 @@ def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
 def differences(entry: Entry, found: Entry) -> list[str]:
     """The fields in which an entry differs from a pass over all bytes.
 
-    `archived_at` is left out: the bytes do not show it.
+    `archived_at` and `reached_us` are left out: the bytes do not show when they were received.
     """
     wrong = []
     for field in Entry.__dataclass_fields__:
         said, is_so = getattr(entry, field), getattr(found, field)
-        if field == "archived_at" or said == is_so:
+        if field in ("archived_at", "reached_us") or said == is_so:
             continue
         if field == "blocks":
             wrong.append(f"blocks: {_block_difference(entry, found)}")

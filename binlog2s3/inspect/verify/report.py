@@ -1,7 +1,5 @@
 """The values of a `verify` report: what can be recovered, what is wrong. Values only.
 
-Place in the flow: all other modules of `verify` fill them, `view` prints them.
-
 Law: a defect contradicts an entry, a lineage or a heartbeat, and says what follows and what to do.
 A gap that the archive itself records is not a defect: it was reported when it happened, nobody can
 fix it, and it ends an interval.

@@ -1,9 +1,7 @@
 """Verifies one source, from its keys to what can be recovered of it.
 
-Place in the flow: `command` makes one for each source.
-
-Law: lineages are checked before their binlogs, and those before parents: each step uses only what
-the steps before it found correct.
+Lineages are checked before their binlogs, and those before parents: each step uses only what the
+steps before it found correct.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,7 +105,6 @@ class SourceVerifier:
         return not (inventory.by_lineage or inventory.defects or inventory.writer)
 
     def run(self) -> SourceReport:
-        """Check all of it."""
         report, inventory = self.report, self.context.inventory
         report.defects += inventory.defects
         self._say_writer(self._sign)

@@ -1,9 +1,7 @@
 """The output of `verify`, for people and programs.
 
-Place in the flow: `command` prints with it, on a page of `output`.
-
-Law: what can be recovered comes first, then the defects, each with what follows and what to do.
-Texts come from the bucket: they cannot break lines or control a terminal.
+What can be recovered comes first, then the defects, each with what follows and what to do. Texts
+from the bucket cannot break lines or control a terminal.
 """
 
 from collections.abc import Sequence
@@ -29,7 +27,6 @@ _MOST = 50
 
 
 def print_report(report: Report, page: Plain) -> None:
-    """Print the report."""
     for source in report.sources:
         _print_source(source, page)
     for defect in report.foreign:

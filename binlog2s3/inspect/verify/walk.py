@@ -1,9 +1,6 @@
 """Walks one lineage, binlog by binlog, using only the listing and the entries.
 
-Place in the flow: `source` walks each lineage; `entry` checks an entry, `chain` what follows
-what, `open_binlog` what is in chunks.
-
-Law: entries are read ahead, in order, and not kept: memory does not grow with them. What changes
+Entries are read ahead, in order, and not kept: memory does not grow with them. What changes
 meanwhile is read again before it is called a defect.
 """
 
@@ -123,8 +120,8 @@ class LineageWalk:
         writer, last = self._context.writer, self._before
         covered_us = gtids = None
         if writer is not None:
-            if self._is_tip and writer.covered_until is not None:
-                covered_us = us_of(writer.covered_until)
+            if self._is_tip and writer.vouched_until is not None:
+                covered_us = us_of(writer.vouched_until)
             durable = writer.durable
             if last is not None and durable is not None and durable.place == (last.name, last.size):
                 gtids = durable.gtid_set or None

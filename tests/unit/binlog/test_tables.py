@@ -24,7 +24,6 @@ def table_map(columns: list[tuple[int, bytes]], *, db: str = "shop", table: str 
 def rows_body(
     event_type: int, width: int, present: list[bytes], rows: bytes, *, extra: bytes = b""
 ) -> bytes:
-    """The body of a rows event."""
     body = struct.pack("<IHH", 7, 0, 1)
     if event_type in (30, 31, 32, 39, 169, 170, 171):
         body += struct.pack("<H", 2 + len(extra)) + extra

@@ -1,8 +1,10 @@
 """A target that answers what it was told to: no server is asked."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 
 Rows = Sequence[Mapping[str, Any]]
@@ -14,10 +16,11 @@ class FakeServer:
     def __init__(self, answers: Mapping[str, Rows]) -> None:
         self.answers = dict(answers)
         self.asked: list[str] = []
+        self.values: list[Sequence[object]] = []
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-        del values
         self.asked.append(statement)
+        self.values.append(values)
         for part, rows in self.answers.items():
             if part in statement:
                 return [dict(row) for row in rows]
@@ -30,3 +33,24 @@ class FakeServer:
 def fake(answers: Mapping[str, Rows]) -> Server:
     """As a server, for those who ask one."""
     return cast("Server", FakeServer(answers))
+
+
+NOTE_DATABASE = "binlog2s3_recovery_0123456789abcdef"
+_NO_RUN = {"asked": "", "reached": "", "started": "", "begun": "", "settings": ""}
+
+
+def note_of(
+    facts: TargetFacts, run: Mapping[str, Any] | None, *, only_tables: str = "", **changes: Any
+) -> dict[str, Rows]:
+    """The answers of a target that has a note: of this run, with this mark; neither: none."""
+    if run is None and not only_tables:
+        return {"table_name IN": []}
+    server = facts.uuid if facts.flavour == "mysql" else "/var/lib/mysql/"
+    row = {"id": 1, "server": server, "made": 1767225600, "only_tables": only_tables}
+    row |= {**_NO_RUN, **(run or {}), **changes}
+    row["asked"] = hashlib.sha256(row["asked"].encode()).hexdigest() if row["asked"] else ""
+    return {
+        "table_name IN": [{"db": NOTE_DATABASE, "name": "note", "made": 1767225600}],
+        f"`{NOTE_DATABASE}`.note LIMIT": [row],
+        "@@datadir": [{"it": "/var/lib/mysql/"}],
+    }

@@ -234,6 +234,27 @@ def test_a_dump_with_gtids_alone_is_doubted(tmp_path: Path) -> None:
     assert "--single-transaction" in warning
 
 
+@pytest.mark.parametrize(
+    ("made_by", "is_early"),
+    [
+        ("Distrib 8.0.31-23, for Linux (x86_64)", False),
+        ("Distrib 5.7.44, for Linux (x86_64)", False),
+        ("Distrib of somebody", False),
+        ("Distrib 8.0.32, for Linux (x86_64)", True),
+        ("Distrib 8.4.0, for Linux (x86_64)", True),
+    ],
+)
+def test_gtids_that_may_be_later_than_the_rows(
+    made_by: str, *, is_early: bool, tmp_path: Path
+) -> None:
+    """Of mysqldump up to 8.0.31, by its version; a newer one reads them under a lock."""
+    text = MYSQLDUMP.replace(CHANGE, "").replace("Distrib 9.7.0, for Linux (x86_64)", made_by)
+    (warning,) = read(tmp_path, text).warnings
+    assert ("its GTIDs may be later than its rows" in warning) is not is_early
+    assert "its rows are later than its GTIDs" in warning
+    assert ("IS MISSING" in warning) is not is_early
+
+
 def test_a_dump_that_tells_nothing(tmp_path: Path) -> None:
     """Refused, with the options that a dump for recoveries wants."""
     error = refused(written(tmp_path, MYSQLDUMP.replace(CHANGE, "").replace(PURGED, "")))

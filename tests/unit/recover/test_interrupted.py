@@ -14,7 +14,7 @@ from binlog2s3.recover.model import Start
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
-from tests.unit.recover.fake_server import FakeServer, fake
+from tests.unit.recover.fake_server import FakeServer, fake, note_of
 from tests.unit.recover.test_target import FACTS
 
 LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
@@ -31,8 +31,7 @@ def standing(
     facts: TargetFacts, mark: dict[str, Any] | None, *, up_seconds: int = 86400, position: str = ""
 ) -> Standing:
     answers: dict[str, list[dict[str, Any]]] = {
-        "COUNT(*)": [{"it": 0 if mark is None else 1}],
-        "binlog2s3_recovery.run": [] if mark is None else [mark],
+        **note_of(facts, mark),
         "UTC_TIMESTAMP": [{"it": datetime(2026, 1, 2, 4, 0, 0)}],  # noqa: DTZ001 - as the driver has it
         "Uptime": [{"Value": str(up_seconds)}],
         "gtid_slave_pos": [{"it": position}],
@@ -98,8 +97,7 @@ def test_settings_that_a_killed_run_changed_are_restored() -> None:
     note = "slave_parallel_threads=0,slave_ddl_exec_mode=IDEMPOTENT,general_log=ON"
     server = FakeServer(
         {
-            "COUNT(*)": [{"it": 1}],
-            "binlog2s3_recovery.run": [{**MARK, "settings": note}],
+            **note_of(MARIADB, {**MARK, "settings": note}),
             "@@global.slave_parallel_threads AS": [{"it": 0}],
             "@@global.slave_ddl_exec_mode AS": [{"it": "STRICT"}],
         }

@@ -22,7 +22,7 @@ from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests.binlog_writer import BinlogWriter, query_body
-from tests.unit.recover.fake_server import FakeServer, Rows, fake
+from tests.unit.recover.fake_server import NOTE_DATABASE, FakeServer, Rows, fake, note_of
 from tests.unit.recover.test_interrupted import MARK
 from tests.unit.recover.test_target import FACTS
 
@@ -253,13 +253,8 @@ def test_a_name_that_nothing_has() -> None:
     assert "does not show a table shop.ordres" in str(found.refusals[0])
 
 
-def marked(names: str | None) -> Standing:
-    rows = [] if names is None else [{"names": names}]
-    answers: dict[str, Rows] = {
-        "COUNT(*)": [{"it": 0 if names is None else 1}],
-        "binlog2s3_recovery.only_tables": rows,
-    }
-    return Standing(fake(answers), FACTS)
+def marked(names: str) -> Standing:
+    return Standing(fake(note_of(FACTS, None, only_tables=names)), FACTS)
 
 
 @pytest.mark.parametrize("names", ['["shop.orders"]', "[]", "nonsense", '{"a": 1}', "[1]"])
@@ -269,16 +264,16 @@ def test_a_marked_server(names: str) -> None:
     for tables in ((), ("shop.items",), ("shop.items", "shop.orders")):
         refusal = marked(names).refusal(tables)
         assert refusal is not None
-        assert "scratch server" in str(refusal)
+        assert ("scratch server" if is_read else NOTE_DATABASE) in str(refusal)
     assert (marked(names).refusal(("shop.orders",)) is None) is is_read
-    assert marked(None).refusal(()) is None
+    assert marked("").refusal(()) is None
 
 
 def test_the_mark_comes_before_the_first_event() -> None:
     """When a run may begin to apply, the mark is there; it stays after an error."""
     server = FakeServer(
         {
-            "COUNT(*)": [{"it": 0}],
+            "table_name IN": [],
             "UTC_TIMESTAMP() AS": [{"it": datetime(2026, 1, 2, 4, 0, 0)}],  # noqa: DTZ001 - as the driver has it
             "Uptime": [{"Value": "60"}],
         }
@@ -287,7 +282,7 @@ def test_the_mark_comes_before_the_first_event() -> None:
 
     def fail() -> None:
         with one.noted(pitr_examples.PLAN, "x", ("shop.orders",), is_untouched=lambda: False):
-            assert any("INSERT INTO binlog2s3_recovery.only_tables" in at for at in server.asked)
+            assert any('["shop.orders"]' in values for values in server.values)
             raise RecoveryError("in the middle")
 
     with pytest.raises(RecoveryError, match="in the middle"):
@@ -297,15 +292,11 @@ def test_the_mark_comes_before_the_first_event() -> None:
 
 def test_the_mark_outlives_the_note() -> None:
     """At the end of a run only the note is removed; without a mark, the whole database."""
-    for rows, expected in (
-        ([{"names": '["shop.orders"]'}], "DROP TABLE IF EXISTS binlog2s3_recovery.run"),
-        ([], "DROP DATABASE IF EXISTS binlog2s3_recovery"),
+    for names, expected in (
+        ('["shop.orders"]', f"UPDATE {NOTE_DATABASE}.note SET asked = ''"),
+        ("", f"DROP DATABASE {NOTE_DATABASE}"),
     ):
-        answers: dict[str, Rows] = {
-            "COUNT(*)": [{"it": 1}],
-            "only_tables": rows,
-            "binlog2s3_recovery.run": [MARK],
-        }
-        server = FakeServer(answers)
+        server = FakeServer(note_of(FACTS, MARK, only_tables=names))
         Standing(cast("Server", server), FACTS).put_away()
-        assert [one for one in server.asked if one.startswith("DROP")] == [expected]
+        changes = [one for one in server.asked if one.startswith(("DROP", "UPDATE"))]
+        assert changes[-1].startswith(expected)

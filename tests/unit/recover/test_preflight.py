@@ -180,6 +180,8 @@ def refusals(
     address: Address | None = None,
     allow_source: bool = False,
     stop_threads: bool = False,
+    start_is_told: bool = True,
+    is_scratch: bool = False,
 ) -> list[RecoveryError]:
     return list(
         problems(
@@ -190,6 +192,8 @@ def refusals(
             source_address=address,
             allow_source=allow_source,
             stop_threads=stop_threads,
+            start_is_told=start_is_told,
+            is_scratch=is_scratch,
         )
     )
 
@@ -322,3 +326,34 @@ def test_a_scratch_server_has_no_replicas() -> None:
     assert len(warnings(scratch, server_version="9")) == 3
     (said,) = warnings(scratch, server_version="9", is_scratch=True)
     assert "binlog_format" in said
+
+
+def test_a_server_that_checks_no_accounts() -> None:
+    """A flush would put them in force, and without one account statements are refused there."""
+    (error,) = refusals(replace(FACTS, checks_accounts=False))
+    assert "--skip-grant-tables" in str(error)
+    assert "--init-file" in error.hint
+
+
+def test_functions_that_are_not_loaded() -> None:
+    """Refused by name; for a scratch server it is a warning, as it may not have the libraries."""
+    facts = replace(FACTS, unloaded=("f", "g"))
+    (error,) = refusals(facts)
+    assert "mysql.func: f, g;" in str(error)
+    assert "restart it" in error.hint
+    assert refusals(facts, is_scratch=True) == []
+    assert warnings(facts, server_version="9.7.4") == []
+    (told,) = warnings(facts, server_version="9.7.4", is_scratch=True)
+    assert told == str(error)
+
+
+def test_tables_without_gtids() -> None:
+    """Asked about, unless the operator said where the base backup ends, or no GTIDs are kept."""
+    facts = replace(FACTS, tables=3)
+    (error,) = refusals(facts, start_is_told=False)
+    assert "has 3 tables but no GTIDs: was --from-backup forgotten?" in str(error)
+    assert refusals(facts) == []
+    assert refusals(replace(facts, tables=0), start_is_told=False) == []
+    has = replace(facts, executed=GtidSet.parse(f"{UUID_A}:1"))
+    assert refusals(has, start_is_told=False) == []
+    assert refusals(replace(facts, executed=None), start_is_told=False) == []

@@ -11,7 +11,7 @@ from tests.unit.recover.test_preflight import MARIADB
 from tests.unit.recover.test_target import FACTS
 
 TO = "TO `pitr`@`localhost`"
-NOTES = ("binlog2s3_recovery", "*")
+NOTES = ("binlog2s3_recovery%", "*")
 EVERYWHERE = ("*", "*")
 ALL = [f"GRANT ALL PRIVILEGES ON *.* {TO} IDENTIFIED VIA mysql_native_password WITH GRANT OPTION"]
 
@@ -35,20 +35,21 @@ def test_what_is_missing_is_told_with_its_grants() -> None:
     said, hint = missing(
         MARIADB,
         f"GRANT RELOAD, REPLICATION SLAVE ADMIN, SLAVE MONITOR ON *.* {TO}",
-        f"GRANT SELECT, INSERT ON `binlog2s3\\_recovery`.* {TO}",
+        f"GRANT SELECT, INSERT ON `binlog2s3\\_recovery%`.* {TO}",
     )
     assert "is missing the privilege BINLOG ADMIN, PROCESS on *.*; CREATE, DROP, UPDATE on " in said
     assert hint == (
         "GRANT BINLOG ADMIN, PROCESS ON *.* TO 'pi''tr'@'localhost'; "
-        "GRANT ALL ON binlog2s3_recovery.* TO 'pi''tr'@'localhost'"
+        "GRANT ALL ON `binlog2s3\\_recovery%`.* TO 'pi''tr'@'localhost'"
     )
 
 
 @pytest.mark.parametrize(
     ("line", "given"),
     [
-        ("GRANT ALL PRIVILEGES ON `binlog2s3_recovery`.* TO", True),
-        ('GRANT INSERT ON "binlog2s3\\_recovery".* TO', True),
+        ("GRANT ALL PRIVILEGES ON `binlog2s3_recovery%`.* TO", True),
+        ('GRANT INSERT ON "binlog2s3\\_recovery%".* TO', True),
+        ("GRANT ALL PRIVILEGES ON `binlog2s3_recovery`.* TO", False),
         ("GRANT INSERT ON `binlog2s3%`.* TO", True),
         ("GRANT SELECT, INSERT, UPDATE ON *.* TO", True),
         ("GRANT INSERT ON `binlog2s3\\%`.* TO", False),

@@ -35,6 +35,7 @@ from binlog2s3.status.model import (
     Trouble,
     UploadStatus,
     drill_of,
+    latest_of,
 )
 from binlog2s3.status.nagios import verdict_of_all
 from binlog2s3.status.severity import judged
@@ -278,11 +279,23 @@ def test_without_a_writer_the_state_is_unknown() -> None:
     assert status.latest == datetime.fromtimestamp(1_795_253_309, UTC) + timedelta(microseconds=2)
 
 
+def test_a_commit_time_that_is_later_than_its_receipt_is_not_the_latest() -> None:
+    """Neither of an entry, nor of what a writer before 0.3 said of itself."""
+    bucket = Bucket(LINEAGE)
+    bucket.archive(1, greatest_commit_us=1 << 52)
+    honest = datetime.fromtimestamp(1_795_253_309, UTC) + timedelta(microseconds=2)
+    assert bucket.look().latest == honest
+    said_at, lie = TIME, TIME + timedelta(days=4000)
+    assert latest_of([None, lie], said_at) == said_at
+    assert latest_of([None, TIME - timedelta(days=1)], said_at) == TIME - timedelta(days=1)
+    assert latest_of([None], said_at) is None
+
+
 def test_without_commits_the_last_binlogs_begin_is_what_is_proved() -> None:
     """All that was committed before it lies before it."""
     bucket = Bucket(LINEAGE)
     bucket.archive(1)
-    bucket.archive(2, greatest_commit_us=None, least_commit_us=None)
+    bucket.archive(2, greatest_commit_us=None, least_commit_us=None, reached_us=None)
     assert bucket.look().latest == TIME + timedelta(hours=2)
     bucket.store.put(LAYOUT.entry(ID, BinlogName.parse(NAMES[2])), b"{}")
     assert bucket.look().latest is None

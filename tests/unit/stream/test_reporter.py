@@ -501,6 +501,14 @@ def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
     assert parts.status.latest == parts.covered
 
 
+def test_the_latest_moment_is_never_in_the_future() -> None:
+    """A source whose clock is ahead proves nothing of what is still to come."""
+    parts = Parts()
+    parts.covered = datetime.now(UTC) + timedelta(hours=2)
+    assert parts.status.latest is not None
+    assert parts.status.latest <= datetime.now(UTC)
+
+
 # The board
 
 PLAIN = Status(source="s", target="t", seen_from="daemon", at=TIME, state="streaming")

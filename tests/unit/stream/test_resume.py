@@ -135,7 +135,7 @@ class Asked(Pilot):
         self.compared += 1
         return Finder(self._found)
 
-    def _others(self, uuid: str) -> Sequence[Tip]:  # noqa: ARG002
+    def _others(self, uuid: str) -> Sequence[Tip]:
         return self._tips
 
 

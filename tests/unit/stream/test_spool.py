@@ -12,6 +12,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.stream.spool import Floor, Room, RunFacts, Spool, default_min_free
+from tests.binlog_writer import BinlogWriter
 
 FACTS = RunFacts(
     source="orders",
@@ -299,6 +300,34 @@ def test_a_copy_that_does_not_begin_at_the_beginning_is_not_compared(
     assert spool.drop_prefixes() == min(6, len(body))
     assert [len(run.files()) for run in runs].count(1) == 1
     assert [(run.directory / "b.000001").read_bytes() for run in runs] == [b"abcdef", body]
+
+
+def test_a_copy_that_is_the_end_of_another_goes(spool: Spool) -> None:
+    """Of runs that began in the middle only what no other copy holds is kept.
+
+    The events that mysqlbinlog made up before the binlog's own do not count.
+    """
+    writer = BinlogWriter()
+    for text in ("BEGIN", "COMMIT", "BEGIN"):
+        writer.query(text)
+    whole, position = bytes(writer.data), writer.ends[2]
+    tail = writer.from_position(position)
+    made_up = len(tail) - (len(whole) - position)
+    other = tail[:made_up] + bytes(len(tail) - made_up - 1)
+    in_the_middle = replace(FACTS, position=position)
+    for facts, body in (
+        (FACTS, whole[:-1]),
+        (in_the_middle, tail),  # has a byte more than the first one
+        (in_the_middle, tail),
+        (in_the_middle, tail[:-1]),  # the first one has it, and so do others
+        (in_the_middle, tail[: made_up - 1]),  # not even all that was made up
+        (in_the_middle, other),  # other bytes
+    ):
+        (spool.begin(facts).directory / FACTS.binlog).write_bytes(body)
+    assert spool.drop_prefixes() == len(tail) + len(tail) - 1
+    left = [path.read_bytes() for run in spool.runs() for path in run.files().values()]
+    assert left == [whole[:-1], tail, tail[: made_up - 1], other]
+    assert spool.drop_prefixes() == 0
 
 
 def test_a_run_of_another_history_is_discarded(spool: Spool) -> None:

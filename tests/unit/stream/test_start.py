@@ -64,6 +64,7 @@ def entry(number: int, **facts: Any) -> Entry:
         server_id=1,
         least_commit_us=None,
         greatest_commit_us=None,
+        reached_us=None,
         commit_exact=True,
         gtid_set_before=f"{UUID_A}:1-{number + 3}",
         gtid_set_added=f"{UUID_A}:{number + 4}",

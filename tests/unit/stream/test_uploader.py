@@ -595,7 +595,7 @@ class Trusting(MemoryStore):
         key: str,
         body: Body | bytes,
         *,
-        crc64: int | None = None,  # noqa: ARG002
+        crc64: int | None = None,
         if_absent: bool = False,
         archived: bool = False,
     ) -> ObjectInfo:
@@ -607,7 +607,7 @@ class Trusting(MemoryStore):
         upload_id: str,
         number: int,
         body: Body | bytes,
-        crc64: int | None = None,  # noqa: ARG002
+        crc64: int | None = None,
     ) -> PartInfo:
         return super().upload_part(key, upload_id, number, body)
 

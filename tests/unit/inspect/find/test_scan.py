@@ -315,7 +315,8 @@ def test_what_is_shown_is_in_the_bucket(seconds: int) -> None:
     """The writer's word may be older than what is there: then its time is not printed."""
     bucket = archive(100, 100)
     covered = datetime.fromtimestamp(NOW_US // SECOND + seconds, UTC)
-    bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=covered, generation=9))
+    beat = replace(BEAT, lineage=ID, durable=None, covered_until=covered, generation=9)
+    bucket.beat(replace(beat, at=covered))
     hits, _, stats = searched(bucket)
     assert stats.covered_us == NOW_US + seconds * SECOND
     out = StringIO()

@@ -1,0 +1,173 @@
+"""What is known of the base backup that the target was restored from.
+
+Place in the flow: `pitr` asks before the first transaction is applied, and ends with what it says.
+The GTIDs of a target prove what was applied to it; they say nothing of the rows before: a dump sets
+them at its head, however much of it is loaded then.
+
+Law: a backup counts as checked only if something was compared, and the words say what. Names of a
+dump are only ever compared and quoted.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+from binlog2s3.archive.drills import DrillResult
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.formatting import count_text, moment_text
+from binlog2s3.recover.backup import content_of
+from binlog2s3.recover.dump_content import DumpContent
+from binlog2s3.recover.target import quoted, some
+from binlog2s3.server.connection import Server
+
+_SYSTEM = ("mysql", "sys", "performance_schema", "information_schema")
+_MOST_NAMED = 5
+_MOST_LACKS = 1000
+_ABSENT = ("(1049)", "(1146)")  # no such schema, no such table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseCheck:
+    """What was checked of the base backup, and how.
+
+    `words` complete "the base backup ...". `tables` were looked for at the target, and rows in
+    those that have some in the dump; `accounts` as well, None if they could not be compared.
+    `drilled_at`: when a drill ended that restored this backup, and applied the binlogs to it.
+    """
+
+    checked: Literal["dump", "drill", "no"]
+    words: str
+    tables: int = 0
+    accounts: int | None = None
+    drilled_at: datetime | None = None
+
+
+def unchecked(why: str = "") -> BaseCheck:
+    """For a backup that nothing is known of."""
+    return BaseCheck(checked="no", words=f"was not checked{f': {why}' if why else ''}")
+
+
+def by_drill(name: str, drill: DrillResult | None) -> BaseCheck:
+    """For a registered backup, by its newest drill that proved a recovery.
+
+    A drill shows that the backup is good, not that this target has all of it.
+    """
+    if drill is None:
+        return unchecked(f"no drill has proved {name}")
+    return BaseCheck(
+        checked="drill",
+        words=f"{name} was checked by the drill of {moment_text(drill.finished_at)}; whether this "
+        "target has all of it was not checked",
+        drilled_at=drill.finished_at,
+    )
+
+
+def by_dump(
+    server: Server,
+    path: Path,
+    only_tables: Collection[tuple[str, str]] = (),
+    advance: Callable[[int, int], None] = lambda _done, _total: None,
+) -> BaseCheck:
+    """Compare a target that was just restored with the dump at `path`; all of the file is read.
+
+    Each table of the dump must exist there, and have a row if it has one in the dump; each account
+    must exist. With `only_tables`, just these are compared. Raises RecoveryError that names what is
+    missing.
+    """
+    content = content_of(path, advance)
+    if content is None:
+        return unchecked(f"{path} is not a dump in SQL")
+    wanted = {
+        table: has_rows
+        for table, has_rows in content.tables.items()
+        if table[0].lower() not in _SYSTEM and (not only_tables or table in only_tables)
+    }
+    accounts = None if only_tables else content.accounts
+    try:
+        missing = list(islice(_lacks(server, wanted), _MOST_LACKS))
+        has = _accounts(server) if accounts is not None else None
+    except SourceError as error:
+        if not error.needs_privilege:
+            raise
+        return unchecked(f"the account at the target may not look at its tables ({error})")
+    if accounts is not None and has is not None:
+        missing += [f"missing account {user}@{host}" for user, host in sorted(accounts - has)]
+    if missing:
+        raise RecoveryError(
+            f"the target does not have all of the base backup {path}: {some(missing, _MOST_NAMED)}",
+            hint="the load did not end, or it was of another dump: load the dump again, into an "
+            "empty server, and see that the client ends with exit code 0. If this is meant to be "
+            "missing, say where the backup ends with --from-gtid-set, or --from-binlog and "
+            "--from-position, instead of --from-backup: then nothing of it is checked",
+        )
+    if content.ends is False:
+        return unchecked(f"{path} does not end with 'Dump completed': it is cut off")
+    return _checked(path, content, wanted.values(), accounts if has is not None else None)
+
+
+def _checked(
+    path: Path,
+    content: DumpContent,
+    has_rows: Collection[bool],
+    accounts: Collection[tuple[str, str]] | None,
+) -> BaseCheck:
+    words = (
+        f"{path} was checked: its {_exist(len(has_rows), 'table')}, and none that has rows in the "
+        "dump is empty; "
+    )
+    words += (
+        f"its {_exist(len(accounts), 'account')}"
+        if accounts is not None
+        else "accounts were not compared"
+    )
+    if content.ends is None:
+        words += "; it has no comments that say whether it is complete"
+    if not content.is_whole:
+        words += "; some of its names could not be read"
+    return BaseCheck(
+        checked="dump",
+        words=words,
+        tables=len(has_rows),
+        accounts=None if accounts is None else len(accounts),
+    )
+
+
+def _exist(number: int, noun: str) -> str:
+    return f"{count_text(number, noun)} {'exists' if number == 1 else 'exist'}"
+
+
+def _lacks(server: Server, wanted: Mapping[tuple[str, str], bool]) -> Iterator[str]:
+    """What is missing, in words. The server's own counts of rows are guesses: a row is read."""
+    for table, has_rows in wanted.items():
+        name = ".".join(map(quoted, table))
+        try:
+            found = server.rows(
+                f"SELECT 1 AS it FROM {name} LIMIT 1"  # noqa: S608 - a quoted name
+                if has_rows
+                else f"SHOW COLUMNS FROM {name}"
+            )
+        except SourceError as error:
+            if not any(code in str(error) for code in _ABSENT):
+                raise
+            yield f"missing table {'.'.join(table)}"
+            continue
+        if not found:
+            yield f"no rows in {'.'.join(table)}"
+
+
+def _accounts(server: Server) -> frozenset[tuple[str, str]] | None:
+    """All accounts and roles; None if the account may not read them."""
+    try:
+        rows = server.rows("SELECT user AS u, host AS h FROM mysql.user")
+    except SourceError as error:
+        if not error.needs_privilege:
+            raise
+        return None
+    return frozenset((_of(row["u"]), _of(row["h"])) for row in rows)
+
+
+def _of(value: object) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

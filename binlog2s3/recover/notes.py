@@ -1,0 +1,296 @@
+"""The note that a run keeps in the target, and the mark of a server that has only some tables.
+
+Place in the flow: `interrupted` writes and reads it.
+
+The note is one row, in a database of its own whose name nobody can know before: a statement of the
+history that is replayed cannot name it. Each run makes it anew under another name. It goes into no
+binlog. A dump of the target may contain it, and so may a base backup: so it names the server that
+it was made on, and when its table was made. Loaded from a dump, the table is a newer one.
+
+Law: a note is data, and anybody who can write to the target can write one. Nothing in it is
+executed. One that was not made on this server is believed in nothing: it is an error that names it.
+"""
+
+import hashlib
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.output import clean
+from binlog2s3.recover.target import DATABASE, TargetFacts, quoted
+from binlog2s3.server.connection import Server
+
+_BY_GTIDS = "its GTIDs"
+"""In a note, instead of a position: the target's GTIDs tell what was applied, in this lineage."""
+_NAME = re.compile(rf"{DATABASE}_[0-9a-f]{{16}}")
+_TABLE = "note"
+_OLD_TABLES = ("run", "only_tables")
+"""In the database DATABASE itself, until version 0.2.0."""
+_SIZES = {
+    "server": 600,
+    "made": 20,
+    "asked": 64,
+    "reached": 500,
+    "started": 40,
+    "begun": 40,
+    "settings": 500,
+    "only_tables": 1 << 20,
+}
+"""Columns, and how many characters are read at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """What a run says of itself while it works.
+
+    `asked`: a digest of what the operator said about the start. `started`: when the server was
+    started. Everything before `reached` was applied and nothing after it, except what a channel of
+    that run has applied since. `settings`: the server's settings that the run has changed, as they
+    were.
+    """
+
+    asked: str
+    reached: str
+    started: str
+    begun: str
+    settings: str
+
+    @property
+    def before(self) -> dict[str, str]:
+        """The settings by name."""
+        pairs = (one.partition("=") for one in self.settings.split(",") if one)
+        return {name: value for name, _, value in pairs}
+
+    @property
+    def is_by_gtids(self) -> bool:
+        """Whether the target's GTIDs tell what was applied."""
+        return self.reached.startswith(_BY_GTIDS)
+
+    @property
+    def follows(self) -> str | None:
+        """The lineage that a run by GTIDs followed; None if the note does not name it."""
+        return self.reached.removeprefix(_BY_GTIDS).removeprefix(" of ") or None
+
+    def is_of(self, asked: str) -> bool:
+        """Whether the operator said the same about the start then."""
+        return self.asked == _digest(asked)
+
+
+def by_gtids(lineage: str) -> str:
+    """For `reached`: the target's GTIDs tell, in this lineage."""
+    return f"{_BY_GTIDS} of {lineage}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A note that was made on this server, and the database that it is in."""
+
+    database: str
+    number: int
+    row: Mapping[str, str]
+
+
+class Notes:
+    """The note at one target.
+
+    If the target keeps no GTIDs it says how far the run got: a second run from the same place would
+    apply transactions twice. Each question raises RecoveryError if there is only one that was not
+    made on this server.
+    """
+
+    def __init__(self, server: Server, facts: TargetFacts) -> None:
+        self._server = server
+        self._facts = facts
+
+    def find(self) -> Note | None:
+        """The note of a run that has not ended; None if there is none."""
+        kept = self._kept()
+        if kept is None or not kept.row["begun"]:
+            return None
+        return Note(**{name: kept.row[name] for name in Note.__slots__})
+
+    def mark(self) -> frozenset[str] | None:
+        """The only tables that were ever applied here; None if the server has no such mark."""
+        kept = self._kept()
+        return _names(kept.row["only_tables"]) if kept is not None else None
+
+    @property
+    def database(self) -> str:
+        """The database that it is in; "" if there is none."""
+        kept = self._kept()
+        return kept.database if kept is not None else ""
+
+    def write(
+        self, *, asked: str, reached: str, started: str, tables: frozenset[str] | None = None
+    ) -> None:
+        """Write it before the first byte is applied, under a new name; an older one is removed.
+
+        `tables` mark the server: only these are applied. The settings and the mark of an older note
+        stay in it.
+        """
+        old = self._kept()
+        settings = old.row["settings"] if old is not None else ""
+        only = old.row["only_tables"] if old is not None else ""
+        name = f"{DATABASE}_{secrets.token_hex(8)}"
+        self._unlogged(f"CREATE DATABASE {name}")
+        self._unlogged(
+            f"CREATE TABLE {name}.{_TABLE} (id INT PRIMARY KEY, server VARCHAR(600), made BIGINT, "
+            "asked VARCHAR(64), reached VARCHAR(500), started VARCHAR(40), begun VARCHAR(40), "
+            "settings VARCHAR(500), only_tables MEDIUMTEXT) ENGINE=InnoDB CHARACTER SET utf8mb4"
+        )
+        self._unlogged(
+            f"INSERT INTO {name}.{_TABLE} SELECT %s, %s, UNIX_TIMESTAMP(create_time), %s, %s, %s, "  # noqa: S608 - a name of ours
+            "CONCAT(UTC_TIMESTAMP(), ' UTC'), %s, %s FROM information_schema.tables "
+            "WHERE table_schema = %s AND table_name = %s",
+            (
+                old.number + 1 if old is not None else 1,
+                self._identity(),
+                _digest(asked),
+                reached[:500],
+                started,
+                settings,
+                only or (json.dumps(sorted(tables)) if tables else ""),
+                name,
+                _TABLE,
+            ),
+        )
+        if old is not None:
+            self._unlogged(f"DROP DATABASE {old.database}")
+
+    def reach(self, reached: str) -> None:
+        """Note how far the run is, before the channel is removed, which knows it too."""
+        self._update("reached = %s", reached[:500])
+
+    def keep(self, before: Mapping[str, object]) -> None:
+        """Note the settings that the run changes now, as they are; none once they are restored."""
+        self._update("settings = %s", ",".join(f"{name}={value}" for name, value in before.items()))
+
+    def remove(self) -> None:
+        """Remove it: everything is done. A mark stays."""
+        kept = self._kept()
+        if kept is not None and kept.row["only_tables"]:
+            self._update("asked = '', reached = '', started = '', begun = %s", "")
+        elif kept is not None:
+            self._unlogged(f"DROP DATABASE {kept.database}")
+
+    def remove_all(self) -> None:
+        """Remove it, and the mark: nothing was applied."""
+        kept = self._kept()
+        if kept is not None:
+            self._unlogged(f"DROP DATABASE {kept.database}")
+
+    def _update(self, what: str, value: str) -> None:
+        kept = self._kept()
+        if kept is None:
+            raise RecoveryError(
+                f"the note of this run is gone from the target, {self._facts.address}: somebody "
+                f"dropped its database ({DATABASE}_...) meanwhile",
+                hint="how far the target came is not known any more: restore the base backup again",
+            )
+        self._unlogged(f"UPDATE {kept.database}.{_TABLE} SET {what}", (value,))  # noqa: S608 - constants
+
+    def _unlogged(self, statement: str, values: tuple[object, ...] = ()) -> None:
+        """Over a new connection: the old one may have been idle for hours."""
+        self._server.close()
+        self._server.rows("SET SESSION sql_log_bin = 0, time_zone = '+00:00'")
+        self._server.rows(statement, values)
+        self._server.close()
+
+    def _kept(self) -> _Kept | None:
+        """The newest one that was made on this server. A run that was killed may leave two."""
+        self._server.close()  # the old connection may have been idle for hours
+        self._server.rows("SET SESSION time_zone = '+00:00'")  # for the time of a table
+        try:
+            return self._newest()
+        finally:
+            self._server.close()
+
+    def _newest(self) -> _Kept | None:
+        ours: list[_Kept] = []
+        others: list[str] = []
+        rows = self._server.rows(
+            "SELECT table_schema AS db, table_name AS name, UNIX_TIMESTAMP(create_time) AS made "
+            "FROM information_schema.tables WHERE table_schema LIKE %s AND table_name IN "
+            "(%s, %s, %s) AND table_type = 'BASE TABLE' AND engine = 'InnoDB' ORDER BY 1, 2",
+            (DATABASE.replace("_", "\\_") + "%", _TABLE, *_OLD_TABLES),
+        )
+        identity = self._identity() if rows else ""
+        for row in rows:
+            database, name, made = str(row["db"]), str(row["name"]), row["made"]
+            if database == DATABASE and name in _OLD_TABLES:
+                if self._server.rows(f"SELECT 1 FROM {database}.{name} LIMIT 1"):  # noqa: S608 - constants
+                    others.append(f"{database}.{name}")
+            elif _NAME.fullmatch(database) and name == _TABLE:
+                for number, found in self._rows_of(database):
+                    is_ours = found is not None and (found["server"], found["made"]) == (
+                        identity,
+                        str(int(made or 0)),
+                    )
+                    if found is not None and is_ours and _is_readable(found["only_tables"]):
+                        ours.append(_Kept(database, number, found))
+                    else:
+                        others.append(f"{database}.{name}")
+        if ours:
+            return max(ours, key=lambda one: one.number)
+        if others:
+            raise self._foreign(others)
+        return None
+
+    def _rows_of(self, database: str) -> Iterator[tuple[int, dict[str, str] | None]]:
+        """Its rows, at most two; None for one that has another shape."""
+        columns = ", ".join(f"LEFT({name}, {most}) AS {name}" for name, most in _SIZES.items())
+        try:
+            rows: list[dict[str, Any]] = self._server.rows(
+                f"SELECT id, {columns} FROM {quoted(database)}.{_TABLE} LIMIT 2"  # noqa: S608 - constants
+            )
+        except SourceError as error:
+            if not error.answered:
+                raise
+            rows = [{}]
+        for row in rows:
+            texts = {name: row.get(name) for name in _SIZES}
+            number = row.get("id")
+            if len(rows) > 1 or not isinstance(number, int) or None in texts.values():
+                yield 0, None
+            else:
+                yield number, {name: str(value) for name, value in texts.items()}
+
+    def _identity(self) -> str:
+        """What tells this server from one that a copy of its data was brought to."""
+        if self._facts.flavour == "mysql":
+            return self._facts.uuid
+        return str(self._server.rows("SELECT @@datadir AS it")[0]["it"])[:600]
+
+    def _foreign(self, names: list[str]) -> RecoveryError:
+        first = clean(names[0])
+        return RecoveryError(
+            f"the target, {self._facts.address}, has a note of a recovery that this version did "
+            f"not write on this server: {first}",
+            hint="if it came with the base backup, or with what was applied since: SET sql_log_bin "
+            f"= 0; DROP TABLE {first}. If a recovery of version 0.2.0 worked on this server, or "
+            "its data directory was moved, the note says what is missing here: restore the base "
+            "backup into an empty server",
+        )
+
+
+def _digest(asked: str) -> str:
+    return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def _is_readable(only_tables: str) -> bool:
+    return not only_tables or _names(only_tables) is not None
+
+
+def _names(only_tables: str) -> frozenset[str] | None:
+    """The tables of a mark; None if there is none, or it cannot be read."""
+    try:
+        found = json.loads(only_tables or "null")
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found, list) and found and all(isinstance(one, str) for one in found):
+        return frozenset(found)
+    return None

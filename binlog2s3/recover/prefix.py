@@ -1,0 +1,216 @@
+"""Whether what a target has executed of a history is a beginning of it.
+
+Place in the flow: `plan` asks here once it has its pieces; `pitr` joins what the target and its
+base backup say. Pure but for what the route asks the history.
+
+Law: what the history has before a transaction is never applied after it, unless the operator named
+exactly that. GTIDs of which only the beginning of a binlog tells have no place, and are no holes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from binlog2s3.binlog.executed import executed
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, GtidSetBuilder, MariadbGtidList
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, is_in, transactions_with
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import RecoveryError
+from binlog2s3.formatting import gtids_text
+from binlog2s3.recover.goal import RoutePosition
+from binlog2s3.recover.model import Base, PlanPiece
+from binlog2s3.recover.route import Route
+
+
+@dataclass(frozen=True, slots=True)
+class ExactGtids:
+    """GTIDs, each one for itself.
+
+    MariaDB's are kept one by one, because a list of MariaDB's keeps only the last of each server.
+    """
+
+    mysql: GtidSet = field(default_factory=GtidSet)
+    mariadb: frozenset[str] = frozenset()
+
+    @classmethod
+    def parse(cls, texts: Iterable[str], flavour: Flavour, option: str) -> Self:
+        """Those that an option names. Raises RecoveryError for what is no GTID of the flavour."""
+        mysql, mariadb = GtidSet(), set[str]()
+        try:
+            for text in texts:
+                if flavour == "mysql":
+                    mysql |= GtidSet.parse(text)
+                    continue
+                for one in text.split(","):
+                    gtids = MariadbGtidList.parse(one).gtids()
+                    mariadb |= {f"{domain}-{server}-{n}" for domain, server, n in gtids}
+        except ValueError as error:
+            raise RecoveryError(f"{option}: {error}", hint="see --help") from None
+        return cls(mysql, frozenset(mariadb))
+
+    @classmethod
+    def of(cls, gtids: Iterable[str], flavour: Flavour) -> Self:
+        """Those of transactions, in the scanner's form."""
+        if flavour == "mariadb":
+            return cls(mariadb=frozenset(gtids))
+        builder = GtidSetBuilder()
+        for one in gtids:
+            uuid, *tag, number = one.split(":")
+            builder.add(uuid, tag[0] if tag else "", int(number))
+        return cls(builder.build())
+
+    def has(self, gtid: str) -> bool:
+        """Whether this one, in the scanner's form, is among them."""
+        if self.mariadb:
+            return gtid in self.mariadb
+        return bool(self.mysql) and is_in(self.mysql, gtid)
+
+    def within(self, have: ExecutedPart, route: Route) -> "ExactGtids":
+        """Those that were executed; of MariaDB, all places that they have on the route count."""
+        if isinstance(have, MysqlPart):
+            return ExactGtids(self.mysql & have.gtids)
+        return ExactGtids(mariadb=frozenset(one for one in self.mariadb if _has(have, route, one)))
+
+    def __or__(self, other: "ExactGtids") -> "ExactGtids":
+        return ExactGtids(self.mysql | other.mysql, self.mariadb | other.mariadb)
+
+    def __sub__(self, other: "ExactGtids") -> "ExactGtids":
+        return ExactGtids(self.mysql - other.mysql, self.mariadb - other.mariadb)
+
+    def __bool__(self) -> bool:
+        return bool(self.mysql or self.mariadb)
+
+    def __str__(self) -> str:
+        return str(self.mysql) or ",".join(sorted(self.mariadb, key=_order))
+
+
+def _has(have: ExecutedPart, route: Route, gtid: str) -> bool:
+    (wanted,) = MariadbGtidList.parse(gtid).gtids()
+    found = transactions_with(route, wanted)
+    return bool(found) and all(have.has(number, one) for number, one in found)
+
+
+def _order(gtid: str) -> list[int]:
+    return [int(number) for number in gtid.split("-")]
+
+
+@dataclass(frozen=True, slots=True)
+class Holes:
+    """What the target lacks although it has something that comes later: `later` is the first."""
+
+    gtids: ExactGtids = field(default_factory=ExactGtids)
+    later: str = ""
+
+
+def holes(
+    route: Route,
+    have: ExecutedPart,
+    pieces: Sequence[PlanPiece],
+    start: RoutePosition,
+    stop: RoutePosition,
+) -> Holes:
+    """What these pieces would apply after something later that the target has already.
+
+    They hold all that is applied of [`start`, `stop`). Only binlogs that hold both something that
+    is applied and something that the target has are read, from the first that is applied on; of
+    MariaDB also those that are in a hole as a whole.
+    """
+    walk = _Walk(route, have, start)
+    there = {(piece.lineage, piece.binlog): piece for piece in pieces}
+    for number in range(start.number, stop.number + 1):
+        begin = start.offset if number == start.number else 0
+        end = stop.offset if number == stop.number else route.size(number)
+        place = (route.lineage(number), route.stretches[number].name)
+        walk.look(number, begin, end, there.get(place))
+    return Holes(walk.found, walk.later)
+
+
+class _Walk:
+    """Goes along the route. `waiting`: what is applied, after which nothing was found there yet."""
+
+    def __init__(self, route: Route, have: ExecutedPart, start: RoutePosition) -> None:
+        self._route = route
+        self._have = have
+        self._first = start.number
+        self._waiting: list[tuple[int, PlanPiece]] = []
+        self._one_by_one: list[str] = []
+        self.found = ExactGtids()
+        self.later = ""
+
+    def look(self, number: int, begin: int, end: int, piece: PlanPiece | None) -> None:
+        """Look at the next stretch, of which `piece` is applied."""
+        known = self._route.known(number)
+        has_some = self._have.touches(number, known.gtids_added)
+        if has_some and (self._waiting or self._one_by_one):
+            self._read(number, begin, piece.begin if piece is not None else end, None)
+        if piece is None:
+            return
+        if piece.left_out and has_some:
+            self._read(number, piece.begin, end, piece)
+            return
+        self._waiting.append((number, piece))
+        if has_some and piece.end < end:
+            self._read(number, piece.end, end, None)
+
+    def _read(self, number: int, begin: int, end: int, piece: PlanPiece | None) -> None:
+        """See what the target has there; without a piece, only whether it has anything."""
+        is_repeated = self._route.is_repeated(number, self._first)
+        for one in self._route.transactions(number, begin, end):
+            if one.gtid is None or is_repeated(one):
+                continue
+            if self._have.has(number, one):
+                self._settle(one.gtid)
+                if piece is None:
+                    return
+            elif piece is not None and _takes(piece, one):
+                self._one_by_one.append(one.gtid)
+
+    def _settle(self, later: str) -> None:
+        """What was waiting is a hole: the target has this one, which comes after it."""
+        if not (self._waiting or self._one_by_one):
+            return
+        for number, piece in self._waiting:
+            self.found |= self._gtids(number, piece)
+        self.found |= ExactGtids.of(self._one_by_one, self._route.flavour)
+        self.later = self.later or later
+        self._waiting, self._one_by_one = [], []
+
+    def _gtids(self, number: int, piece: PlanPiece) -> ExactGtids:
+        if isinstance(piece.gtids, GtidSet):
+            return ExactGtids(piece.gtids)
+        inside = self._route.transactions(number, piece.begin, piece.end)
+        taken = (one.gtid for one in inside if one.gtid is not None and _takes(piece, one))
+        return ExactGtids.of(taken, self._route.flavour)
+
+
+def _takes(piece: PlanPiece, one: Transaction) -> bool:
+    """Whether the piece applies this transaction of its binlog."""
+    at = bisect_right(piece.left_out, one.begin, key=lambda span: span[0]) - 1
+    is_left_out = at >= 0 and one.begin < piece.left_out[at][1]
+    return piece.begin <= one.begin and one.end <= piece.end and not is_left_out
+
+
+def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:
+    """What a target has executed, together with what its base backup has.
+
+    If it has none of the backup's GTIDs, they do not tell what was restored: the backup does. If it
+    has some, it must have all. Raises RecoveryError. `reset`: the target's statement that removes
+    its GTIDs, for the hint.
+    """
+    if have is None or base.gtids is None:
+        return base.gtids if have is None else have
+    if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet):
+        missing, part = base.gtids - have, base.gtids & have
+        if missing and part:
+            more = have - base.gtids
+            besides = f", and has {gtids_text(more)} besides" if more else ""
+            raise RecoveryError(
+                f"the target was not restored from what is named: {base.said_by} has "
+                f"{gtids_text(missing)}, the target has only {gtids_text(part)} of it{besides}",
+                hint="name the base backup that was restored, or restore this one; without such an "
+                "option the target's own GTIDs say where it continues. If this one was restored by "
+                f"a tool that does not set all of its GTIDs: {reset}; SET GLOBAL gtid_purged = "
+                "'...' with them, at the target",
+            )
+    return executed(have).plus(base.gtids).gtids

@@ -1,0 +1,186 @@
+"""Whether a target that was interrupted in the middle of a statement has carried it out.
+
+Place in the flow: `interrupted` asks for the first transaction after the place that the target
+names, before anything is applied again.
+
+A transaction of rows commits together with the target's place. A statement like ALTER TABLE does
+not, on MariaDB and before MySQL 8.0: first it takes effect, then the target's own binlog gets it,
+and then the place. A crash in between leaves a place that is too early. MariaDB from 10.6 on rolls
+most statements back, or writes them to its binlog under a GTID of its own; a statement about
+partitions stays without a trace (seen with 10.11.19, killed at each of these places).
+
+Law: what the target's own binlog has was executed. Where it is unknown, and executing the statement
+twice would not end with an error, the recovery is refused.
+"""
+
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeGuard
+
+from binlog2s3.binlog.content import ROW_KINDS, TEXT_MOST, Content
+from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
+from binlog2s3.binlog.statements import statement_of
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.output import clean
+from binlog2s3.recover.target import TargetFacts, numbers
+from binlog2s3.server.connection import Server
+
+_ATOMIC = {"mysql": (8,), "mariadb": (10, 6)}
+"""From here on a statement takes effect as a whole or not at all."""
+_OF_TABLES = frozenset({"OPTIMIZE", "ANALYZE", "REPAIR", "FLUSH"})
+"""Statements that change no rows, and commit like a definition."""
+_SHOWN = 160
+_BINLOGS, _EVENTS = 3, 1000
+"""So many of the target's last binlogs are read, and events of each: a start begins a new one."""
+_USE = re.compile(r"\Ause `(?:[^`]|``)*`; ")
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The first transaction after the place that a target names: its GTID, what it does."""
+
+    gtid: str | None
+    content: Content
+
+
+def is_executed(
+    server: Server, facts: TargetFacts, found: Next, place: Gtids | None, *, crashed: bool
+) -> bool:
+    """Whether the target has executed it, although its `place` is before it.
+
+    `crashed`: the target was started again since the interrupted run began. Raises RecoveryError if
+    it cannot be known, SourceError.
+    """
+    is_atomic = numbers(facts.version)[:2] >= _ATOMIC[facts.flavour]
+    if not _is_statement(found.content) or (facts.flavour == "mysql" and is_atomic):
+        return False
+    trace = is_atomic and facts.log_bin and facts.logs_replicated
+    if facts.flavour == "mariadb" and facts.log_bin and found.gtid is not None:
+        own = _OwnBinlog(server, facts)
+        if own.has(found.gtid):
+            return True
+        if crashed and own.ends_with_its_own and trace:
+            if own.has_after(place, found):
+                return True
+            trace = False
+    if crashed and _is_silent(found.content, leaves_trace=trace):
+        raise _unknown(facts, found, place)
+    return False
+
+
+class _OwnBinlog:
+    """What a MariaDB's own binlog says: the last GTIDs in it, and a statement of its own."""
+
+    def __init__(self, server: Server, facts: TargetFacts) -> None:
+        self._server = server
+        row = server.rows(
+            "SELECT @@global.gtid_binlog_state AS state, @@global.gtid_binlog_pos AS last"
+        )[0]
+        self._logged = set(MariadbGtidList.parse(str(row["state"])).gtids())
+        last = MariadbGtidList.parse(str(row["last"])).gtids()
+        self._own = [one for one in last if one[1] == facts.server_id]
+
+    def has(self, gtid: str) -> bool:
+        """Whether it is the last one of its server."""
+        return _numbers(gtid) in self._logged
+
+    @property
+    def ends_with_its_own(self) -> bool:
+        """Whether this server's own GTID is the last one of a domain."""
+        return bool(self._own)
+
+    def has_after(self, place: Gtids | None, found: Next) -> bool:
+        """Whether this statement, under a GTID of this server's own, is the last one after `place`.
+
+        When it starts after a crash, a MariaDB writes so what it has completed. False if the
+        account may not look.
+        """
+        assert found.gtid is not None  # noqa: S101 - the caller has seen it
+        domain = _numbers(found.gtid)[0]
+        own = [one for one in self._own if one[0] == domain]
+        before = {one for one in place.gtids() if one[0] == domain} if _is_list(place) else set()
+        text = found.content.statements[0].strip() if not found.content.lost else ""
+        if not own or not before or not before <= self._logged or not 0 < len(text) < TEXT_MOST:
+            return False
+        return self._text_of("{}-{}-{}".format(*own[0])) == text
+
+    def _text_of(self, gtid: str) -> str | None:
+        """The statement of that GTID; only the last binlogs, and little of each, are read."""
+        with suppress(SourceError):
+            names = [str(row["Log_name"]) for row in self._server.rows("SHOW BINARY LOGS")]
+            for name in names[: -_BINLOGS - 1 : -1]:
+                events = self._server.rows(
+                    f"SHOW BINLOG EVENTS IN %s LIMIT {_EVENTS}",
+                    (name,),
+                )
+                for one, following in pairwise(events):
+                    if str(one["Info"]).rpartition("GTID ")[2].split(" ")[0] == gtid:
+                        return _USE.sub("", str(following["Info"])).strip()
+        return None
+
+
+def _is_list(place: Gtids | None) -> TypeGuard[MariadbGtidList]:
+    return isinstance(place, MariadbGtidList)
+
+
+def _numbers(gtid: str) -> tuple[int, int, int]:
+    return next(MariadbGtidList.parse(gtid).gtids())
+
+
+def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
+    """The place after this transaction: one GTID of each domain."""
+    domain, wrote, number = _numbers(gtid)
+    others = {(d, s): n for d, s, n in place.gtids() if d != domain}
+    return MariadbGtidList({**others, (domain, wrote): number})
+
+
+def _is_statement(content: Content) -> bool:
+    """Whether it is a statement that does not commit together with the target's place."""
+    if content.xa is not None or any(one.kind in ROW_KINDS for one in content.changes):
+        return False
+    if content.lost or len(content.statements) != 1:
+        return content.lost
+    found = statement_of(content.statements[0], "")
+    return found is not None and (found.kind == "ddl" or found.word in _OF_TABLES)
+
+
+def _is_silent(content: Content, *, leaves_trace: bool) -> bool:
+    """Whether executing it twice may change something without an error.
+
+    `leaves_trace`: if the target has executed it, its binlog says so, except about partitions.
+    """
+    if content.lost:
+        return True
+    (text,) = content.statements
+    is_cut = len(text) >= TEXT_MOST
+    found = statement_of(text, "", cut=is_cut)
+    if found is None:
+        return True
+    words = set(found.clear.keywords())
+    if found.word == "ALTER":
+        about_rows = is_cut or "PARTITION" in words or not leaves_trace
+        return about_rows and (is_cut or "TABLE" in words)
+    return found.word == "RENAME" and not leaves_trace
+
+
+def told_executed(place: Gtids | None, gtid: str | None) -> str:
+    """What tells a MariaDB that it has executed this transaction; "" for others."""
+    if gtid is None or not isinstance(place, MariadbGtidList):
+        return ""
+    return f"SET GLOBAL gtid_slave_pos = '{after(place, gtid)}'"
+
+
+def _unknown(facts: TargetFacts, found: Next, place: Gtids | None) -> RecoveryError:
+    named = f" {found.gtid}" if found.gtid else ""
+    text = " ".join(clean(" ".join(found.content.statements)).split())[:_SHOWN]
+    told = told_executed(place, found.gtid)
+    look = (
+        "look at the target: if it has carried it out, {} there, and run the same command again; "
+    )
+    return RecoveryError(
+        f"the target, {facts.address}, crashed where transaction{named} was next, and it is "
+        f"unknown whether it has carried it out: {text!r}; twice would be wrong without an error",
+        hint=(look.format(told) + "if not, " if told else "") + "restore the base backup again",
+    )

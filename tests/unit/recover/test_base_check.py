@@ -1,0 +1,125 @@
+"""What is said of a base backup, and what is compared of a dump; the target is made up."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.recover.base_check import by_drill, by_dump, unchecked
+from binlog2s3.server.connection import Server
+from tests.documents import DRILL
+from tests.unit.recover.test_dump_content import BODY, END, HEAD
+
+ACCOUNTS = [
+    {"u": "app", "h": "%"},
+    {"u": b"it's 'me'", "h": b"localhost"},
+    {"u": "", "h": ""},
+    {"u": "more", "h": "%"},
+]
+
+
+class Answering:
+    """A target that fails, or finds no rows, where the statement has these words."""
+
+    def __init__(self, *, fails: dict[str, SourceError] | None = None, empty: str = "?") -> None:
+        self.asked: list[str] = []
+        self.accounts = ACCOUNTS
+        self._fails = fails or {}
+        self._empty = empty
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        del values
+        self.asked.append(statement)
+        for words, error in self._fails.items():
+            if words in statement:
+                raise error
+        if "mysql.user" in statement:
+            return list(self.accounts)
+        return [] if self._empty in statement else [{"it": 1}]
+
+
+def server(answers: Answering) -> Server:
+    return cast("Server", answers)
+
+
+@pytest.fixture
+def dump(tmp_path: Path) -> Path:
+    path = tmp_path / "dump.sql"
+    path.write_text(HEAD + BODY + END)
+    return path
+
+
+def test_all_of_it_is_there(dump: Path) -> None:
+    """Names are quoted; only tables of users are asked for, and rows only where there are some."""
+    answers = Answering()
+    found = by_dump(server(answers), dump)
+    assert answers.asked == [
+        "SELECT 1 AS it FROM `odd ``schema`.`full` LIMIT 1",
+        "SHOW COLUMNS FROM `odd ``schema`.`empty ``one`",
+        "SELECT 1 AS it FROM `last`.`without its table` LIMIT 1",
+        "SELECT user AS u, host AS h FROM mysql.user",
+    ]
+    assert (found.checked, found.tables, found.accounts) == ("dump", 3, 3)
+    assert found.words == (
+        f"{dump} was checked: its 3 tables exist, and none that has rows in the dump is empty; its "
+        "3 accounts exist"
+    )
+
+
+def test_what_is_missing_is_named(dump: Path) -> None:
+    """A table, rows, an account; and how to go on."""
+    gone = SourceError("no such table (1146)", answered=True)
+    answers = Answering(fails={"`full`": gone}, empty="without its table")
+    answers.accounts = ACCOUNTS[1:]
+    with pytest.raises(RecoveryError) as caught:
+        by_dump(server(answers), dump)
+    assert str(caught.value).endswith(
+        "missing table odd `schema.full, no rows in last.without its table, missing account app@%"
+    )
+    assert "load the dump again" in caught.value.hint
+
+
+def test_one_table_alone(dump: Path) -> None:
+    """With --table only those are compared, and no accounts."""
+    answers = Answering(empty="without its table")
+    found = by_dump(server(answers), dump, [("odd `schema", "full")])
+    assert len(answers.asked) == 1
+    assert (found.checked, found.tables, found.accounts) == ("dump", 1, None)
+    assert "its 1 table exists" in found.words
+    assert "accounts were not compared" in found.words
+
+
+def test_what_may_not_be_asked_was_not_checked(dump: Path) -> None:
+    """Of the accounts alone the rest is still said; what else fails is an error."""
+    denied = SourceError("denied (1142)", answered=True, needs_privilege=True)
+    found = by_dump(server(Answering(fails={"LIMIT 1": denied})), dump)
+    assert found.checked == "no"
+    assert "denied (1142)" in found.words
+    found = by_dump(server(Answering(fails={"mysql.user": denied})), dump)
+    assert (found.checked, found.accounts) == ("dump", None)
+    lost = SourceError("lost (2013)", transient=True)
+    for words in ("LIMIT 1", "mysql.user"):
+        with pytest.raises(SourceError, match="lost"):
+            by_dump(server(Answering(fails={words: lost})), dump)
+
+
+def test_a_dump_that_was_cut_off_was_not_checked(dump: Path) -> None:
+    """What it has must be there all the same."""
+    dump.write_text(HEAD + BODY)
+    found = by_dump(server(Answering()), dump)
+    assert found.words.endswith("does not end with 'Dump completed': it is cut off")
+    assert found.checked == "no"
+    with pytest.raises(RecoveryError, match="no rows in"):
+        by_dump(server(Answering(empty="full")), dump)
+
+
+def test_what_is_said_of_others(tmp_path: Path) -> None:
+    """Nothing, or the drill; that says nothing of this target."""
+    assert unchecked().words == "was not checked"
+    assert by_drill("backup x", None).words == "was not checked: no drill has proved backup x"
+    found = by_drill("backup x", DRILL)
+    assert (found.checked, found.drilled_at) == ("drill", DRILL.finished_at)
+    assert "whether this target has all of it was not checked" in found.words
+    assert by_dump(server(Answering()), tmp_path).checked == "no"

@@ -1,0 +1,156 @@
+"""What a dump puts into a server, read in blocks; its data are not taken for statements."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from binlog2s3.recover import dump_content
+from binlog2s3.recover.backup import content_of
+from binlog2s3.recover.dump_content import DumpContent, DumpReader
+
+HEAD = """\
+-- MySQL dump 10.13  Distrib 9.7.4, for Linux (x86_64)
+--
+-- Host: localhost    Database: shop
+-- ------------------------------------------------------
+-- Server version	9.7.4
+SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5';
+-- CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='mysql-bin.000001', SOURCE_LOG_POS=157;
+"""
+END = "-- Dump completed on 2026-11-25 21:42:31\n"
+BODY = r"""
+CREATE DATABASE /*!32312 IF NOT EXISTS*/ `mysql`;
+
+USE `mysql`;
+CREATE TABLE `user` (
+  `Host` char(255)
+);
+INSERT INTO `user` VALUES ('%','app','Y'),('localhost','it''s \'me\'','N (''x'',)'),('','',NULL);
+CREATE TABLE IF NOT EXISTS `general_log` (
+);
+USE `odd ``schema`;
+DROP TABLE IF EXISTS `full`;
+CREATE TABLE `full` (
+  `id` int COMMENT 'USE `x`;'
+);
+INSERT INTO `full` VALUES (1,'\nCREATE TABLE `forged` (\n');
+CREATE TABLE `empty ``one` (
+  `id` int
+);
+/*!50001 CREATE VIEW `seen` AS SELECT 1 AS `id`*/;
+DELIMITER ;;
+CREATE PROCEDURE `p`()
+BEGIN
+CREATE TABLE `in a body` (
+  `id` int
+);
+END ;;
+DELIMITER ;
+USE `last`;
+INSERT  IGNORE INTO `without its table` VALUES
+(1),
+(2);
+"""
+TABLES = {
+    ("mysql", "user"): True,
+    ("mysql", "general_log"): False,
+    ("odd `schema", "full"): True,
+    ("odd `schema", "empty `one"): False,
+    ("last", "without its table"): True,
+}
+ACCOUNTS = {("app", "%"), ("it's 'me'", "localhost"), ("", "")}
+
+
+def read(text: str | bytes, size: int = 1 << 20) -> DumpContent:
+    data = text.encode() if isinstance(text, str) else text
+    reader = DumpReader()
+    for at in range(0, len(data), size):
+        reader.feed(data[at : at + size])
+    return reader.end()
+
+
+@given(st.integers(1, 9000))
+def test_blocks_of_any_size_say_the_same(size: int) -> None:
+    """Tables with and without rows, accounts, the end; nothing of data, views and bodies."""
+    found = read(HEAD + BODY + END, size)
+    assert found.tables == TABLES
+    assert found.accounts == ACCOUNTS
+    assert (found.ends, found.is_whole) == (True, True)
+
+
+@pytest.mark.parametrize("rows", [1, 400])
+def test_the_accounts_of_mariadb(rows: int) -> None:
+    """A row a line, of another table, and with names of columns, also longer than a block."""
+    values = ",\n".join(f"('h{n}','u{n}','{{\"a\": \"(\\'),;\\\\n\"}}')" for n in range(rows))
+    expected = {(f"u{n}", f"h{n}") for n in range(rows)}
+    text = f"USE `mysql`;\nINSERT INTO `global_priv` VALUES\n{values};\nCREATE TABLE `t` (\n);\n"
+    found = read(text, 4096)
+    assert (found.accounts, found.tables) == (
+        expected,
+        {("mysql", "global_priv"): True, ("mysql", "t"): False},
+    )
+    named = "INSERT INTO `user` (`User`, `x`, `Host`) VALUES ('me',(1,2),'here');\n"
+    assert read(f"USE `mysql`;\n{named}").accounts == {("me", "here")}
+    created = "CREATE USER `me`@`here` IDENTIFIED VIA x;\nCREATE USER IF NOT EXISTS 'a'@'b';\n"
+    assert read(created).accounts == {("me", "here"), ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO `user` (`User`) VALUES ('me');\n",
+        "INSERT INTO `user` VALUES (NULL,'me');\n",
+        "INSERT INTO `user` VALUES ('here','me')",
+        f"INSERT INTO `user` VALUES ('here','{'x' * dump_content.MOST_STATEMENT}'),('a','b');\n",
+    ],
+)
+def test_accounts_that_cannot_be_read_are_unknown(statement: str) -> None:
+    """Never a part of them."""
+    assert read(f"USE `mysql`;\n{statement}").accounts is None
+
+
+def test_a_dump_of_one_database_names_it_in_its_head() -> None:
+    """There is no USE in it."""
+    assert read(f"{HEAD}CREATE TABLE `t` (\n);\n{END}").tables == {("shop", "t"): False}
+
+
+def test_what_is_not_known_is_said() -> None:
+    """A table without a schema, a name that is not UTF-8; an end that is missing, or cannot be."""
+    assert not read("CREATE TABLE `t` (\n);\n").is_whole
+    assert not read(b"USE `\xff`;\nCREATE TABLE `t` (\n);\n").is_whole
+    assert read(HEAD + BODY).ends is False
+    assert read(HEAD + BODY + END + HEAD).ends is False
+    assert read(BODY).ends is None
+
+
+@pytest.mark.parametrize("how", ["plain", "gz", "zst"])
+def test_a_file_is_read_as_it_is_compressed(how: str, tmp_path: Path) -> None:
+    """All of it, in blocks; of one that was cut off what is there."""
+    filler = "".join(f"-- {n} filler\n" for n in range(200_000))
+    data = (HEAD + filler + BODY + END).replace("\n", "\r\n").encode()
+    if how == "gz":
+        data = gzip.compress(data)
+    elif how == "zst":
+        data = zstandard.compress(data)
+    path = tmp_path / "dump"
+    path.write_bytes(data)
+    told: list[tuple[int, int]] = []
+    found = content_of(path, lambda done, total: told.append((done, total)))
+    assert found is not None
+    assert (found.tables, found.accounts, found.ends) == (TABLES, ACCOUNTS, True)
+    assert told[-1] == (len(data), len(data))
+    path.write_bytes(data[: len(data) // 2])
+    found = content_of(path)
+    assert found is not None
+    assert found.ends is False
+
+
+def test_another_backup_has_no_such_content(tmp_path: Path) -> None:
+    """A directory, and a file of xtrabackup."""
+    assert content_of(tmp_path) is None
+    (tmp_path / "xtrabackup_binlog_info").write_text("mysql-bin.000001\t157\n")
+    assert content_of(tmp_path / "xtrabackup_binlog_info") is None
