@@ -14,7 +14,7 @@ from typing import Self
 
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, GtidSetBuilder, MariadbGtidList
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, transactions_with
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, is_in, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
@@ -64,19 +64,13 @@ class ExactGtids:
         """Whether this one, in the scanner's form, is among them."""
         if self.mariadb:
             return gtid in self.mariadb
-        uuid, *tag, number = gtid.split(":") if self.mysql else ["", "0"]
-        return (uuid, tag[0] if tag else "", int(number)) in self.mysql
+        return bool(self.mysql) and is_in(self.mysql, gtid)
 
     def within(self, have: ExecutedPart, route: Route) -> "ExactGtids":
-        """Those that were executed."""
-        mysql = self.mysql & have.gtids if isinstance(have, MysqlPart) else GtidSet()
-        mariadb = frozenset(
-            gtid
-            for gtid in self.mariadb
-            for parsed in MariadbGtidList.parse(gtid).gtids()
-            if any(have.has(*place) for place in transactions_with(route, parsed))
-        )
-        return ExactGtids(mysql, mariadb)
+        """Those that were executed; of MariaDB, all places that they have on the route count."""
+        if isinstance(have, MysqlPart):
+            return ExactGtids(self.mysql & have.gtids)
+        return ExactGtids(mariadb=frozenset(one for one in self.mariadb if _has(have, route, one)))
 
     def __or__(self, other: "ExactGtids") -> "ExactGtids":
         return ExactGtids(self.mysql | other.mysql, self.mariadb | other.mariadb)
@@ -89,6 +83,12 @@ class ExactGtids:
 
     def __str__(self) -> str:
         return str(self.mysql) or ",".join(sorted(self.mariadb, key=_order))
+
+
+def _has(have: ExecutedPart, route: Route, gtid: str) -> bool:
+    (wanted,) = MariadbGtidList.parse(gtid).gtids()
+    found = transactions_with(route, wanted)
+    return bool(found) and all(have.has(number, one) for number, one in found)
 
 
 def _order(gtid: str) -> list[int]:
