@@ -18,7 +18,8 @@ from binlog2s3.recover.feed import events, parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.recover.plan_source import Marked, SentMark, Window
 from binlog2s3.replication.events import WHOLE_MOST
-from binlog2s3.replication.feed import Feed, NotServedError, had
+from binlog2s3.replication.feed import Feed, NotServedError
+from binlog2s3.replication.feed import had as had_by
 from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
 from tests.documents import NAME
 from tests.sampling import examples
@@ -129,7 +130,7 @@ def test_what_the_replica_has_is_not_sent(had: str) -> None:
     binlog = written(12, rotate=False)
     piece = piece_of(binlog.transactions, 0, 12)
     has = GtidSet.parse(f"{UUID_A}:{had}" if had else "")
-    to = feed(has=had(has))
+    to = feed(has=had_by(has))
     found = sent(to, stream((piece, binlog)))
     begins = [event for event in found if event[KIND_AT] == EventType.GTID]
     all_of_them = [bytes(binlog.data[t.begin : t.begin + 65])[:30] for t in binlog.transactions]
@@ -147,7 +148,7 @@ def test_mariadb_gtids_count_by_domain() -> None:
     for gtid in ((0, 1), (1, 1), (0, 2), (0, 3)):
         binlog.mariadb_transaction([statement("INSERT"), XID], gtid=gtid)
     piece = piece_of(binlog.transactions, 0, 4)
-    to = feed(has=had(MariadbGtidList.parse("0-7-2")))
+    to = feed(has=had_by(MariadbGtidList.parse("0-7-2")))
     found = sent(to, stream((piece, binlog)))
     begins = [e for e in found if e[KIND_AT] == EventType.MARIADB_GTID]
     assert [struct.unpack_from("<QI", event, 19) for event in begins] == [(1, 1), (3, 0)]
