@@ -1,6 +1,6 @@
 """Which transactions of a line of binlogs a server has executed. Pure.
 
-Place in the flow: `recover.route` and `serve` are lines, and ask here where a GTID state ends in
+`recover.route` and `serve` are lines, and ask here where a GTID state ends in
 them. Plans, dumps, `backup`, `prune`, `drill` and `find` leave out what is executed by it.
 
 Law: MySQL's GTIDs are a set. A MariaDB GTID is a place: of its domain, everything in the line up to

@@ -1,8 +1,8 @@
 """What is known of the base backup that the target was restored from.
 
-Place in the flow: `pitr` asks before the first transaction is applied, and ends with what it says.
-The GTIDs of a target prove what was applied to it; they say nothing of the rows before: a dump sets
-them at its head, however much of it is loaded then.
+`pitr` asks before the first transaction is applied, and ends with what it says. The GTIDs of a
+target prove what was applied to it; they say nothing of the rows before: a dump sets them at its
+head, however much of it is loaded then.
 
 Law: a backup counts as checked only if something was compared, and the words say what. Names of a
 dump are only ever compared and quoted.

@@ -1,7 +1,5 @@
 """What a dump by mysqldump or mariadb-dump puts into a server: tables, rows, accounts. No I/O.
 
-Place in the flow: `backup` reads the file and feeds it here; `base_check` compares with the target.
-
 Law: a dump is read in blocks of any size and never held: only names stay, and their number has a
 limit. What is not understood is left out: it is not checked, and it is never guessed. Nothing of a
 dump is executed.

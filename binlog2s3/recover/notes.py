@@ -1,7 +1,5 @@
 """The note that a run keeps in the target, and the mark of a server that has only some tables.
 
-Place in the flow: `interrupted` writes and reads it.
-
 The note is one row, in a database of its own whose name nobody can know before: a statement of the
 history that is replayed cannot name it. Each run makes it anew under another name. It goes into no
 binlog. A dump of the target may contain it, and so may a base backup: so it names the server that

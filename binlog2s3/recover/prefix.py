@@ -1,7 +1,6 @@
 """Whether what a target has executed of a history is a beginning of it.
 
-Place in the flow: `plan` asks here once it has its pieces; `pitr` joins what the target and its
-base backup say. Pure but for what the route asks the history.
+Pure but for what the route asks the history.
 
 Law: what the history has before a transaction is never applied after it, unless the operator named
 exactly that. GTIDs of which only the beginning of a binlog tells have no place, and are no holes.

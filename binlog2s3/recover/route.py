@@ -57,8 +57,7 @@ class Route:
     """All binlogs of a line, numbered from 0. `stretches` is empty if none can be read.
 
     `load` and `known` ask the history for what is applied; `brief`, `later_hint` and `not_later`
-    ask a cache, to look at many binlogs. It has many small methods because `plan`, `goal`, `pieces`
-    and `branches` all ask it about a stretch by its number.
+    ask a cache, to look at many binlogs.
     """
 
     def __init__(self, history: BucketHistory, tip: str) -> None:

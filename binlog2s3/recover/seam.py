@@ -1,7 +1,7 @@
 """Whether a target that was interrupted in the middle of a statement has carried it out.
 
-Place in the flow: `interrupted` asks for the first transaction after the place that the target
-names, before anything is applied again.
+`interrupted` asks for the first transaction after the place that the target names, before anything
+is applied again.
 
 A transaction of rows commits together with the target's place. A statement like ALTER TABLE does
 not, on MariaDB and before MySQL 8.0: first it takes effect, then the target's own binlog gets it,

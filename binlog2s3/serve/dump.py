@@ -56,7 +56,6 @@ class DumpSender:
     """One dump. `run` returns when the client has left, or has got all that it asked for.
 
     `dumps` says how many there are now: the more, the fewer blocks each one fetches ahead.
-    It has more than 20 methods because each step may have to wait, and all wait in the same way.
     """
 
     def __init__(

@@ -60,8 +60,7 @@ class ArchiveHistory:
     """Implements `model.ServedHistory` for a bucket. Call `start` first, and `close` at the end.
 
     `lineage`: serve the history that ends in this one; None: in the current one. `error`: why the
-    bucket cannot be asked at the moment. It has more than 20 methods because it answers all
-    questions of a dump about one history, and follows that history.
+    bucket cannot be asked at the moment.
     """
 
     LOOK_SECONDS = 10.0
