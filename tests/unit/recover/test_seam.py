@@ -41,7 +41,8 @@ def asked(
     }
     found = Next("0-1-82", text if isinstance(text, Content) else content(text))
     try:
-        return is_executed(fake(answers), facts, found, PLACE, crashed=crashed)
+        place = PLACE if facts.flavour == "mariadb" else None
+        return is_executed(fake(answers), facts, found, place, crashed=crashed)
     except RecoveryError as error:
         told = "SET GLOBAL gtid_slave_pos = '0-1-82'" in error.hint
         return "unknown" if told is (facts.flavour == "mariadb") else f"{error} {error.hint}"
