@@ -144,3 +144,14 @@ def test_a_tag_that_no_server_makes_cannot_be_read(tag: str) -> None:
     many = previous_gtids_body(GtidSet({(UUID_A, tag): [(1, 5)]}))
     with pytest.raises(ValueError, match="not a tag"):
         decode_previous_gtids(many, 0, len(many))
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 5), (5, 4), (0, 3), (-1, 3)])
+def test_an_interval_of_previous_gtids_that_is_none_cannot_be_read(first: int, last: int) -> None:
+    """It would be no transaction, or one that no server makes."""
+    body = previous_gtids_body(GtidSet({(UUID_A, ""): [(1, 5)]}))
+    whole = decode_previous_gtids(body, 0, len(body))
+    assert str(whole).endswith(":1-5")
+    wrong = body[:-16] + first.to_bytes(8, "little", signed=True) + last.to_bytes(8, "little")
+    with pytest.raises(ValueError, match="interval"):
+        decode_previous_gtids(wrong, 0, len(wrong))
