@@ -97,3 +97,46 @@ def test_a_hole_is_damage_without_checksums() -> None:
         with pytest.raises(DamageError) as caught:
             Scanner(stride=EVERYTHING).feed(log.data[:begin] + log.data[end:])
         assert caught.value.offset == begin
+
+
+def test_gtids_that_do_not_follow_each_other_are_counted_one_by_one() -> None:
+    """With holes, backwards, and of two servers in turn."""
+    log = BinlogWriter()
+    for uuid, number in [(UUID_A, 1), (UUID_A, 5), (UUID_A, 6), (UUID_A, 3), (UUID_B, 4)]:
+        log.transaction(CHANGE, gtid=(uuid, "", number), commit_us=NOW_US)
+    log.transaction(CHANGE, gtid=(UUID_A, "", 9), commit_us=NOW_US - 7)
+    at, _, boundaries = taken(log, bytes(log.data))
+    assert at == len(log.data)
+    assert str(boundaries.mysql_gtids()) == f"{UUID_A}:1:3:5-6:9,{UUID_B}:4"
+    assert (boundaries.least_us, boundaries.greatest_us) == (NOW_US - 7, NOW_US)
+    assert boundaries.last_commit_us == NOW_US - 7
+
+
+def test_transactions_without_a_gtid_are_counted() -> None:
+    """As such, between others."""
+    log = usual(count=2)
+    for _ in range(3):
+        log.transaction(CHANGE, gtid=None, commit_us=NOW_US + 9)
+    log.transaction(CHANGE, gtid=(UUID_A, "", 3), commit_us=NOW_US + 9)
+    at, _, boundaries = taken(log, bytes(log.data))
+    assert at == len(log.data)
+    assert (boundaries.transactions, boundaries.anonymous) == (6, 3)
+    assert str(boundaries.mysql_gtids()) == f"{UUID_A}:1:3,{UUID_B}:2"
+
+
+@pytest.mark.parametrize("kind", [EventType.GTID, EventType.ANONYMOUS_GTID, EventType.ROTATE])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_an_event_that_begins_something_else_inside_a_transaction(
+    kind: EventType, number: int
+) -> None:
+    """Leaves the transaction to the slower loop, which says what is wrong."""
+    log = usual(checksum=False, count=3)
+    last = log.transactions[-1]
+    inside = [end for end in log.ends if last.begin <= end]
+    data = bytearray(log.data)
+    data[inside[number] + 4] = kind
+    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
+    boundaries.wanted = EVERYTHING
+    begin = log.ends[1]
+    at, events = leap(bytes(data), begin, begin, 0, boundaries)
+    assert (at, events, boundaries.transactions) == (last.begin, 10, 2)
