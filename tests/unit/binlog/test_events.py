@@ -155,3 +155,13 @@ def test_an_interval_of_previous_gtids_that_is_none_cannot_be_read(first: int, l
     wrong = body[:-16] + first.to_bytes(8, "little", signed=True) + last.to_bytes(8, "little")
     with pytest.raises(ValueError, match="interval"):
         decode_previous_gtids(wrong, 0, len(wrong))
+
+
+def test_a_tagged_event_of_a_server_of_today_ends_with_a_known_field() -> None:
+    """It is read up to its end; a byte less is too short."""
+    times = {"commit_us": NOW_US, "original_us": NOW_US - 3, "length": 5}
+    body = tagged_body(UUID_A, "blue", 5, **times)[:-2]  # without the field of a server to come
+    start = decode_tagged_gtid(body + JUNK, 0, len(body))
+    assert start == ((UUID_A, "blue", 5), NOW_US, NOW_US - 3, 5)
+    with pytest.raises(ValueError, match="too short"):
+        decode_tagged_gtid(body + JUNK, 0, len(body) - 1)
