@@ -46,7 +46,10 @@ def test_a_line_is_cut_at_each_parent() -> None:
     assert line.legs[0].end_of(BinlogName("mysql-bin", 3), 900) == 500
     assert line.legs[0].end_of(BinlogName("mysql-bin", 2), 900) == 900
     assert not line.legs[0].holds(BinlogName("mysql-bin", 4))
+    assert line.legs[0].holds(BinlogName("mysql-bin", 3))
     assert not line.legs[1].holds(BinlogName("mysql-bin", 2))
+    assert line.legs[1].holds(BinlogName("mysql-bin", 3))
+    assert [leg.missing for leg in line.legs] == ["", ""]
     assert line.legs[1].end_of(BinlogName("mysql-bin", 4), 900) == 900
     assert not line.barrier
 
@@ -189,3 +192,15 @@ def test_a_lineage_that_was_left_before_its_own_beginning(
     line = line_of([first, second, third], third.id)
     assert [leg.lineage for leg in line.legs] == [first, second, third][0 if is_there else 1 :]
     assert bool(line.barrier) is not is_there
+
+
+def test_gtids_that_cannot_be_read_end_the_line() -> None:
+    """Nobody knows what was executed where history left."""
+    first = lineage(1)
+    second = lineage(2, left(first, gtid_set="no GTIDs"))
+    line = line_of([first, second], second.id)
+    assert [leg.lineage for leg in line.legs] == [second]
+    assert line.barrier
+    for text in ("", f"{UUID}:1-5"):
+        second = lineage(2, left(first, gtid_set=text))
+        assert len(line_of([first, second], second.id).legs) == 2

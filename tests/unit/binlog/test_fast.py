@@ -140,3 +140,49 @@ def test_an_event_that_begins_something_else_inside_a_transaction(
     begin = log.ends[1]
     at, events = leap(bytes(data), begin, begin, 0, boundaries)
     assert (at, events, boundaries.transactions) == (last.begin, 10, 2)
+
+
+def left(log: BinlogWriter, data: bytes) -> None:
+    """Only two transactions are taken of these bytes without checksums: the third is left."""
+    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
+    boundaries.wanted = EVERYTHING
+    begin = log.ends[1]
+    at, events = leap(data, begin, begin, 0, boundaries)
+    assert (at, events, boundaries.transactions) == (log.transactions[2].begin, 10, 2)
+
+
+def test_a_first_event_that_says_another_end_leaves_its_transaction() -> None:
+    """Though all behind it fit each other."""
+    log = usual(checksum=False, count=4)
+    data = bytearray(log.data)
+    data[log.transactions[2].begin + 13] ^= 1
+    left(log, bytes(data))
+
+
+@pytest.mark.parametrize("kind", [EventType.QUERY, EventType.XID, EventType.WRITE_ROWS, 200])
+def test_what_only_looks_like_a_gtid_event_begins_no_transaction(kind: int) -> None:
+    """Its type says that it is none."""
+    log = usual(checksum=False, count=4)
+    data = bytearray(log.data)
+    data[log.transactions[2].begin + 4] = kind
+    left(log, bytes(data))
+
+
+def test_a_gtid_event_with_no_room_for_what_it_announces() -> None:
+    """It says that another commit time follows, and ends before that."""
+    log = usual(checksum=False, count=2)
+    log.transaction(CHANGE, gtid=(UUID_A, "", 9), commit_us=NOW_US)
+    data = bytearray(log.data)
+    data[log.transactions[2].begin + 19 + 42 + 6] |= 0x80
+    left(log, bytes(data))
+
+
+def test_the_length_of_a_long_transaction_is_not_cut_to_two_bytes() -> None:
+    """Not even where an event ends there: half a transaction would count as a whole one."""
+    log = usual(checksum=False, count=2)
+    rows = bytes((1 << 16) - log.size_of(b"") - log.size_of(XID[1]))
+    log.transaction([BEGIN, TABLE_MAP, (EventType.WRITE_ROWS, rows), XID], gtid=(UUID_A, "", 9))
+    last = log.transactions[2]
+    assert last.end - 65536 in log.ends
+    assert last.end - last.begin > 65536
+    left(log, bytes(log.data))

@@ -706,3 +706,16 @@ def test_an_event_that_claims_gigabytes_is_damage_at_once(kind: EventType) -> No
     header = HEADER.pack(0, kind, 7, size, (at + size) % 2**32, 0)
     with pytest.raises(DamageError, match="too large"):
         scanner.feed(header)
+
+
+def test_a_transaction_that_the_next_one_ends() -> None:
+    """It has neither a length nor a last event of its own, and counts as one all the same."""
+    log = BinlogWriter()
+    rows = (EventType.WRITE_ROWS, bytes(20))
+    for number in (1, 2):
+        log.transaction([BEGIN, TABLE_MAP, rows], gtid=(UUID_A, "", number), with_length=False)
+    log.transaction([BEGIN, TABLE_MAP, rows, XID], gtid=(UUID_A, "", 3))
+    scanner = Scanner()
+    found = scanner.feed(bytes(log.data))
+    assert [(one.begin, one.end) for one in found] == [(t.begin, t.end) for t in log.transactions]
+    assert str(scanner.gtids) == f"{UUID_A}:1-3"
