@@ -10,6 +10,7 @@ from binlog2s3.binlog.events import (
     decode_query,
     decode_rotate,
     decode_tagged_gtid,
+    length_encoded,
 )
 from binlog2s3.binlog.gtid import GNO_MAX, GtidSet, MariadbGtidList
 from tests.binlog_writer import (
@@ -165,3 +166,35 @@ def test_a_tagged_event_of_a_server_of_today_ends_with_a_known_field() -> None:
     assert start == ((UUID_A, "blue", 5), NOW_US, NOW_US - 3, 5)
     with pytest.raises(ValueError, match="too short"):
         decode_tagged_gtid(body + JUNK, 0, len(body) - 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"\xfa", 250),
+        (b"\xfc\x01\x02", 0x201),
+        (b"\xfd\x01\x02\x03", 0x30201),
+        (b"\xfe" + bytes(7) + b"\x01", 1 << 56),
+    ],
+)
+def test_a_number_with_its_length_is_read_to_its_end(data: bytes, value: int) -> None:
+    """A byte less is none; what follows is not read."""
+    assert length_encoded(data, 0) == (value, len(data))
+    assert length_encoded(data + JUNK, 0) == (value, len(data))
+    with pytest.raises((ValueError, IndexError)):
+        length_encoded(data[:-1], 0)
+
+
+@pytest.mark.parametrize("first", [251, 255])
+def test_what_is_no_number_with_its_length(first: int) -> None:
+    """NULL, and what nobody writes."""
+    with pytest.raises(ValueError, match=str(first)):
+        length_encoded(bytes([first]) + JUNK, 0)
+
+
+def test_the_gtid_event_of_an_old_server_has_no_more_than_the_gtid() -> None:
+    """MySQL 5.6 writes 25 bytes."""
+    body = gtid_body(UUID_A, 5, commit_us=NOW_US, original_us=NOW_US, length=5)[:25]
+    start = decode_gtid(body + JUNK, 0, len(body))
+    assert start[0] == (UUID_A, "", 5)
+    assert start[1:] == (0, 0, 0)

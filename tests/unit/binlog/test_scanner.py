@@ -708,14 +708,43 @@ def test_an_event_that_claims_gigabytes_is_damage_at_once(kind: EventType) -> No
         scanner.feed(header)
 
 
-def test_a_transaction_that_the_next_one_ends() -> None:
+@pytest.mark.parametrize("stride", [1, 1 << 40])
+def test_a_transaction_that_the_next_one_ends(stride: int) -> None:
     """It has neither a length nor a last event of its own, and counts as one all the same."""
     log = BinlogWriter()
     rows = (EventType.WRITE_ROWS, bytes(20))
     for number in (1, 2):
         log.transaction([BEGIN, TABLE_MAP, rows], gtid=(UUID_A, "", number), with_length=False)
     log.transaction([BEGIN, TABLE_MAP, rows, XID], gtid=(UUID_A, "", 3))
-    scanner = Scanner()
+    scanner = Scanner(stride=stride)
     found = scanner.feed(bytes(log.data))
-    assert [(one.begin, one.end) for one in found] == [(t.begin, t.end) for t in log.transactions]
+    wanted = log.transactions if stride == 1 else log.transactions[:1]
+    assert [(one.begin, one.end) for one in found] == [(one.begin, one.end) for one in wanted]
     assert str(scanner.gtids) == f"{UUID_A}:1-3"
+    assert (scanner.transactions, scanner.in_transaction) == (3, False)
+
+
+def test_a_transaction_that_begins_just_where_a_block_does_is_its_first() -> None:
+    """A reader that begins at that block would miss it otherwise."""
+    log = BinlogWriter()
+    for number in (1, 2, 3):
+        log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", number))
+    first, second, _ = log.transactions
+    found = Scanner(stride=second.begin).feed(bytes(log.data))
+    assert [one.begin for one in found] == [first.begin, second.begin]
+    found = Scanner(stride=second.begin + 1).feed(bytes(log.data))
+    assert [one.begin for one in found][:1] == [first.begin]
+    assert second.begin not in [one.begin for one in found]
+
+
+def test_commit_times_of_whole_seconds_are_not_exact() -> None:
+    """One is enough."""
+    log = BinlogWriter()
+    log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
+    scanner = Scanner()
+    scanner.feed(bytes(log.data))
+    assert scanner.commit_exact
+    log.plain_transaction([BEGIN, TABLE_MAP, XID])
+    scanner = Scanner()
+    scanner.feed(bytes(log.data))
+    assert not scanner.commit_exact
