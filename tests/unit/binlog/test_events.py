@@ -3,6 +3,7 @@ import struct
 import pytest
 
 from binlog2s3.binlog.events import (
+    decode_format,
     decode_gtid,
     decode_gtid_list,
     decode_mariadb_gtid,
@@ -17,6 +18,7 @@ from tests.binlog_writer import (
     NOW_US,
     UUID_A,
     UUID_B,
+    BinlogWriter,
     gtid_body,
     previous_gtids_body,
     query_body,
@@ -198,3 +200,39 @@ def test_the_gtid_event_of_an_old_server_has_no_more_than_the_gtid() -> None:
     start = decode_gtid(body + JUNK, 0, len(body))
     assert start[0] == (UUID_A, "", 5)
     assert start[1:] == (0, 0, 0)
+
+
+def format_event(*changes: tuple[int, bytes], version: str = "9.7.4") -> bytes:
+    """The format event of a server, with other bytes at some places."""
+    log = BinlogWriter(server_version=version)
+    data = bytearray(log.data[4 : log.ends[1]])
+    for at, new in changes:
+        data[at : at + len(new)] = new
+    return bytes(data)
+
+
+@pytest.mark.parametrize("change", [(19, b"\3\0"), (19, b"\5\0"), (75, b"\x14"), (-5, b"\2")])
+def test_a_format_event_of_another_format_cannot_be_read(change: tuple[int, bytes]) -> None:
+    """Another version, another header, or a checksum that nobody knows."""
+    at, new = change
+    whole = format_event()
+    assert decode_format(whole, offset=4).checksum == "crc32"
+    with pytest.raises(ValueError, match=r"binlog version|checksum algorithm"):
+        decode_format(format_event((at if at > 0 else len(whole) + at, new)), offset=4)
+
+
+@pytest.mark.parametrize("version", ["1.7.4", "0.0.0", "x"])
+def test_a_damaged_version_does_not_turn_checksums_off(version: str) -> None:
+    """The number of event types tells of them, too."""
+    found = decode_format(format_event((21, version.encode().ljust(6, b"\0"))), offset=4)
+    assert found.server_version == version
+    assert (found.has_checksum, found.checksum) == (True, "crc32")
+
+
+def test_a_mariadb_that_shows_another_version() -> None:
+    """Is told by its event types."""
+    whole = format_event(version="10.11.4-MariaDB")
+    hidden = bytearray(whole)
+    hidden[21:71] = b"5.7.40".ljust(50, b"\0")
+    assert decode_format(bytes(hidden), offset=4).flavour == "mariadb"
+    assert decode_format(format_event(version="9.7.4"), offset=4).flavour == "mysql"

@@ -748,3 +748,39 @@ def test_commit_times_of_whole_seconds_are_not_exact() -> None:
     scanner = Scanner()
     scanner.feed(bytes(log.data))
     assert not scanner.commit_exact
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("made_up", [True, False])
+def test_every_flipped_bit_of_a_format_event_is_seen(checksum: bool, made_up: bool) -> None:
+    """It says whether the others have checksums, so it is always checked by its own.
+
+    But for the one that a server makes up from a binlog without checksums: it has the CRC of the
+    real one.
+    """
+    log = BinlogWriter(checksum=checksum)
+    log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
+    begin = log.transactions[0].begin
+    whole = log.from_position(begin) if made_up else bytes(log.data)
+    size_field = range(13, 17)  # a greater one waits for more bytes
+    for at in range(4, log.ends[1]):
+        for bit in (0x02, 0x10):
+            data = bytearray(whole)
+            data[at] ^= bit
+            scanner = Scanner(start=begin if made_up else 0)
+            if at in size_field:
+                continue
+            if made_up and not checksum:
+                with contextlib.suppress(DamageError):
+                    scanner.feed(bytes(data))
+                continue
+            with pytest.raises(DamageError):
+                scanner.feed(bytes(data))
+
+
+def test_a_made_up_format_event_of_a_binlog_without_checksums() -> None:
+    """Is taken though its CRC is another event's."""
+    log = BinlogWriter(checksum=False)
+    log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
+    begin = log.transactions[0].begin
+    assert Scanner(start=begin).feed(log.from_position(begin)) == log.transactions
