@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Lineage, Parent
-from binlog2s3.archive.history import breaks, is_complete, line_of
+from binlog2s3.archive.documents import Lineage, LineageFloor, Parent
+from binlog2s3.archive.history import breaks, is_complete, line_of, missing_binlogs
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -204,3 +204,29 @@ def test_gtids_that_cannot_be_read_end_the_line() -> None:
     for text in ("", f"{UUID}:1-5"):
         second = lineage(2, left(first, gtid_set=text))
         assert len(line_of([first, second], second.id).legs) == 2
+
+
+def test_what_is_missing_around_a_floor() -> None:
+    """Below the floor it was pruned; what comes behind it is told all the same."""
+    first = lineage(1)
+    floor = LineageFloor(
+        source=first.source,
+        lineage=first.id,
+        binlog=BinlogName("mysql-bin", 6),
+        gtid_set="",
+        raised_at=datetime(2026, 1, 9, tzinfo=UTC),
+    )
+
+    def missing(floored: Lineage, *numbers: int) -> list[tuple[int, int]]:
+        names = [BinlogName("mysql-bin", number) for number in numbers]
+        found = missing_binlogs(floored, names, None)
+        return [(one.first.number, one.last.number) for one in found]
+
+    floored = replace(first, floor=floor)
+    assert missing(floored, 3, 6, 9) == [(7, 8)]
+    assert missing(floored, 3, 5, 9) == [(6, 8)]
+    assert missing(floored, 3, 7, 9) == [(6, 6), (8, 8)]
+    assert missing(floored, 7, 9) == [(6, 6), (8, 8)]
+    assert missing(first, 3, 6, 9) == [(4, 5), (7, 8)]
+    assert missing(first, 4, 6) == [(3, 3), (5, 5)]
+    assert missing(first, 3, 4, 5) == []
