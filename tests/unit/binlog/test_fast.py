@@ -186,3 +186,15 @@ def test_the_length_of_a_long_transaction_is_not_cut_to_two_bytes() -> None:
     assert last.end - 65536 in log.ends
     assert last.end - last.begin > 65536
     left(log, bytes(log.data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 18])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_event_smaller_than_its_header_is_left(size: int, number: int) -> None:
+    """Though it ends where it says; one of no size at all would be read for ever."""
+    log = usual(checksum=False, count=4)
+    inside = [end for end in log.ends if log.transactions[2].begin <= end]
+    at = inside[number]
+    data = bytearray(log.data)
+    data[at + 9 : at + 17] = size.to_bytes(4, "little") + (at + size).to_bytes(4, "little")
+    left(log, bytes(data))

@@ -784,3 +784,15 @@ def test_a_made_up_format_event_of_a_binlog_without_checksums() -> None:
     log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
     begin = log.transactions[0].begin
     assert Scanner(start=begin).feed(log.from_position(begin)) == log.transactions
+
+
+def test_a_group_of_mariadb_that_the_next_one_ends() -> None:
+    """It counts as one, up to where the next one begins."""
+    log = BinlogWriter(server_version="10.11.4-MariaDB")
+    for number in (1, 2, 3):
+        events = [TABLE_MAP, XID] if number == 3 else [TABLE_MAP]
+        log.mariadb_transaction(events, gtid=(0, number))
+    scanner = Scanner()
+    found = scanner.feed(bytes(log.data))
+    assert [(one.begin, one.end) for one in found] == [(t.begin, t.end) for t in log.transactions]
+    assert (scanner.transactions, str(scanner.gtids)) == (3, "0-7-3")
