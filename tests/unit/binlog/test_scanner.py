@@ -796,3 +796,28 @@ def test_a_group_of_mariadb_that_the_next_one_ends() -> None:
     found = scanner.feed(bytes(log.data))
     assert [(one.begin, one.end) for one in found] == [(t.begin, t.end) for t in log.transactions]
     assert (scanner.transactions, str(scanner.gtids)) == (3, "0-7-3")
+
+
+@pytest.mark.parametrize("last", ["no event of its own", "a GTID event before its end"])
+def test_bytes_one_at_a_time_are_the_same_transactions(last: str) -> None:
+    """By their lengths: the loop that takes pieces of an event decides as the one for whole ones."""
+    log = BinlogWriter(checksum=False)
+    rows = (EventType.WRITE_ROWS, bytes(20))
+    for number in (1, 2, 3):
+        log.transaction([BEGIN, TABLE_MAP, rows], gtid=(UUID_A, "", number))
+    data = bytearray(log.data)
+    if last == "a GTID event before its end":
+        inside = [end for end in log.ends if log.transactions[1].begin <= end]
+        begin = log.transactions[0].begin
+        size = log.transactions[1].begin - begin
+        data[begin + 19 + 49 + 1 : begin + 19 + 49 + 3] = (inside[1] - begin).to_bytes(
+            2, "little"
+        )  # the first one's length reaches over the second one's GTID event
+        assert size < inside[1] - begin
+    whole, pieces = Scanner(), Scanner()
+    found = whole.feed(bytes(data))
+    assert [
+        one for at in range(len(data)) for one in pieces.feed(bytes(data[at : at + 1]))
+    ] == found
+    assert str(pieces.gtids) == str(whole.gtids)
+    assert len(found) == 3
