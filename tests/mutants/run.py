@@ -3,11 +3,11 @@
     python -m tests.mutants.run              all of them
     python -m tests.mutants.run NAME...      those whose name begins so
 
-mutants.toml, beside this file, names for each mutant the safeguard, the tests that miss it, and its
-changes: a file, a text that is there exactly once, and what stands there instead. Each mutant is
-made in a copy of the tree; its tests are run there, as the gate runs them.
+`mutants`, beside this file, names for each mutant the safeguard, the tests that miss it, and what
+is changed in which function. Each mutant is made in a copy of the tree; its tests are run there, as
+the gate runs them.
 
-Law: only a test's own failure is red. A text that is not there once, a test that is not there, is
+Law: only a test's own failure is red. A change that does not apply, a test that is not there, is
 skipped, cannot be set up, or is red without the change as well, is broken, and so is a name or an
 import that the change spoiled.
 """
@@ -21,23 +21,20 @@ import signal
 import subprocess
 import sys
 import time
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
 from lab.cache import cache_folder
 from lab.disk import temporary_directory
+from tests.mutants.edits import definition, source_of
+from tests.mutants.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-LIST = Path("tests/mutants/mutants.toml")
 COPIED = ("binlog2s3", "tests", "lab", "docs/policies", "pyproject.toml")
 SECONDS = 240
 _SPOILED = frozenset({"NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError",
@@ -47,31 +44,11 @@ Result = Literal["caught", "survives", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """`replace` instead of `find`, which is exactly once in `file`."""
-
-    file: str
-    find: str
-    replace: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mutant:
-    """A safeguard, the changes that take it out, and the tests that must go red then."""
-
-    name: str
-    safeguard: str
-    tests: tuple[str, ...]
-    changes: tuple[Change, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Verdict:
     """What became of a mutant, and why: for one that was caught, what the first red test said."""
 
     result: Result
     why: str
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,39 +70,15 @@ class Run:
         ]
 
 
-def mutants(path: Path) -> list[Mutant]:
-    """All mutants of a list, in its order. Raises ValueError for one that is not whole."""
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
-        return [
-            Mutant(
-                name=table["name"],
-                safeguard=table["safeguard"],
-                tests=tuple(table["tests"]),
-                changes=tuple(Change(**change) for change in table["change"]),
-            )
-            for table in tables
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{path.name}: {error!r}") from error
-
-
-def changed(changes: Iterable[Change], root: Path) -> dict[Path, str]:
-    """The changed files, as they are with all changes made in order, by their place below `root`.
-
-    Raises ValueError where a text is not there exactly once.
-    """
-    found: dict[Path, str] = {}
-    for change in changes:
-        path = Path(change.file)
-        if path not in found:
-            is_there = (root / path).is_file()
-            found[path] = (root / path).read_text(encoding="utf-8") if is_there else ""
-        times = found[path].count(change.find)
-        if times != 1:
-            raise ValueError(f"does not apply: {change.find!r} is {times} times in {path}")
-        found[path] = found[path].replace(change.find, change.replace)
-    return found
+def changed(mutant: Mutant, root: Path) -> dict[Path, str]:
+    """The changed files, by their place below `root`. Raises DoesNotApplyError."""
+    trees: dict[Path, ast.Module] = {}
+    for thing, edit in mutant.changes:
+        path = source_of(thing)
+        if path not in trees:
+            trees[path] = ast.parse((root / path).read_text(encoding="utf-8"))
+        edit(definition(trees[path], thing))
+    return {path: ast.unparse(ast.fix_missing_locations(tree)) for path, tree in trees.items()}
 
 
 def exists(test: str, root: Path) -> bool:
@@ -220,11 +173,8 @@ def run_tests(tree: Path, tests: Sequence[str], seconds: float) -> Run:
     return Run(document["tests"])
 
 
-def check(
-    root: Path, chosen: Sequence[Mutant], *, jobs: int, seconds: float, console: Console
-) -> dict[str, Verdict]:
-    """Each mutant's verdict, by name; those that are known are told as they come."""
-    verdicts: dict[str, Verdict] = {}
+def check(root: Path, chosen: Sequence[Mutant], *, jobs: int, seconds: float) -> list[Verdict]:
+    """Each mutant's verdict, in order; they are told as they come."""
 
     def unchanged(tests: Sequence[str]) -> Run:
         with temporary_directory("binlog2s3-mutant-") as directory:
@@ -233,54 +183,32 @@ def check(
             return run_tests(directory / "tree", tests, seconds * len(tests))
 
     def one(mutant: Mutant, plain: Run) -> Verdict:
-        begun = time.monotonic()
         if missing := [test for test in mutant.tests if not exists(test, root)]:
             return Verdict("broken", f"there is no {missing[0]}")
         try:
-            files = changed(mutant.changes, root)
+            files = changed(mutant, root)
             with temporary_directory("binlog2s3-mutant-") as directory:
                 copy(root, directory / "tree", files)
                 run = run_tests(directory / "tree", mutant.tests, seconds)
         except (ValueError, SyntaxError) as error:
             return Verdict("broken", str(error))
-        verdict = judge(mutant, run, plain)
-        return Verdict(verdict.result, verdict.why, time.monotonic() - begun)
+        return judge(mutant, run, plain)
 
     named = sorted({test for mutant in chosen for test in mutant.tests})
     tests = [test for test in named if exists(test, root)]
     shares = [share for number in range(jobs) if (share := tests[number::jobs])]
     with ThreadPoolExecutor(jobs) as pool:
-        console.print(
-            f"first: {len(tests)} tests, which must be green without any change", highlight=False
-        )
+        print(f"first: {len(tests)} tests, which must be green without any change", flush=True)
         plain: dict[str, Mapping[str, str]] = {}
         for run in pool.map(unchanged, shares):
             plain |= run.tests
             if run.problem:
-                console.print(run.problem, style="red", markup=False, soft_wrap=True)
-        running = [(m, pool.submit(one, m, Run(plain))) for m in chosen]
-        for mutant, future in running:
-            verdict = verdicts[mutant.name] = future.result()
-            style = "" if verdict.result == "caught" else "bold red"
-            told = f"{verdict.result:8}  {mutant.name}  {verdict.seconds:.1f} s"
-            if verdict.result != "caught" or not console.is_terminal:
-                told += f"  {verdict.why[:200]}"
-            console.print(told, style=style, highlight=False, markup=False, soft_wrap=True)
+                print(run.problem, flush=True)
+        verdicts = []
+        for mutant, verdict in zip(chosen, pool.map(one, chosen, repeat(Run(plain))), strict=False):
+            print(f"{verdict.result:8}  {mutant.name}  {verdict.why[:200]}", flush=True)
+            verdicts.append(verdict)
     return verdicts
-
-
-def show(console: Console, chosen: Sequence[Mutant], verdicts: Mapping[str, Verdict]) -> None:
-    """The table at the end, on a terminal; elsewhere the plain lines have said it all."""
-    if not console.is_terminal:
-        return
-    table = Table(title="Safeguards taken out")
-    for column in ("mutant", "", "what the red test said"):
-        table.add_column(column, overflow="fold")
-    for mutant in chosen:
-        verdict = verdicts[mutant.name]
-        style = "green" if verdict.result == "caught" else "bold red"
-        table.add_row(mutant.name, Text(verdict.result, style), Text(verdict.why[:200]))
-    console.print(table)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -294,17 +222,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.jobs < 1:
         parser.error("--jobs must be at least 1")
-    known = mutants(ROOT / LIST)
-    chosen = [m for m in known if not given.names or m.name.startswith(tuple(given.names))]
+    chosen = [m for m in MUTANTS if not given.names or m.name.startswith(tuple(given.names))]
     if not chosen:
         parser.error(f"no mutant begins with {' or '.join(given.names)}")
-    console, begun = Console(), time.monotonic()
-    verdicts = check(ROOT, chosen, jobs=given.jobs, seconds=given.seconds, console=console)
-    show(console, chosen, verdicts)
-    caught = sum(verdict.result == "caught" for verdict in verdicts.values())
+    begun = time.monotonic()
+    verdicts = check(ROOT, chosen, jobs=given.jobs, seconds=given.seconds)
+    caught = sum(verdict.result == "caught" for verdict in verdicts)
     minutes, seconds = divmod(round(time.monotonic() - begun), 60)
-    told = f"{len(chosen)} mutants, {caught} caught, in {minutes} min {seconds} s"
-    console.print(told, highlight=False)
+    print(f"{len(chosen)} mutants, {caught} caught, in {minutes} min {seconds} s")
     return 0 if caught == len(chosen) else 1
 
 

@@ -17,7 +17,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, NAME, TIME, UUID, parent_of, turn_of
+from tests.documents import BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, TIME, UUID, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "orders")
@@ -339,3 +339,26 @@ def test_a_turn_that_is_none(store: MemoryStore, data: bytes) -> None:
     store.put(LAYOUT.turn(1), data)
     with pytest.raises(ArchiveError, match=r"turns/00000001\.json"):
         Catalog(store, LAYOUT).turn()
+
+
+def test_a_writer_that_vanishes_hides_no_other(store: MemoryStore) -> None:
+    """Those behind it are read: what they proved is carried on."""
+    catalog = Catalog(store, LAYOUT)
+    for generation in (1, 3):
+        beat = replace(BEAT, generation=generation, token="00000000")
+        store.put(LAYOUT.writer(generation, "00000000"), beat.to_json())
+    ranks = [(generation, "00000000") for generation in (1, 2, 3)]
+    assert [beat.generation for beat in catalog.heartbeats(ranks)] == [1, 3]
+
+
+def test_what_may_have_been_pruned() -> None:
+    """What comes before the floor, and not the floor itself."""
+    floored = replace(LINEAGE, floor=FLOOR)
+    name = FLOOR.binlog
+    before = BinlogName(name.prefix, name.number - 1)
+    assert [floored.is_below_floor(one) for one in (before, name, name.next())] == [
+        True,
+        False,
+        False,
+    ]
+    assert not LINEAGE.is_below_floor(before)

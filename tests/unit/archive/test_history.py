@@ -6,10 +6,13 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Lineage, Parent
-from binlog2s3.archive.history import line_of
+from binlog2s3.archive.documents import Lineage, LineageFloor, Parent
+from binlog2s3.archive.history import breaks, is_complete, line_of, missing_binlogs
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from tests.documents import parent_of
+from tests.history_model import Model
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -43,7 +46,10 @@ def test_a_line_is_cut_at_each_parent() -> None:
     assert line.legs[0].end_of(BinlogName("mysql-bin", 3), 900) == 500
     assert line.legs[0].end_of(BinlogName("mysql-bin", 2), 900) == 900
     assert not line.legs[0].holds(BinlogName("mysql-bin", 4))
+    assert line.legs[0].holds(BinlogName("mysql-bin", 3))
     assert not line.legs[1].holds(BinlogName("mysql-bin", 2))
+    assert line.legs[1].holds(BinlogName("mysql-bin", 3))
+    assert [leg.missing for leg in line.legs] == ["", ""]
     assert line.legs[1].end_of(BinlogName("mysql-bin", 4), 900) == 900
     assert not line.barrier
 
@@ -116,3 +122,111 @@ def test_history_that_left_before_its_own_beginning_ends_there() -> None:
     without = [replace(one, parent=one.parent and replace(one.parent, gtid_set=""))
                for one in (first, second, third)]  # fmt: skip
     assert line_of(without, third.id).barrier
+
+
+def known(before: str | None, added: str = "", **more: Any) -> Known:
+    """A binlog with these GTIDs before it and in it; not ended."""
+    model = Model()
+    any_one = model.known(model.current, model.open.name)
+    gtids: Gtids | None = GtidSet.parse(before) if before is not None else None
+    return replace(any_one, gtids_before=gtids, gtids_added=GtidSet.parse(added), **more)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "complete"),
+    [
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-3"), True),
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-4"), False),
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-2"), False),
+        (known("", f"{UUID}:1-3"), known(None), False),
+        (known(None, f"{UUID}:1-3"), known(f"{UUID}:1-3"), False),
+        (known(f"{UUID}:1"), known(f"{UUID}:1"), True),
+        (known("", ""), known(""), False),
+        (known("", f"{UUID}:1-3", anonymous=1), known(f"{UUID}:1-3"), False),
+        (known("", f"{UUID}:1-3", ended=True), known(f"{UUID}:1-4"), True),
+        (known("", "", ended=True), known(None), True),
+        (known("", f"{UUID}:1-3", anonymous=1, ended=True), known(f"{UUID}:1-3"), True),
+    ],
+)
+def test_nothing_is_missing_at_the_end_of_a_binlog(
+    one: Known, other: Known, complete: bool
+) -> None:
+    """If it has ended, or has only GTIDs and the next one begins after exactly them."""
+    assert is_complete(one, other) is complete
+
+
+@pytest.mark.parametrize(
+    ("end", "begin", "broken"),
+    [("1-3", "1-3", False), ("1-3", "1-4", True), ("1-3", "1-2", True), ("1-3", None, False)],
+)
+def test_a_binlog_that_begins_after_other_gtids(end: str, begin: str | None, broken: bool) -> None:
+    """Breaks history; one that does not say after which ones does not."""
+    after = known(f"{UUID}:{begin}" if begin else None)
+    assert breaks(known("", f"{UUID}:{end}"), after) is broken
+    assert breaks(known(None), after) is False
+
+
+@pytest.mark.parametrize(
+    ("origin", "cut", "is_there"),
+    [
+        # by GTIDs, where both have them: the cut has all that the lineage took from its parent
+        ({"gtid_set": f"{UUID}:1-5"}, {"gtid_set": f"{UUID}:1-5"}, True),
+        ({"gtid_set": f"{UUID}:1-5"}, {"gtid_set": f"{UUID}:1-6"}, True),
+        ({"gtid_set": f"{UUID}:1-5"}, {"gtid_set": f"{UUID}:1-4"}, False),
+        ({"gtid_set": f"{UUID}:1-5"}, {"gtid_set": f"{OTHER}:1-9"}, False),
+        # else by the bytes that both have
+        ({"gtid_set": ""}, {"gtid_set": f"{UUID}:1-4", "offset": 500}, True),
+        ({"gtid_set": f"{UUID}:1-5"}, {"gtid_set": "", "offset": 500}, True),
+        ({"gtid_set": ""}, {"gtid_set": "", "offset": 499}, False),
+        ({"gtid_set": ""}, {"gtid_set": "", "offset": 501}, True),
+        ({"gtid_set": ""}, {"gtid_set": "", "offset": 4, "binlog": "mysql-bin.000004"}, True),
+    ],
+)
+def test_a_lineage_that_was_left_before_its_own_beginning(
+    origin: dict[str, Any], cut: dict[str, Any], is_there: bool
+) -> None:
+    """Is followed no further back: what comes before it was left, too."""
+    first = lineage(1)
+    second = lineage(2, left(first, **origin))
+    third = lineage(3, left(second, **cut), OTHER)
+    line = line_of([first, second, third], third.id)
+    assert [leg.lineage for leg in line.legs] == [first, second, third][0 if is_there else 1 :]
+    assert bool(line.barrier) is not is_there
+
+
+def test_gtids_that_cannot_be_read_end_the_line() -> None:
+    """Nobody knows what was executed where history left."""
+    first = lineage(1)
+    second = lineage(2, left(first, gtid_set="no GTIDs"))
+    line = line_of([first, second], second.id)
+    assert [leg.lineage for leg in line.legs] == [second]
+    assert line.barrier
+    for text in ("", f"{UUID}:1-5"):
+        second = lineage(2, left(first, gtid_set=text))
+        assert len(line_of([first, second], second.id).legs) == 2
+
+
+def test_what_is_missing_around_a_floor() -> None:
+    """Below the floor it was pruned; what comes behind it is told all the same."""
+    first = lineage(1)
+    floor = LineageFloor(
+        source=first.source,
+        lineage=first.id,
+        binlog=BinlogName("mysql-bin", 6),
+        gtid_set="",
+        raised_at=datetime(2026, 1, 9, tzinfo=UTC),
+    )
+
+    def missing(floored: Lineage, *numbers: int) -> list[tuple[int, int]]:
+        names = [BinlogName("mysql-bin", number) for number in numbers]
+        found = missing_binlogs(floored, names, None)
+        return [(one.first.number, one.last.number) for one in found]
+
+    floored = replace(first, floor=floor)
+    assert missing(floored, 3, 6, 9) == [(7, 8)]
+    assert missing(floored, 3, 5, 9) == [(6, 8)]
+    assert missing(floored, 3, 7, 9) == [(6, 6), (8, 8)]
+    assert missing(floored, 7, 9) == [(6, 6), (8, 8)]
+    assert missing(first, 3, 6, 9) == [(4, 5), (7, 8)]
+    assert missing(first, 4, 6) == [(3, 3), (5, 5)]
+    assert missing(first, 3, 4, 5) == []

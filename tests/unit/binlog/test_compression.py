@@ -180,3 +180,14 @@ def test_no_memory_is_taken_for_what_a_frame_claims(size: int) -> None:
     frame = b"\x28\xb5\x2f\xfd\xe0" + size.to_bytes(8, "little") + b"\x01\x00\x00"
     with pytest.raises(ValueError, match="more bytes after decompression"):
         whole_payload(b"\x03\x01\x64\x00" + frame, 32 * MIB)
+
+
+def test_what_lies_behind_a_payload_is_refused() -> None:
+    """And one of just the size that is allowed is read; one byte more is left."""
+    frame = zstandard.ZstdCompressor().compress(bytes(100))
+    body = b"\x03\x01\x64\x00" + frame
+    assert whole_payload(body, 100) == bytes(100)
+    assert whole_payload(body, 99) is None
+    with pytest.raises(ValueError, match="not compressed"):
+        whole_payload(body + b"more", 100)
+    assert whole_payload(b"\x03\x01\x00\x00" + frame, 100) is None

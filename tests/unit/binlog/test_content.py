@@ -298,6 +298,8 @@ def test_the_phases_of_xa_are_told(is_compressed: bool) -> None:
     assert told(statement("XA COMMIT X'6162',X'63',7")).xa == Xa("commit", Xid(7, b"ab", b"c"))
     assert told(statement("xa rollback X'78',X'',1")).xa == Xa("rollback", name)
     assert told(statement("XA COMMIT 'x'")).xa == Xa("commit", None)
+    assert told(statement("XA COMMIT X'616',X'63',7")).xa == Xa("commit", None)
+    assert told(statement("XA COMMIT X'61',X'6',7")).xa == Xa("commit", None)
     assert told(begun, statement("XA COMMIT X'61',X'',1")) == replace(
         Content(), compressed=is_compressed
     )

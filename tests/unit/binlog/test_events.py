@@ -3,6 +3,7 @@ import struct
 import pytest
 
 from binlog2s3.binlog.events import (
+    decode_format,
     decode_gtid,
     decode_gtid_list,
     decode_mariadb_gtid,
@@ -10,12 +11,14 @@ from binlog2s3.binlog.events import (
     decode_query,
     decode_rotate,
     decode_tagged_gtid,
+    length_encoded,
 )
 from binlog2s3.binlog.gtid import GNO_MAX, GtidSet, MariadbGtidList
 from tests.binlog_writer import (
     NOW_US,
     UUID_A,
     UUID_B,
+    BinlogWriter,
     gtid_body,
     previous_gtids_body,
     query_body,
@@ -144,3 +147,92 @@ def test_a_tag_that_no_server_makes_cannot_be_read(tag: str) -> None:
     many = previous_gtids_body(GtidSet({(UUID_A, tag): [(1, 5)]}))
     with pytest.raises(ValueError, match="not a tag"):
         decode_previous_gtids(many, 0, len(many))
+
+
+@pytest.mark.parametrize(("first", "last"), [(5, 5), (5, 4), (0, 3), (-1, 3)])
+def test_an_interval_of_previous_gtids_that_is_none_cannot_be_read(first: int, last: int) -> None:
+    """It would be no transaction, or one that no server makes."""
+    body = previous_gtids_body(GtidSet({(UUID_A, ""): [(1, 5)]}))
+    whole = decode_previous_gtids(body, 0, len(body))
+    assert str(whole).endswith(":1-5")
+    wrong = body[:-16] + first.to_bytes(8, "little", signed=True) + last.to_bytes(8, "little")
+    with pytest.raises(ValueError, match="interval"):
+        decode_previous_gtids(wrong, 0, len(wrong))
+
+
+def test_a_tagged_event_of_a_server_of_today_ends_with_a_known_field() -> None:
+    """It is read up to its end; a byte less is too short."""
+    times = {"commit_us": NOW_US, "original_us": NOW_US - 3, "length": 5}
+    body = tagged_body(UUID_A, "blue", 5, **times)[:-2]  # without the field of a server to come
+    start = decode_tagged_gtid(body + JUNK, 0, len(body))
+    assert start == ((UUID_A, "blue", 5), NOW_US, NOW_US - 3, 5)
+    with pytest.raises(ValueError, match="too short"):
+        decode_tagged_gtid(body + JUNK, 0, len(body) - 1)
+
+
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"\xfa", 250),
+        (b"\xfc\x01\x02", 0x201),
+        (b"\xfd\x01\x02\x03", 0x30201),
+        (b"\xfe" + bytes(7) + b"\x01", 1 << 56),
+    ],
+)
+def test_a_number_with_its_length_is_read_to_its_end(data: bytes, value: int) -> None:
+    """A byte less is none; what follows is not read."""
+    assert length_encoded(data, 0) == (value, len(data))
+    assert length_encoded(data + JUNK, 0) == (value, len(data))
+    with pytest.raises((ValueError, IndexError)):
+        length_encoded(data[:-1], 0)
+
+
+@pytest.mark.parametrize("first", [251, 255])
+def test_what_is_no_number_with_its_length(first: int) -> None:
+    """NULL, and what nobody writes."""
+    with pytest.raises(ValueError, match=str(first)):
+        length_encoded(bytes([first]) + JUNK, 0)
+
+
+def test_the_gtid_event_of_an_old_server_has_no_more_than_the_gtid() -> None:
+    """MySQL 5.6 writes 25 bytes."""
+    body = gtid_body(UUID_A, 5, commit_us=NOW_US, original_us=NOW_US, length=5)[:25]
+    start = decode_gtid(body + JUNK, 0, len(body))
+    assert start[0] == (UUID_A, "", 5)
+    assert start[1:] == (0, 0, 0)
+
+
+def format_event(*changes: tuple[int, bytes], version: str = "9.7.4") -> bytes:
+    """The format event of a server, with other bytes at some places."""
+    log = BinlogWriter(server_version=version)
+    data = bytearray(log.data[4 : log.ends[1]])
+    for at, new in changes:
+        data[at : at + len(new)] = new
+    return bytes(data)
+
+
+@pytest.mark.parametrize("change", [(19, b"\3\0"), (19, b"\5\0"), (75, b"\x14"), (-5, b"\2")])
+def test_a_format_event_of_another_format_cannot_be_read(change: tuple[int, bytes]) -> None:
+    """Another version, another header, or a checksum that nobody knows."""
+    at, new = change
+    whole = format_event()
+    assert decode_format(whole, offset=4).checksum == "crc32"
+    with pytest.raises(ValueError, match=r"binlog version|checksum algorithm"):
+        decode_format(format_event((at if at > 0 else len(whole) + at, new)), offset=4)
+
+
+@pytest.mark.parametrize("version", ["1.7.4", "0.0.0", "x"])
+def test_a_damaged_version_does_not_turn_checksums_off(version: str) -> None:
+    """The number of event types tells of them, too."""
+    found = decode_format(format_event((21, version.encode().ljust(6, b"\0"))), offset=4)
+    assert found.server_version == version
+    assert (found.has_checksum, found.checksum) == (True, "crc32")
+
+
+def test_a_mariadb_that_shows_another_version() -> None:
+    """Is told by its event types."""
+    whole = format_event(version="10.11.4-MariaDB")
+    hidden = bytearray(whole)
+    hidden[21:71] = b"5.7.40".ljust(50, b"\0")
+    assert decode_format(bytes(hidden), offset=4).flavour == "mariadb"
+    assert decode_format(format_event(version="9.7.4"), offset=4).flavour == "mysql"

@@ -97,3 +97,104 @@ def test_a_hole_is_damage_without_checksums() -> None:
         with pytest.raises(DamageError) as caught:
             Scanner(stride=EVERYTHING).feed(log.data[:begin] + log.data[end:])
         assert caught.value.offset == begin
+
+
+def test_gtids_that_do_not_follow_each_other_are_counted_one_by_one() -> None:
+    """With holes, backwards, and of two servers in turn."""
+    log = BinlogWriter()
+    for uuid, number in [(UUID_A, 1), (UUID_A, 5), (UUID_A, 6), (UUID_A, 3), (UUID_B, 4)]:
+        log.transaction(CHANGE, gtid=(uuid, "", number), commit_us=NOW_US)
+    log.transaction(CHANGE, gtid=(UUID_A, "", 9), commit_us=NOW_US - 7)
+    at, _, boundaries = taken(log, bytes(log.data))
+    assert at == len(log.data)
+    assert str(boundaries.mysql_gtids()) == f"{UUID_A}:1:3:5-6:9,{UUID_B}:4"
+    assert (boundaries.least_us, boundaries.greatest_us) == (NOW_US - 7, NOW_US)
+    assert boundaries.last_commit_us == NOW_US - 7
+
+
+def test_transactions_without_a_gtid_are_counted() -> None:
+    """As such, between others."""
+    log = usual(count=2)
+    for _ in range(3):
+        log.transaction(CHANGE, gtid=None, commit_us=NOW_US + 9)
+    log.transaction(CHANGE, gtid=(UUID_A, "", 3), commit_us=NOW_US + 9)
+    at, _, boundaries = taken(log, bytes(log.data))
+    assert at == len(log.data)
+    assert (boundaries.transactions, boundaries.anonymous) == (6, 3)
+    assert str(boundaries.mysql_gtids()) == f"{UUID_A}:1:3,{UUID_B}:2"
+
+
+@pytest.mark.parametrize("kind", [EventType.GTID, EventType.ANONYMOUS_GTID, EventType.ROTATE])
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_an_event_that_begins_something_else_inside_a_transaction(
+    kind: EventType, number: int
+) -> None:
+    """Leaves the transaction to the slower loop, which says what is wrong."""
+    log = usual(checksum=False, count=3)
+    last = log.transactions[-1]
+    inside = [end for end in log.ends if last.begin <= end]
+    data = bytearray(log.data)
+    data[inside[number] + 4] = kind
+    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
+    boundaries.wanted = EVERYTHING
+    begin = log.ends[1]
+    at, events = leap(bytes(data), begin, begin, 0, boundaries)
+    assert (at, events, boundaries.transactions) == (last.begin, 10, 2)
+
+
+def left(log: BinlogWriter, data: bytes) -> None:
+    """Only two transactions are taken of these bytes without checksums: the third is left."""
+    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
+    boundaries.wanted = EVERYTHING
+    begin = log.ends[1]
+    at, events = leap(data, begin, begin, 0, boundaries)
+    assert (at, events, boundaries.transactions) == (log.transactions[2].begin, 10, 2)
+
+
+def test_a_first_event_that_says_another_end_leaves_its_transaction() -> None:
+    """Though all behind it fit each other."""
+    log = usual(checksum=False, count=4)
+    data = bytearray(log.data)
+    data[log.transactions[2].begin + 13] ^= 1
+    left(log, bytes(data))
+
+
+@pytest.mark.parametrize("kind", [EventType.QUERY, EventType.XID, EventType.WRITE_ROWS, 200])
+def test_what_only_looks_like_a_gtid_event_begins_no_transaction(kind: int) -> None:
+    """Its type says that it is none."""
+    log = usual(checksum=False, count=4)
+    data = bytearray(log.data)
+    data[log.transactions[2].begin + 4] = kind
+    left(log, bytes(data))
+
+
+def test_a_gtid_event_with_no_room_for_what_it_announces() -> None:
+    """It says that another commit time follows, and ends before that."""
+    log = usual(checksum=False, count=2)
+    log.transaction(CHANGE, gtid=(UUID_A, "", 9), commit_us=NOW_US)
+    data = bytearray(log.data)
+    data[log.transactions[2].begin + 19 + 42 + 6] |= 0x80
+    left(log, bytes(data))
+
+
+def test_the_length_of_a_long_transaction_is_not_cut_to_two_bytes() -> None:
+    """Not even where an event ends there: half a transaction would count as a whole one."""
+    log = usual(checksum=False, count=2)
+    rows = bytes((1 << 16) - log.size_of(b"") - log.size_of(XID[1]))
+    log.transaction([BEGIN, TABLE_MAP, (EventType.WRITE_ROWS, rows), XID], gtid=(UUID_A, "", 9))
+    last = log.transactions[2]
+    assert last.end - 65536 in log.ends
+    assert last.end - last.begin > 65536
+    left(log, bytes(log.data))
+
+
+@pytest.mark.parametrize("size", [0, 1, 18])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_event_smaller_than_its_header_is_left(size: int, number: int) -> None:
+    """Though it ends where it says; one of no size at all would be read for ever."""
+    log = usual(checksum=False, count=4)
+    inside = [end for end in log.ends if log.transactions[2].begin <= end]
+    at = inside[number]
+    data = bytearray(log.data)
+    data[at + 9 : at + 17] = size.to_bytes(4, "little") + (at + size).to_bytes(4, "little")
+    left(log, bytes(data))

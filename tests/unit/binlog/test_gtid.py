@@ -194,3 +194,25 @@ def test_flavours_do_not_mix() -> None:
         _ = mysql <= mariadb
     with pytest.raises(TypeError):
         _ = mariadb | mysql
+
+
+def test_a_list_of_mariadb_with_empty_parts() -> None:
+    """As people write it: what is between two commas may be nothing."""
+    assert MariadbGtidList.parse("0-1-5,,1-1-3, ,2-1-1,") == MariadbGtidList.parse(
+        "0-1-5,1-1-3,2-1-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("largest", "beyond"),
+    [
+        (f"{2**32 - 1}-1-1", f"{2**32}-1-1"),
+        (f"1-{2**32 - 1}-1", f"1-{2**32}-1"),
+        (f"1-1-{2**64 - 1}", f"1-1-{2**64}"),
+    ],
+)
+def test_numbers_that_mariadb_does_not_have(largest: str, beyond: str) -> None:
+    """The largest is read, one more is refused."""
+    assert str(MariadbGtidList.parse(largest)) == largest
+    with pytest.raises(ValueError, match="-"):
+        MariadbGtidList.parse(beyond)

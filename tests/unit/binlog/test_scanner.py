@@ -706,3 +706,118 @@ def test_an_event_that_claims_gigabytes_is_damage_at_once(kind: EventType) -> No
     header = HEADER.pack(0, kind, 7, size, (at + size) % 2**32, 0)
     with pytest.raises(DamageError, match="too large"):
         scanner.feed(header)
+
+
+@pytest.mark.parametrize("stride", [1, 1 << 40])
+def test_a_transaction_that_the_next_one_ends(stride: int) -> None:
+    """It has neither a length nor a last event of its own, and counts as one all the same."""
+    log = BinlogWriter()
+    rows = (EventType.WRITE_ROWS, bytes(20))
+    for number in (1, 2):
+        log.transaction([BEGIN, TABLE_MAP, rows], gtid=(UUID_A, "", number), with_length=False)
+    log.transaction([BEGIN, TABLE_MAP, rows, XID], gtid=(UUID_A, "", 3))
+    scanner = Scanner(stride=stride)
+    found = scanner.feed(bytes(log.data))
+    wanted = log.transactions if stride == 1 else log.transactions[:1]
+    assert [(one.begin, one.end) for one in found] == [(one.begin, one.end) for one in wanted]
+    assert str(scanner.gtids) == f"{UUID_A}:1-3"
+    assert (scanner.transactions, scanner.in_transaction) == (3, False)
+
+
+def test_a_transaction_that_begins_just_where_a_block_does_is_its_first() -> None:
+    """A reader that begins at that block would miss it otherwise."""
+    log = BinlogWriter()
+    for number in (1, 2, 3):
+        log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", number))
+    first, second, _ = log.transactions
+    found = Scanner(stride=second.begin).feed(bytes(log.data))
+    assert [one.begin for one in found] == [first.begin, second.begin]
+    found = Scanner(stride=second.begin + 1).feed(bytes(log.data))
+    assert [one.begin for one in found][:1] == [first.begin]
+    assert second.begin not in [one.begin for one in found]
+
+
+def test_commit_times_of_whole_seconds_are_not_exact() -> None:
+    """One is enough."""
+    log = BinlogWriter()
+    log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
+    scanner = Scanner()
+    scanner.feed(bytes(log.data))
+    assert scanner.commit_exact
+    log.plain_transaction([BEGIN, TABLE_MAP, XID])
+    scanner = Scanner()
+    scanner.feed(bytes(log.data))
+    assert not scanner.commit_exact
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("made_up", [True, False])
+def test_every_flipped_bit_of_a_format_event_is_seen(checksum: bool, made_up: bool) -> None:
+    """It says whether the others have checksums, so it is always checked by its own.
+
+    But for the one that a server makes up from a binlog without checksums: it has the CRC of the
+    real one.
+    """
+    log = BinlogWriter(checksum=checksum)
+    log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
+    begin = log.transactions[0].begin
+    whole = log.from_position(begin) if made_up else bytes(log.data)
+    size_field = range(13, 17)  # a greater one waits for more bytes
+    for at in range(4, log.ends[1]):
+        for bit in (0x02, 0x10):
+            data = bytearray(whole)
+            data[at] ^= bit
+            scanner = Scanner(start=begin if made_up else 0)
+            if at in size_field:
+                continue
+            if made_up and not checksum:
+                with contextlib.suppress(DamageError):
+                    scanner.feed(bytes(data))
+                continue
+            with pytest.raises(DamageError):
+                scanner.feed(bytes(data))
+
+
+def test_a_made_up_format_event_of_a_binlog_without_checksums() -> None:
+    """Is taken though its CRC is another event's."""
+    log = BinlogWriter(checksum=False)
+    log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
+    begin = log.transactions[0].begin
+    assert Scanner(start=begin).feed(log.from_position(begin)) == log.transactions
+
+
+def test_a_group_of_mariadb_that_the_next_one_ends() -> None:
+    """It counts as one, up to where the next one begins."""
+    log = BinlogWriter(server_version="10.11.4-MariaDB")
+    for number in (1, 2, 3):
+        events = [TABLE_MAP, XID] if number == 3 else [TABLE_MAP]
+        log.mariadb_transaction(events, gtid=(0, number))
+    scanner = Scanner()
+    found = scanner.feed(bytes(log.data))
+    assert [(one.begin, one.end) for one in found] == [(t.begin, t.end) for t in log.transactions]
+    assert (scanner.transactions, str(scanner.gtids)) == (3, "0-7-3")
+
+
+@pytest.mark.parametrize("last", ["no event of its own", "a GTID event before its end"])
+def test_bytes_one_at_a_time_are_the_same_transactions(last: str) -> None:
+    """By their lengths: the loop that takes pieces of an event decides as the one for whole ones."""
+    log = BinlogWriter(checksum=False)
+    rows = (EventType.WRITE_ROWS, bytes(20))
+    for number in (1, 2, 3):
+        log.transaction([BEGIN, TABLE_MAP, rows], gtid=(UUID_A, "", number))
+    data = bytearray(log.data)
+    if last == "a GTID event before its end":
+        inside = [end for end in log.ends if log.transactions[1].begin <= end]
+        begin = log.transactions[0].begin
+        size = log.transactions[1].begin - begin
+        data[begin + 19 + 49 + 1 : begin + 19 + 49 + 3] = (inside[1] - begin).to_bytes(
+            2, "little"
+        )  # the first one's length reaches over the second one's GTID event
+        assert size < inside[1] - begin
+    whole, pieces = Scanner(), Scanner()
+    found = whole.feed(bytes(data))
+    assert [
+        one for at in range(len(data)) for one in pieces.feed(bytes(data[at : at + 1]))
+    ] == found
+    assert str(pieces.gtids) == str(whole.gtids)
+    assert len(found) == 3

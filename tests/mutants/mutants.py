@@ -1,0 +1,917 @@
+"""The mutants: for each safeguard that guards data, what takes it out and the tests that miss it.
+
+Law: a mutant is of a function, which is imported here, and of a place in its syntax tree (`edits`).
+So a renamed variable or another layout changes nothing, and a renamed or moved function is an
+import that fails, here and in `make lint`. `run` runs them.
+"""
+
+import ast
+import fcntl
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from binlog2s3.archive.blocks import Blocks
+from binlog2s3.archive.catalog import fetch
+from binlog2s3.archive.chunks import Chunks, join
+from binlog2s3.archive.fields import _matching, check_place, parse
+from binlog2s3.archive.history import Leg, _barrier, breaks, missing_binlogs
+from binlog2s3.archive.reader import _Reading
+from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.binlog.compression import _ZstdOutput
+from binlog2s3.binlog.events import made_up_size
+from binlog2s3.binlog.fast import leap
+from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.scanner import Scanner
+from binlog2s3.drill.checks import check_statements
+from binlog2s3.errors import DamageError
+from binlog2s3.recover.export import _lineage_of
+from binlog2s3.recover.extract import _PieceReader
+from binlog2s3.recover.goal import Search, _TimeSearch
+from binlog2s3.recover.origin import Origin, _has_at
+from binlog2s3.recover.pieces import PieceBuilder
+from binlog2s3.recover.plan import _Planner
+from binlog2s3.recover.preflight import _obstacles, _source_problems
+from binlog2s3.recover.privileges import _missing, has
+from binlog2s3.recover.route import RouteGtids, _numbered
+from binlog2s3.recover.target import prove
+from binlog2s3.retain.choose import given_up
+from binlog2s3.retain.prune import Prune
+from binlog2s3.serve.dump import _contradiction
+from binlog2s3.server.connection import _connect
+from binlog2s3.server.login import Login, _ssl_mode
+from binlog2s3.store.contract import Store
+from binlog2s3.store.integrity import Integrity
+from binlog2s3.store.requests import Requests
+from binlog2s3.store.s3 import S3Store
+from binlog2s3.store.versions import Hold
+from binlog2s3.stream.adopt import _checked
+from binlog2s3.stream.archive_end import ArchiveEnd
+from binlog2s3.stream.decide import Held, PutEntry, Verify, _archived, _chunks, decide, is_closed
+from binlog2s3.stream.job import Job
+from binlog2s3.stream.punch import punch
+from binlog2s3.stream.remote import (
+    RemoteBinlog,
+    _CheckedSlice,
+    _delete_inside,
+    _list_chunks,
+    put_entry,
+    where_absent,
+)
+from binlog2s3.stream.resume import Pilot
+from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.spool_files import write_whole
+from binlog2s3.stream.tail import Tailer
+from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.uploader import Uploader
+from binlog2s3.stream.watermark import Coverage
+from binlog2s3.stream.writer import Writer, _put_turn
+from tests.mutants.edits import (
+    Edit,
+    always,
+    answers,
+    arithmetic,
+    becomes,
+    call,
+    choice,
+    compared,
+    comparison,
+    gone,
+    keyword,
+    loop,
+    name_of,
+    never,
+    operand,
+    part,
+    reads,
+    receiver,
+    returned,
+    swapped,
+    when,
+)
+
+
+class Promise(Enum):
+    """What is broken without the safeguard: a document, and its words in bold there."""
+
+    DURABLE = ("docs/reliability.md", "What is durable stays readable.")
+    FILE = ("docs/reliability.md", "An archived binlog is the server's file")
+    AHEAD = (
+        "docs/reliability.md",
+        "`durable` and `covered_until` in the writer's object are never ahead",
+    )
+    SPOOL = ("docs/reliability.md", "What is not durable is still in the spool or on the source")
+    HISTORIES = ("docs/reliability.md", "Two histories are never spliced.")
+    MEMORY = ("docs/reliability.md", "The bucket is the only memory.")
+    RECOVERY = (
+        "docs/reliability.md",
+        "A recovery reaches exactly what was asked for, or is refused",
+    )
+    SECRETS = ("SECURITY.md", "Secrets.")
+    TLS = ("SECURITY.md", "TLS.")
+    BUCKET = ("SECURITY.md", "The bucket is not trusted.")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A safeguard of a promise, the tests that must go red without it, and what takes it out.
+
+    `changes`: functions, and what happens to each; one may be there more than once.
+    """
+
+    name: str
+    promise: Promise
+    safeguard: str
+    tests: tuple[str, ...]
+    changes: tuple[tuple[Any, Edit], ...]
+
+
+MUTANTS = (
+    Mutant(
+        "lineage-before-bytes",
+        Promise.DURABLE,
+        "lineage.json is put before anything else of its lineage.",
+        (
+            "tests/unit/stream/test_tracking.py::test_nothing_is_uploaded_before_its_lineage_is_described",
+        ),
+        ((Intake._put, gone(call(where_absent))),),
+    ),
+    Mutant(
+        "chunks-compared",
+        Promise.DURABLE,
+        "A chunk that another process left counts only after its checksum was compared with "
+        "the source's bytes.",
+        ("tests/unit/stream/test_job.py::test_what_was_not_compared_is_not_reported",),
+        ((Job._looked, operand(arithmetic(), 1)),),
+    ),
+    Mutant(
+        "chunk-deletion-order",
+        Promise.DURABLE,
+        "A chunk is deleted only where longer ones hold its bytes: two that stand in for each "
+        "other never both go.",
+        ("tests/unit/archive/test_chunks.py::test_chunks_that_only_together_hold_another",),
+        ((Chunks.superfluous, always(part(when(), 2, of=2))),),
+    ),
+    Mutant(
+        "chunk-deletion-acknowledged",
+        Promise.DURABLE,
+        "Only chunks that were acknowledged, or compared, let others go.",
+        (
+            "tests/unit/stream/test_decide.py::test_chunks_that_were_not_compared_are_not_put_again_nor_deleted",
+        ),
+        ((_chunks, reads("chunks", name_of(Held.there))),),
+    ),
+    Mutant(
+        "chunk-as-long-as-named",
+        Promise.DURABLE,
+        "An object that has not as many bytes as its name says is no chunk.",
+        (
+            "tests/unit/stream/test_uploader.py::test_an_object_shorter_than_its_name_says_is_no_chunk",
+        ),
+        ((_list_chunks, always(when())),),
+    ),
+    Mutant(
+        "entry-before-clearing",
+        Promise.DURABLE,
+        "Chunks and unfinished uploads are deleted only after the entry is written.",
+        ("tests/unit/stream/test_decide.py::test_what_to_do_next_without_chunks",),
+        ((_archived, never(when())),),
+    ),
+    Mutant(
+        "clear-inside-only",
+        Promise.DURABLE,
+        "Of an archived binlog's chunks only those inside it are deleted.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_a_chunk_that_reaches_beyond_the_archived_binlog_stays",
+        ),
+        ((_delete_inside, always(comparison())),),
+    ),
+    Mutant(
+        "delete-errors",
+        Promise.DURABLE,
+        "A key that the store did not delete, though it said 200, is an error.",
+        ("tests/contract/test_store.py::test_a_key_that_was_not_deleted_is_an_error",),
+        ((Requests.delete_objects, never(when())),),
+    ),
+    Mutant(
+        "no-need-is-pruned",
+        Promise.DURABLE,
+        "prune keeps what a kept base backup needs.",
+        ("tests/unit/retain/test_prune.py::test_every_moment_of_the_window_is_reachable",),
+        ((given_up, never(part(when(2, of=8), 2, of=2))),),
+    ),
+    Mutant(
+        "a-grace-before-deletion",
+        Promise.DURABLE,
+        "prune deletes only below a floor that is older than the grace.",
+        ("tests/unit/retain/test_prune.py::test_a_window_of_ten_days",),
+        ((Prune._below, operand(arithmetic(), 1)),),
+    ),
+    Mutant(
+        "a-forged-floor-deletes-nothing",
+        Promise.DURABLE,
+        "prune deletes only what the same run gives up, whatever floors say.",
+        ("tests/unit/retain/test_prune.py::test_a_forged_floor_deletes_and_hides_nothing",),
+        ((Prune._floors, always(part(when(1, of=2), 2, of=2))),),
+    ),
+    Mutant(
+        "object-lock-is-asked-first",
+        Promise.DURABLE,
+        "prune deletes nothing that Object Lock keeps: a delete would only hide it.",
+        ("tests/unit/retain/test_prune.py::test_what_object_lock_keeps_is_not_deleted",),
+        ((Prune._unlocked, becomes(call(Hold.keeps), "False")),),
+    ),
+    Mutant(
+        "something-stays-recoverable",
+        Promise.DURABLE,
+        "prune is refused if no registered base backup could be recovered afterwards.",
+        ("tests/unit/retain/test_prune.py::test_without_base_backups_it_is_refused",),
+        ((Prune._check, always(when(1, of=3))),),
+    ),
+    Mutant(
+        "chunks-of-the-current-lineage-stay",
+        Promise.DURABLE,
+        "prune deletes no chunk of the current lineage: it may be the only copy of durable bytes.",
+        (
+            "tests/unit/retain/test_prune.py::test_an_unfinished_binlog_of_the_current_lineage_stays",
+        ),
+        ((Prune._abandoned, always(comparison(3, of=3))),),
+    ),
+    Mutant(
+        "young-chunks-stay",
+        Promise.DURABLE,
+        "prune deletes no chunk that is younger than a day, whatever is asked for.",
+        ("tests/unit/retain/test_prune.py::test_chunks_that_somebody_may_still_write_stay",),
+        ((Prune._unfinished, never(when())),),
+    ),
+    Mutant(
+        "a-floor-of-another-binlog",
+        Promise.DURABLE,
+        "prune deletes nothing if the floor that it has to write is there and is another one.",
+        ("tests/unit/retain/test_prune.py::test_a_forged_floor_in_the_way_deletes_nothing",),
+        ((Prune._raise_floor, never(when())),),
+    ),
+    Mutant(
+        "event-crc",
+        Promise.FILE,
+        "An event counts only if its CRC32 is right.",
+        ("tests/property/test_scanner.py::test_every_flipped_byte_is_seen",),
+        (
+            (Scanner._walk, never(part(when(1, of=8), 4, of=4))),
+            (Scanner._take_event, never(when(3, of=8))),
+            (leap, never(part(when(1, of=13), 5, of=5))),
+            (leap, never(part(when(5, of=13), 5, of=5))),
+        ),
+    ),
+    Mutant(
+        "event-chain",
+        Promise.FILE,
+        "An event counts only if it ends where its header says: a hole in the file shows, "
+        "with checksums or without.",
+        ("tests/unit/binlog/test_scanner.py::test_a_hole_is_damage_even_without_checksums",),
+        (
+            (Scanner._walk, never(when(2, of=8))),
+            (Scanner._take_header, never(when(5, of=5))),
+            (leap, never(part(when(1, of=13), 4, of=5))),
+            (leap, never(part(when(5, of=13), 4, of=5))),
+        ),
+    ),
+    Mutant(
+        "bytes-behind-the-end",
+        Promise.FILE,
+        "Nothing passes behind a ROTATE or STOP event: two files glued together are no binlog.",
+        ("tests/unit/binlog/test_scanner.py::test_bytes_behind_the_last_event_are_damage",),
+        ((Scanner._step, never(when(1, of=6))),),
+    ),
+    Mutant(
+        "damage-stays",
+        Promise.FILE,
+        "From the first damaged event on nothing passes any more.",
+        ("tests/unit/binlog/test_scanner.py::test_damage_names_the_first_bad_event_and_stays",),
+        ((Scanner.feed, becomes(call(DamageError, 2, of=2), "None")),),
+    ),
+    Mutant(
+        "only-checked-bytes",
+        Promise.FILE,
+        "No byte leaves the spool beyond the end of the last event that was checked.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_bytes_of_an_event_that_is_not_whole_stay_in_the_spool",
+        ),
+        ((BinlogReading.size, reads("event_end", name_of(Scanner.position))),),
+    ),
+    Mutant(
+        "first-event-at-the-position",
+        Promise.FILE,
+        "The first event of a run must begin at the position that was asked for.",
+        ("tests/unit/stream/test_tail.py::test_a_run_that_begins_elsewhere_is_damage",),
+        ((made_up_size, never(when(3, of=4))),),
+    ),
+    Mutant(
+        "torn-at-the-next-file",
+        Promise.FILE,
+        "A file that ends in the middle of an event while the run has gone on to the next one "
+        "is damage.",
+        (
+            "tests/unit/stream/test_tail.py::test_the_next_file_follows_only_after_the_end_of_this_one",
+        ),
+        ((Tailer._finish, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "chunk-bytes-as-checked",
+        Promise.FILE,
+        "What is sent must still be the bytes that were checked: the checksum of then goes along.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_a_spool_that_changes_while_it_is_sent_is_refused_and_told",
+        ),
+        ((RemoteBinlog.put_chunk, keyword(call(Store.put, 2, of=2), crc64=None)),),
+    ),
+    Mutant(
+        "spool-compared-before-sending",
+        Promise.FILE,
+        "Before each attempt to send it the spool is compared with what was checked: some "
+        "stores compare nothing.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_a_spool_that_changed_after_it_was_read_is_not_sent",
+        ),
+        ((_CheckedSlice.open, never(when())),),
+    ),
+    Mutant(
+        "verify-before-entry",
+        Promise.FILE,
+        "The entry is written only after what lies under the key was compared with our bytes.",
+        ("tests/unit/stream/test_job.py::test_an_object_of_other_bytes_is_never_described",),
+        ((decide, becomes(call(Verify), f"{name_of(PutEntry)}()")),),
+    ),
+    Mutant(
+        "verify-crc",
+        Promise.FILE,
+        "The object is compared by its whole CRC64NVME where the store keeps one.",
+        ("tests/unit/stream/test_job.py::test_an_object_of_other_bytes_is_never_described",),
+        ((RemoteBinlog.verify, always(comparison(4, of=7))),),
+    ),
+    Mutant(
+        "verify-without-crc",
+        Promise.FILE,
+        "Without a checksum of the whole, the object's ETag must be that of our parts, else "
+        "it is read back.",
+        ("tests/unit/stream/test_job.py::test_an_object_of_other_bytes_is_never_described",),
+        ((RemoteBinlog.verify, always(comparison(6, of=7))),),
+    ),
+    Mutant(
+        "no-overwrite-whole",
+        Promise.FILE,
+        "A small binlog's object is put with If-None-Match: what lies there is never replaced.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_what_appears_under_the_key_meanwhile_is_not_replaced",
+        ),
+        ((RemoteBinlog.put_whole, keyword(call(Store.put), if_absent="False")),),
+    ),
+    Mutant(
+        "no-overwrite-complete",
+        Promise.FILE,
+        "An upload is completed with If-None-Match.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_what_appears_under_the_key_meanwhile_is_not_replaced",
+        ),
+        ((RemoteBinlog.complete, keyword(call(Store.complete_upload), if_absent="False")),),
+    ),
+    Mutant(
+        "no-overwrite-entry",
+        Promise.FILE,
+        "The first entry stands: it is put with If-None-Match.",
+        ("tests/unit/stream/test_safeguards.py::test_the_first_entry_stands",),
+        ((put_entry, keyword(call(Store.put), if_absent="False")),),
+    ),
+    Mutant(
+        "entry-read-back",
+        Promise.FILE,
+        "An entry that was there already must describe this binlog, before anything is deleted.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_an_entry_of_another_binlog_is_not_taken_for_ours",
+        ),
+        ((put_entry, never(when(2, of=2))),),
+    ),
+    Mutant(
+        "parts-taken-up-compared",
+        Promise.FILE,
+        "A part of an unfinished upload is taken up only if its size and checksum are those "
+        "of our bytes.",
+        ("tests/unit/stream/test_safeguards.py::test_a_part_of_other_bytes_is_not_taken_up",),
+        ((Job.has_taken_up, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "copied-part-compared",
+        Promise.FILE,
+        "A part that the store made of a chunk must have our bytes: its ETag says so, or the "
+        "chunk's checksum, or the chunk is read.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_a_chunk_that_was_written_over_does_not_become_a_part",
+        ),
+        ((RemoteBinlog.copy_part, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "upload-of-the-exact-key",
+        Promise.FILE,
+        "An unfinished upload is found by its exact key, not by one that begins so.",
+        ("tests/contract/test_store.py::test_uploads_are_found_by_their_exact_key",),
+        ((S3Store.list_uploads, always(comparison())),),
+    ),
+    Mutant(
+        "complete-size",
+        Promise.FILE,
+        "Complete returns only if the object has the size that was sent.",
+        ("tests/contract/test_store.py::test_a_wrong_size_is_noticed",),
+        (
+            (S3Store.complete_upload, never(when(1, of=4))),
+            (S3Store.complete_upload, never(when(3, of=4))),
+        ),
+    ),
+    Mutant(
+        "read-chunk-crc",
+        Promise.FILE,
+        "Every chunk that is read is checked against the CRC64NVME in its name.",
+        ("tests/unit/archive/test_reader.py::test_a_damaged_chunk_is_named",),
+        ((_Reading._try, never(when(1, of=3))),),
+    ),
+    Mutant(
+        "read-archived-crc",
+        Promise.FILE,
+        "An archived binlog that is read whole is compared with its entry.",
+        ("tests/unit/archive/test_reader.py::test_an_archived_binlog_that_is_damaged",),
+        ((_Reading._note, never(when())),),
+    ),
+    Mutant(
+        "durable-without-holes",
+        Promise.AHEAD,
+        "Durable is what can be read from offset 0 on, not the greatest end of a chunk.",
+        ("tests/unit/archive/test_chunks.py::test_join",),
+        ((join, always(part(loop(2, of=2), 2, of=2))),),
+    ),
+    Mutant(
+        "claimed-once-durable",
+        Promise.AHEAD,
+        "A moment is claimed only once the server's position of then is durable.",
+        ("tests/unit/stream/test_watermark.py::test_the_clock_is_claimed_up_to_the_offset",),
+        ((Coverage._claim, always(comparison(1, of=2))),),
+    ),
+    Mutant(
+        "durable-in-order",
+        Promise.AHEAD,
+        "Durable goes on only behind a binlog that is whole in the bucket.",
+        ("tests/unit/stream/test_watermark.py::test_what_lies_behind_an_open_binlog_waits_for_it",),
+        ((Coverage._go_on, never(when())),),
+    ),
+    Mutant(
+        "spool-lock",
+        Promise.SPOOL,
+        "One streamer holds a spool.",
+        ("tests/unit/stream/test_spool.py::test_one_streamer_holds_it",),
+        ((Spool.__init__, gone(call(fcntl.flock))),),
+    ),
+    Mutant(
+        "notes-whole",
+        Promise.SPOOL,
+        "run.json is written whole or not at all: what was there before holds until then.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_a_note_that_fails_half_way_leaves_the_one_before",
+        ),
+        ((write_whole, receiver(call(Path.with_name))),),
+    ),
+    Mutant(
+        "release-by-lineage",
+        Promise.SPOOL,
+        "A local copy is deleted only in runs that are known to be of the archived lineage.",
+        (
+            "tests/unit/stream/test_spool.py::test_release_deletes_every_runs_copy_of_this_lineage_alone",
+        ),
+        ((Spool.release, never(when(1, of=2))),),
+    ),
+    Mutant(
+        "floor-noted-first",
+        Promise.SPOOL,
+        "A floor is written to run.json before the bytes below it are given back.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_the_floor_is_noted_before_the_room_is_given_back",
+        ),
+        ((Spool.give_back, swapped(call(Spool.note), call(punch))),),
+    ),
+    Mutant(
+        "floor-while-it-runs",
+        Promise.SPOOL,
+        "No request reads a file below its floor: the bytes come from the bucket, or it is an "
+        "error.",
+        (
+            "tests/unit/stream/test_uploader.py::test_a_chunk_that_is_taken_below_a_floor_is_an_error",
+        ),
+        (
+            (RemoteBinlog.put_chunk, never(when())),
+            (RemoteBinlog._slice, never(when())),
+        ),
+    ),
+    Mutant(
+        "punch-only-what-is-there",
+        Promise.SPOOL,
+        "Only what lies in the bucket as a full chunk that was acknowledged is given back.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_what_is_not_in_the_bucket_yet_is_not_given_back",
+        ),
+        ((Uploader._punch, never(part(when(3, of=4), 2, of=2))),),
+    ),
+    Mutant(
+        "start-needs-checksums",
+        Promise.SPOOL,
+        "A spool without event checksums is not believed at a start: nothing in it was synced.",
+        (
+            "tests/unit/stream/test_start.py::test_without_event_checksums_the_spool_is_not_believed",
+        ),
+        ((_checked, never(when(2, of=3))),),
+    ),
+    Mutant(
+        "overlap-compared",
+        Promise.HISTORIES,
+        "What a run brings again is compared with what passed before; other bytes are another "
+        "history.",
+        ("tests/unit/stream/test_tail.py::test_other_bytes_in_the_overlap_are_another_history",),
+        ((Tailer._read_again, never(when(3, of=4))),),
+    ),
+    Mutant(
+        "overlap-whole",
+        Promise.HISTORIES,
+        "A run that goes on to the next file before it has brought the whole overlap is "
+        "another history.",
+        ("tests/unit/stream/test_tail.py::test_a_run_that_ends_before_the_overlap_does",),
+        ((Tailer._finish, never(when(1, of=3))),),
+    ),
+    Mutant(
+        "closed-next-file-alone",
+        Promise.HISTORIES,
+        "The run's next file closes a binlog only if its previous GTIDs are those at our end.",
+        ("tests/unit/stream/test_decide.py::test_what_closes_a_binlog",),
+        ((is_closed, always(part(part(when(), 2, of=2), 2, of=2))),),
+    ),
+    Mutant(
+        "closed-gtids-equal",
+        Promise.HISTORIES,
+        "History goes on in the next file only if its previous GTIDs are just those at our end.",
+        ("tests/unit/stream/test_tail.py::test_other_gtids_do_not_close",),
+        ((Tailer._judge_history, always(part(when(2, of=2), 2, of=2))),),
+    ),
+    Mutant(
+        "closed-anonymous",
+        Promise.HISTORIES,
+        "Transactions without a GTID prove nothing about what follows.",
+        ("tests/unit/stream/test_tail.py::test_anonymous_transactions_prove_nothing",),
+        ((BinlogReading.gtids_after, never(choice())),),
+    ),
+    Mutant(
+        "no-overwrite-lineage",
+        Promise.HISTORIES,
+        "lineage.json is written where nothing lies, or where the same lies.",
+        ("tests/unit/stream/test_tracking.py::test_an_answer_that_was_lost_is_no_second_lineage",),
+        ((Intake._put, keyword(call(Store.put), if_absent="False")),),
+    ),
+    Mutant(
+        "a-turn-is-taken-once",
+        Promise.HISTORIES,
+        "A turn is put with If-None-Match: a late request of a dead streamer changes no history.",
+        ("tests/unit/stream/test_writer.py::test_a_turn_that_arrives_late_counts_less",),
+        ((_put_turn, keyword(call(Store.put), if_absent="False")),),
+    ),
+    Mutant(
+        "who-is-superseded-takes-no-turn",
+        Promise.HISTORIES,
+        "Before each turn it is looked whether somebody has taken over.",
+        ("tests/unit/stream/test_writer.py::test_who_has_been_superseded_takes_no_turn",),
+        ((Writer.take_turn, gone(call(Writer.look))),),
+    ),
+    Mutant(
+        "older-writer-stops",
+        Promise.HISTORIES,
+        "A writer that sees a greater one stops.",
+        ("tests/unit/stream/test_writer.py::test_the_last_to_claim_is_the_writer",),
+        ((Writer._give_way_to_greater, never(when())),),
+    ),
+    Mutant(
+        "chunk-of-another-history",
+        Promise.HISTORIES,
+        "A chunk that holds other bytes than the source has ends the stream of that history: "
+        "it is neither used nor deleted.",
+        ("tests/unit/stream/test_job.py::test_a_chunk_of_another_history_ends_it",),
+        ((RemoteBinlog.compare, never(part(when(2, of=3), 2, of=2))),),
+    ),
+    Mutant(
+        "another-server-refused",
+        Promise.HISTORIES,
+        "A server that lacks what is archived is refused: a --source was copied.",
+        ("tests/unit/stream/test_resume.py::test_another_server_is_refused",),
+        ((Pilot._another, never(when(1, of=3))),),
+    ),
+    Mutant(
+        "mariadb-by-domain-and-server",
+        Promise.HISTORIES,
+        "MariaDB's GTIDs are compared by domain and server: a greater number of another "
+        "primary proves nothing.",
+        ("tests/unit/binlog/test_gtid.py::test_mariadb_lists_compare_by_domain_and_server",),
+        ((MariadbGtidList.__le__, always(comparison())),),
+    ),
+    Mutant(
+        "read-seams",
+        Promise.HISTORIES,
+        "Where one chunk follows another, the bytes that both have are compared.",
+        ("tests/unit/archive/test_reader.py::test_chunks_that_disagree_are_damage",),
+        ((_Reading._try, never(choice(4, of=5))),),
+    ),
+    Mutant(
+        "unknown-join-not-crossed",
+        Promise.HISTORIES,
+        "A join that nothing proves is not crossed, whatever is allowed.",
+        ("tests/unit/archive/test_history.py::test_what_cannot_be_proved_is_not_crossed",),
+        ((_barrier, never(when(2, of=5))),),
+    ),
+    Mutant(
+        "cut-at-the-parent",
+        Promise.HISTORIES,
+        "Of a lineage that history left, nothing behind the cut is applied.",
+        ("tests/unit/archive/test_history.py::test_a_line_is_cut_at_each_parent",),
+        ((Leg.end_of, never(when())),),
+    ),
+    Mutant(
+        "start-gtids-follow",
+        Promise.MEMORY,
+        "What a start takes from the spool begins with the GTIDs that the archive ends with.",
+        ("tests/unit/stream/test_start.py::test_a_binlog_that_does_not_follow_is_left",),
+        ((ArchiveEnd.contradiction, never(when(4, of=4))),),
+    ),
+    Mutant(
+        "gap-not-crossed",
+        Promise.RECOVERY,
+        "A recovery crosses no gap, unless it is allowed.",
+        ("tests/unit/recover/test_plan.py::test_a_gap_is_not_crossed_unless_it_is_allowed",),
+        ((PieceBuilder._check_breaks, never(when())),),
+    ),
+    Mutant(
+        "missing-binlog-breaks",
+        Promise.RECOVERY,
+        "A recovery crosses no place where a binlog is missing.",
+        ("tests/unit/recover/test_plan.py::test_a_binlog_that_is_not_there_breaks_history",),
+        ((_numbered, always(choice())),),
+    ),
+    Mutant(
+        "chain-of-gtids",
+        Promise.RECOVERY,
+        "A recovery does not go on in a binlog that begins with other GTIDs than the one "
+        "before ends with.",
+        ("tests/unit/recover/test_plan.py::test_entries_that_contradict_each_other_break_history",),
+        ((breaks, answers("False")),),
+    ),
+    Mutant(
+        "dead-branch-refused",
+        Promise.RECOVERY,
+        "A target that has what was lost in a fail-over is refused.",
+        ("tests/unit/recover/test_plan.py::test_a_target_of_a_dead_branch_is_told_which",),
+        ((Origin.check_target, never(when(1, of=4))),),
+    ),
+    Mutant(
+        "gtids-of-two-histories",
+        Promise.RECOVERY,
+        "A target whose GTIDs could be of either of two histories is refused.",
+        ("tests/unit/recover/test_plan.py::test_an_unknown_join_is_never_crossed",),
+        ((Origin.check, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "exactly-these-gtids-at-this-place",
+        Promise.RECOVERY,
+        "A backup is of a lineage by its place only if the binlog has exactly its GTIDs there.",
+        (
+            "tests/unit/recover/test_origin.py::test_gtids_that_are_not_those_of_the_place_prove_nothing",
+        ),
+        ((_has_at, becomes(returned(5, of=5), "True")),),
+    ),
+    Mutant(
+        "target-past-the-goal",
+        Promise.RECOVERY,
+        "A target that is past the goal is refused.",
+        ("tests/property/test_plan.py::test_a_target_past_the_goal_is_refused",),
+        ((_Planner._check_past, never(when(2, of=2))),),
+    ),
+    Mutant(
+        "doubles-once",
+        Promise.RECOVERY,
+        "What two lineages have of the same transactions is applied once.",
+        ("tests/property/test_plan.py::test_everything_is_reached",),
+        ((PieceBuilder.build, never(when(2, of=4))),),
+    ),
+    Mutant(
+        "damage-not-crossed",
+        Promise.RECOVERY,
+        "Damaged transactions are not applied.",
+        ("tests/unit/recover/test_plan.py::test_damage_is_not_crossed_unless_it_is_allowed",),
+        ((PieceBuilder._piece, never(when(7, of=7))),),
+    ),
+    Mutant(
+        "time-is-vouched-for",
+        Promise.RECOVERY,
+        "A time is reached only if a later commit is there, or the writer vouches for it.",
+        ("tests/unit/recover/test_plan.py::test_a_time_beyond_what_is_vouched_for_is_refused",),
+        ((_TimeSearch.stop, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "clock-set-back",
+        Promise.RECOVERY,
+        "A time that means two places, because the clock was set back, is refused.",
+        ("tests/unit/recover/test_plan.py::test_a_clock_that_was_set_back_is_told",),
+        (
+            (_TimeSearch._first_later, never(when(5, of=6))),
+            (_TimeSearch._check_after, always(when(1, of=2))),
+        ),
+    ),
+    Mutant(
+        "name-of-two-histories",
+        Promise.RECOVERY,
+        "A position in a binlog whose name two histories have is refused until one is chosen.",
+        ("tests/unit/recover/test_plan.py::test_a_name_that_two_histories_have_must_be_chosen",),
+        ((Search.place, never(when(2, of=4))),),
+    ),
+    Mutant(
+        "between-transactions",
+        Promise.RECOVERY,
+        "A recovery neither begins nor ends inside a transaction.",
+        ("tests/unit/recover/test_plan.py::test_a_position_inside_a_transaction_is_refused",),
+        ((Search.place, never(when(3, of=4))),),
+    ),
+    Mutant(
+        "before-the-archive",
+        Promise.RECOVERY,
+        "A target that lacks what came before the archive, or would lack anything in the end, "
+        "is refused.",
+        ("tests/unit/recover/test_plan.py::test_what_came_before_the_archive_must_be_there",),
+        (
+            (RouteGtids._is_covered, becomes(returned(), "True")),
+            (_Planner._check_whole, never(when(5, of=5))),
+        ),
+    ),
+    Mutant(
+        "lost-end-is-said",
+        Promise.RECOVERY,
+        "The newest is not what comes before a part that is damaged or lost.",
+        ("tests/unit/recover/test_plan.py::test_the_newest_is_not_what_comes_before_damage",),
+        ((_Planner._check_end, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "a-place-is-always-right",
+        Promise.RECOVERY,
+        "A place that is later than what the target's GTIDs say is refused: transactions "
+        "would be missing.",
+        ("tests/unit/recover/test_plan.py::test_a_place_that_is_later_than_the_target_is_refused",),
+        ((_Planner._check_place, never(when(4, of=4))),),
+    ),
+    Mutant(
+        "block-crc-before-handing-on",
+        Promise.RECOVERY,
+        "Bytes whose block has another CRC64NVME than its entry says are never handed on.",
+        ("tests/unit/recover/test_extract.py::test_a_flipped_byte_is_never_handed_on",),
+        ((Blocks._block, always(when())),),
+    ),
+    Mutant(
+        "plan-compared-with-bytes",
+        Promise.RECOVERY,
+        "A piece that has other transactions than the plan says is an error before its last bytes.",
+        ("tests/unit/recover/test_extract.py::test_a_plan_that_is_wrong",),
+        ((_PieceReader.run, never(when(2, of=4))),),
+    ),
+    Mutant(
+        "proof-no-less",
+        Promise.RECOVERY,
+        "A target that lacks transactions is not done.",
+        ("tests/unit/recover/test_target.py::test_what_differs_is_named",),
+        ((prove, compared(comparison(1, of=2), ast.LtE())),),
+    ),
+    Mutant(
+        "target-is-not-the-source",
+        Promise.RECOVERY,
+        "The source is no target.",
+        ("tests/unit/recover/test_preflight.py::test_the_source_or_a_copy_of_it",),
+        ((_source_problems, never(when(1, of=3))),),
+    ),
+    Mutant(
+        "server-id-of-the-history",
+        Promise.RECOVERY,
+        "A target with the server_id of a server of the history is refused before anything is "
+        "applied.",
+        ("tests/unit/recover/test_preflight.py::test_a_server_id_of_the_history",),
+        ((_obstacles, never(when(3, of=6))),),
+    ),
+    Mutant(
+        "a-check-that-answers-no",
+        Promise.RECOVERY,
+        "A drill whose check answers 0 has proved nothing.",
+        ("tests/unit/drill/test_drill.py::test_a_statement_that_answers_no_proves_nothing",),
+        ((check_statements, never(part(when(), 2, of=2))),),
+    ),
+    Mutant(
+        "serve-nothing-behind-a-gap",
+        Promise.RECOVERY,
+        "`serve` sends nothing behind a gap: the replica is told what is missing.",
+        ("tests/unit/serve/test_dump.py::test_a_gap",),
+        ((_contradiction, always(when(2, of=2))),),
+    ),
+    Mutant(
+        "a-floor-excuses-no-more",
+        Promise.RECOVERY,
+        "What is missing at a floor or above it is a gap.",
+        ("tests/unit/retain/test_prune.py::test_a_floor_excuses_only_what_is_below_it",),
+        ((missing_binlogs, always(when(2, of=2))),),
+    ),
+    Mutant(
+        "encryption-confirmed",
+        Promise.SECRETS,
+        "Encryption that the store does not confirm counts as not done.",
+        ("tests/contract/test_store.py::test_encryption_that_is_not_confirmed_is_an_error",),
+        ((Integrity.confirm_encryption, never(when(1, of=2))),),
+    ),
+    Mutant(
+        "a-privilege-that-is-missing",
+        Promise.RECOVERY,
+        "A target whose account lacks a privilege is refused before anything is applied.",
+        ("tests/unit/recover/test_privileges.py::test_what_is_missing_is_told_with_its_grants",),
+        ((_missing, never(when(2, of=2))),),
+    ),
+    Mutant(
+        "a-privilege-that-was-taken-back",
+        Promise.RECOVERY,
+        "A privilege that a partial revoke takes back is missing.",
+        ("tests/unit/recover/test_privileges.py::test_what_is_taken_back",),
+        ((has, always(comparison(6, of=6))),),
+    ),
+    Mutant(
+        "password-not-shown",
+        Promise.SECRETS,
+        "A login that is logged does not show its password.",
+        ("tests/unit/server/test_login.py::test_a_password_is_never_shown",),
+        ((Login, keyword(call(field), repr="True")),),
+    ),
+    Mutant(
+        "no-password-in-clear-text",
+        Promise.TLS,
+        "A server that is not proved to be the right one does not get the password in clear text.",
+        (
+            "tests/unit/server/test_clear_text.py::test_a_server_that_is_not_proved_gets_no_password",
+        ),
+        ((_connect, becomes(call(dict.fromkeys), "{}")),),
+    ),
+    Mutant(
+        "tls-to-other-hosts",
+        Promise.TLS,
+        "A connection that leaves this host needs TLS, unless it is asked not to.",
+        ("tests/unit/server/test_login.py::test_a_server_on_another_host_needs_tls",),
+        ((_ssl_mode, always(choice())),),
+    ),
+    Mutant(
+        "events-that-are-held",
+        Promise.BUCKET,
+        "An event that is held as a whole is damage if it claims more bytes than such an "
+        "event has.",
+        (
+            "tests/unit/binlog/test_scanner.py::test_an_event_that_claims_gigabytes_is_damage_at_once",
+        ),
+        ((Scanner._take_header, never(when(4, of=5))),),
+    ),
+    Mutant(
+        "nothing-expands-without-end",
+        Promise.BUCKET,
+        "What is compressed in an event never becomes more than the event says.",
+        (
+            "tests/unit/binlog/test_compression.py::test_what_expands_beyond_what_its_header_says_is_refused",
+        ),
+        ((_ZstdOutput.write, never(when())),),
+    ),
+    Mutant(
+        "names-of-documents",
+        Promise.BUCKET,
+        "A name in a document of the bucket that is none by the grammar of names is never used.",
+        ("tests/unit/archive/test_fields.py::test_no_field_holds_what_the_grammar_does_not_allow",),
+        ((_matching, never(part(when(), 2, of=2))),),
+    ),
+    Mutant(
+        "document-of-its-key",
+        Promise.BUCKET,
+        "A document that by what it says belongs under another key is not read.",
+        ("tests/unit/archive/test_fields.py::test_a_document_of_another_key_is_refused",),
+        ((check_place, never(when())),),
+    ),
+    Mutant(
+        "size-of-documents",
+        Promise.BUCKET,
+        "A document is not read beyond the size that one of its kind has.",
+        ("tests/unit/archive/test_fields.py::test_a_document_is_read_up_to_a_limit",),
+        ((fetch, keyword(call(Store.get), most=None)), (parse, never(when(1, of=2)))),
+    ),
+    Mutant(
+        "no-path-from-a-plan",
+        Promise.BUCKET,
+        "What is no lineage id never becomes a directory of a recovery that is written as files.",
+        ("tests/unit/recover/test_export.py::test_no_name_leads_out_of_the_directory",),
+        ((_lineage_of, never(when())),),
+    ),
+)

@@ -1,0 +1,201 @@
+"""Where a goal is, to the microsecond and to the byte: at its edges."""
+
+from dataclasses import replace
+
+import pytest
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.recover.backup import start_of_gtids
+from binlog2s3.recover.model import BeforeGtid, Goal, Plan, Request, Start, ToGtid, ToTime
+from binlog2s3.recover.plan import make
+from tests.history_model import HEAD, Model, Real
+
+FIRST, SECOND = BinlogName("mysql-bin", 1), BinlogName("mysql-bin", 2)
+
+
+def planned(model: Model, goal: Goal, start: Start, **more: object) -> Plan:
+    return make(Request(goal=goal, start=start, **more), model)  # type: ignore[arg-type]
+
+
+def refused(model: Model, goal: Goal, start: Start, **more: object) -> str:
+    with pytest.raises(RecoveryError) as caught:
+        planned(model, goal, start, **more)
+    return str(caught.value)
+
+
+def having(*reals: Real) -> Start:
+    """A target with these, and nothing else."""
+    return start_of_gtids(",".join(real.gtid or "" for real in reals), "mysql")
+
+
+def committed(model: Model, count: int, wait_us: int = 10) -> None:
+    for _ in range(count):
+        model.commit(100, wait_us)
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_what_was_committed_at_just_that_time_is_applied(count: int, rotates: bool) -> None:
+    """And what was committed a microsecond later is not, wherever a binlog ends."""
+    model = Model()
+    committed(model, 1)
+    if rotates:
+        model.rotate()
+    committed(model, 2)
+    if rotates:
+        model.rotate()
+    committed(model, 1)
+    model.covered_us = model.clock_us
+    at_us = model.truth[count - 1].commit_us
+    assert planned(model, ToTime(at_us, "then"), having()).transactions == count
+    assert planned(model, ToTime(at_us + 9, "then"), having()).transactions == count
+    assert planned(model, ToTime(at_us + 10, "then"), having()).transactions == count + 1
+    assert planned(model, ToTime(at_us - 1, "then"), having()).transactions == count - 1
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_clock_that_came_back_to_just_that_time(rotates: bool) -> None:
+    """Makes it ambiguous, as an earlier one does; a microsecond later it does not."""
+    model = Model()
+    committed(model, 2)
+    later, goal = model.truth[1], ToTime(model.truth[0].commit_us, "then")
+    if rotates:
+        model.rotate()
+    model.clock_us = goal.at_us
+    model.commit(100, 0)
+    assert "ambiguous" in refused(model, goal, having())
+    assert later.gtid is not None
+    assert later.gtid in refused(model, goal, having())
+    model.open.reals[-1] = replace(model.open.reals[-1], commit_us=goal.at_us + 1)
+    assert planned(model, goal, having()).transactions == 1
+
+
+def test_a_clock_that_came_back_far_behind_the_stop() -> None:
+    """Is seen behind binlogs and transactions that are later, too."""
+    model = Model()
+    committed(model, 2)
+    goal = ToTime(model.truth[0].commit_us, "then")
+    for _ in range(2):
+        model.rotate()
+        committed(model, 1)
+    model.rotate()
+    committed(model, 1)
+    model.clock_us = goal.at_us - 1
+    model.commit(100, 0)
+    committed(model, 1, 1000)
+    assert "ambiguous" in refused(model, goal, having())
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+@pytest.mark.parametrize("by_place", [False, True])
+def test_a_target_that_has_just_what_is_later(rotates: bool, by_place: bool) -> None:
+    """Is past the time; one that ends a transaction before it is not."""
+    model = Model()
+    committed(model, 2)
+    if rotates:
+        model.rotate()
+    committed(model, 2)
+    one, two, three, _ = model.truth
+    goal = ToTime(two.commit_us, "then")
+    name, end = (SECOND, HEAD) if rotates else (FIRST, HEAD + 200)
+    at_goal = Start(place=(name, end)) if by_place else having(one, two)
+    past = Start(place=(name, end + 100)) if by_place else having(one, two, three)
+    assert planned(model, goal, at_goal).transactions == 0
+    assert "already past then" in refused(model, goal, past)
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_a_target_past_the_time_by_an_earlier_binlog(empty: int) -> None:
+    """It begins behind the later transaction, maybe with binlogs between that have none."""
+    model = Model(gtids=False)
+    committed(model, 2)
+    for _ in range(empty + 1):
+        model.rotate()
+    model.clock_us -= 100
+    committed(model, 1)
+    model.covered_us = model.truth[1].commit_us + 1000
+    start = Start(place=(BinlogName("mysql-bin", 2 + empty), 4))
+    late, just = model.truth[1].commit_us - 1, model.truth[1].commit_us
+    assert "already past then" in refused(model, ToTime(late, "then"), start)
+    assert planned(model, ToTime(just, "then"), start).transactions == 1
+
+
+def test_the_second_in_which_a_pruned_archive_begins() -> None:
+    """What was before it may be of that second: only its last microsecond is surely later."""
+    model = Model()
+    committed(model, 1)
+    model.gap(1)
+    model.clock_us += 5_000_000
+    model.open.first_us = model.clock_us
+    committed(model, 1, 2_000_000)
+    model.branches = model.branches[1:]
+    lineage = model.branches[0].lineage
+    model.branches[0].lineage = replace(lineage, parent=None)
+    begun = model.open.first_us
+    start = start_of_gtids(str(model.open.before), "mysql")
+    for at_us, says in [(begun - 1, "before"), (begun + 999_998, "before")]:
+        assert says in refused(model, ToTime(at_us, "then"), start)
+    assert planned(model, ToTime(begun + 999_999, "then"), start).transactions == 0
+
+
+def test_the_first_microsecond_of_an_archive() -> None:
+    """Can be reached where nothing was executed before it."""
+    model = Model()
+    committed(model, 1)
+    begun = model.open.first_us
+    assert planned(model, ToTime(begun, "then"), having()).transactions == 0
+    assert "before the archive" in refused(model, ToTime(begun - 1, "then"), having())
+
+
+@pytest.mark.parametrize("rotations", [0, 1, 2])
+def test_a_gtid_is_found_in_any_binlog(rotations: int) -> None:
+    """The first, the last, and one between; before it and up to it."""
+    model = Model()
+    for _ in range(rotations):
+        committed(model, 7)
+        model.rotate()
+    committed(model, 7)
+    for number, real in enumerate(model.truth):
+        assert real.gtid is not None
+        assert planned(model, ToGtid(real.gtid), having()).transactions == number + 1
+        assert planned(model, BeforeGtid(real.gtid), having()).transactions == number
+
+
+def test_a_gtid_from_before_the_archive_is_no_goal() -> None:
+    """And is said to be that, not to be unknown."""
+    model = Model()
+    committed(model, 2)
+    model.gap(1)
+    committed(model, 1)
+    first = model.truth[0].gtid
+    assert first is not None
+    model.branches = model.branches[1:]
+    model.branches[0].lineage = replace(model.branches[0].lineage, parent=None)
+    start = start_of_gtids(str(model.open.before), "mysql")
+    assert "before the archive begins" in refused(model, ToGtid(first), start)
+    unknown = "11111111-0000-0000-0000-000000000000:1"
+    assert "not in this history" in refused(model, ToGtid(unknown), start)
+
+
+class Unreadable(Model):
+    """A history in which the places between transactions of one lineage cannot be read."""
+
+    unread = ""
+
+    def is_boundary(self, lineage: str, name: BinlogName, offset: int) -> bool:
+        if lineage == self.unread:
+            raise ArchiveError("damaged")
+        return super().is_boundary(lineage, name, offset)
+
+
+def test_a_place_that_cannot_be_read_may_be_one() -> None:
+    """Of two histories the unreadable one is not left out, so one has to be chosen."""
+    model = Unreadable()
+    committed(model, 3)
+    model.reset()
+    committed(model, 3)
+    model.unread = model.branches[0].lineage.id
+    start = Start(place=(FIRST, HEAD + 100))
+    goal = ToTime(model.truth[2].commit_us, "then")
+    assert "several histories" in refused(model, goal, start)
