@@ -122,7 +122,7 @@ EDITS: list[tuple[Any, str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("edit", "old", "new"), EDITS, ids=lambda one: str(one)[:30])
+@pytest.mark.parametrize(("edit", "old", "new"), EDITS, ids=[old for _, old, _ in EDITS])
 def test_an_edit_changes_its_place_alone(edit: Any, old: str, new: str, sums: ModuleType) -> None:
     """Whatever the variables are called, and however the text is laid out."""
     for text in (SUMS, SUMS.replace("two", "second").replace("5 and", "5 and \\\n")):

@@ -800,7 +800,7 @@ def test_a_group_of_mariadb_that_the_next_one_ends() -> None:
 
 @pytest.mark.parametrize("last", ["no event of its own", "a GTID event before its end"])
 def test_bytes_one_at_a_time_are_the_same_transactions(last: str) -> None:
-    """By their lengths: the loop that takes pieces of an event decides as the one for whole ones."""
+    """By their lengths: the loop for pieces of an event decides as the one for whole ones."""
     log = BinlogWriter(checksum=False)
     rows = (EventType.WRITE_ROWS, bytes(20))
     for number in (1, 2, 3):
