@@ -73,7 +73,7 @@ class Apply:
         """
         facts, base = self._facts, start.base
         if facts.executed is None:
-            return self.standing.is_under_way()
+            return self.standing.was_interrupted()
         told = base.gtids if base is not None else None
         return bool(facts.executed) and (
             told is None or bool(executed(facts.executed).beyond(told))

@@ -170,10 +170,6 @@ class Standing:
         left = replicate.left_over(self._server, self._facts)
         return (left.reached() if left is not None else None) or _place(note.reached)
 
-    def is_under_way(self) -> bool:
-        """Whether an interrupted run has begun to apply here."""
-        return self._notes.find() is not None
-
     @contextmanager
     def noted(
         self,
