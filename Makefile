@@ -68,8 +68,11 @@ compat: $(STAMP)  ## what works with which server version; MYSQL=host:port S3=ur
 chaos: $(STAMP)  ## random faults: ROUNDS=10 SEED=n, 10 to 40 s a round (see docs/proof.md)
 	$(VENV)/bin/python -m tests.chaos.run --rounds $(or $(ROUNDS),10) $(if $(SEED),--seed $(SEED)) --jobs $(or $(JOBS),1)
 
-mutants: $(STAMP)  ## take out each safeguard of data, and show the test that goes red; 5 minutes
+mutants: $(STAMP)  ## take out each safeguard of data, then mutate the pure packages: what no test misses fails; half an hour
+	$(VENV)/bin/python -m pip install --quiet --group mutants
 	$(VENV)/bin/python -m tests.mutants.run
+	$(VENV)/bin/python -m tests.mutants.pure
+	@echo "mutants: all caught or judged"
 
 bench: $(STAMP)  ## measure seconds from commit to restorable, speed of catching up, of recovery and of serve; an hour or two (docs/benchmarks.md)
 	$(VENV)/bin/python -m pip install --quiet --group bench

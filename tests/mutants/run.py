@@ -35,7 +35,7 @@ from tests.mutants.edits import definition, source_of
 from tests.mutants.mutants import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[2]
-COPIED = ("binlog2s3", "tests", "lab", "docs/policies", "pyproject.toml")
+COPIED = ("binlog2s3", "tests", "lab", "docs/policies", "docs/format.md", "pyproject.toml")
 SECONDS = 240
 _SPOILED = frozenset({"NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError",
                       "SyntaxError", "IndentationError"})  # fmt: skip

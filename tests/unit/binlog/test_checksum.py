@@ -88,3 +88,9 @@ def test_a_composite_etag() -> None:
     assert md5(b"x" * 100).hex() == "aed563ecafb4bcc5654c597a421547b2"
     assert composite_etag([md5(b"x" * 100)]) == "bccb8986cc6b395e4f045d410c776698-1"
     assert composite_etag(iter([md5(b"one"), md5(b"two")])).endswith("-2")
+
+
+@pytest.mark.parametrize("text", ["0123456789abcdef", "fedcba9876543210", "0" * 16, "f" * 16])
+def test_every_digit_is_one(text: str) -> None:
+    """Also where all sixteen are there."""
+    assert crc64_hex(crc64_from_hex(text)) == text

@@ -821,3 +821,40 @@ def test_bytes_one_at_a_time_are_the_same_transactions(last: str) -> None:
     ] == found
     assert str(pieces.gtids) == str(whole.gtids)
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("cut", ["in the middle of an event", "by damage"])
+def test_a_scanner_goes_back_to_its_last_good_event(cut: str) -> None:
+    """And takes from there what comes, as if nothing had been."""
+    log = BinlogWriter()
+    for number in (1, 2):
+        log.transaction([BEGIN, TABLE_MAP, ROWS, XID], gtid=(UUID_A, "", number))
+    data = bytes(log.data)
+    good = log.transactions[1].begin
+    scanner = Scanner()
+    assert not scanner.rewind(), "before the first event"
+    if cut == "by damage":
+        wrong = bytearray(data)
+        wrong[good + 30] ^= 1
+        with pytest.raises(DamageError):
+            scanner.feed(bytes(wrong))
+        first = scanner.completed
+    else:
+        first = scanner.feed(data[: good + 30])
+    assert scanner.event_end == good
+    assert scanner.rewind()
+    assert scanner.position == good
+    assert [*first, *scanner.feed(data[good:])] == log.transactions
+    assert scanner.event_end == len(data)
+
+
+def test_a_scanner_does_not_go_back_over_events_without_positions() -> None:
+    """Nobody knows where they begin once their transaction is damaged."""
+    log = BinlogWriter(server_version="11.4.2-MariaDB")
+    log.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, 1), deferred=True)
+    wrong = bytearray(log.data)
+    wrong[-6] ^= 1
+    scanner = Scanner()
+    with pytest.raises(DamageError):
+        scanner.feed(bytes(wrong))
+    assert not scanner.rewind()
