@@ -17,24 +17,29 @@ from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.fields import _matching, check_place, parse
 from binlog2s3.archive.history import Leg, _barrier, breaks, missing_binlogs
+from binlog2s3.archive.known import Known
 from binlog2s3.archive.reader import _Reading
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.compression import _ZstdOutput
 from binlog2s3.binlog.events import made_up_size
 from binlog2s3.binlog.fast import leap
 from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.drill.checks import check_statements
 from binlog2s3.errors import DamageError
 from binlog2s3.recover.export import _lineage_of
 from binlog2s3.recover.extract import _PieceReader
 from binlog2s3.recover.goal import Search, _TimeSearch
+from binlog2s3.recover.notes import Notes
 from binlog2s3.recover.origin import Origin, _has_at
 from binlog2s3.recover.pieces import PieceBuilder
 from binlog2s3.recover.plan import _Planner
+from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.preflight import _obstacles, _source_problems
-from binlog2s3.recover.privileges import _missing, has
+from binlog2s3.recover.privileges import _missing
 from binlog2s3.recover.route import RouteGtids, _numbered
+from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
@@ -239,13 +244,6 @@ MUTANTS = (
         ((Prune._abandoned, always(comparison(3, of=3))),),
     ),
     Mutant(
-        "young-chunks-stay",
-        Promise.DURABLE,
-        "prune deletes no chunk that is younger than a day, whatever is asked for.",
-        ("tests/unit/retain/test_prune.py::test_chunks_that_somebody_may_still_write_stay",),
-        ((Prune._unfinished, never(when())),),
-    ),
-    Mutant(
         "a-floor-of-another-binlog",
         Promise.DURABLE,
         "prune deletes nothing if the floor that it has to write is there and is another one.",
@@ -411,13 +409,6 @@ MUTANTS = (
         ((RemoteBinlog.copy_part, never(when(3, of=3))),),
     ),
     Mutant(
-        "upload-of-the-exact-key",
-        Promise.FILE,
-        "An unfinished upload is found by its exact key, not by one that begins so.",
-        ("tests/contract/test_store.py::test_uploads_are_found_by_their_exact_key",),
-        ((S3Store.list_uploads, always(comparison())),),
-    ),
-    Mutant(
         "complete-size",
         Promise.FILE,
         "Complete returns only if the object has the size that was sent.",
@@ -495,19 +486,6 @@ MUTANTS = (
             "tests/unit/stream/test_safeguards.py::test_the_floor_is_noted_before_the_room_is_given_back",
         ),
         ((Spool.give_back, swapped(call(Spool.note), call(punch))),),
-    ),
-    Mutant(
-        "floor-while-it-runs",
-        Promise.SPOOL,
-        "No request reads a file below its floor: the bytes come from the bucket, or it is an "
-        "error.",
-        (
-            "tests/unit/stream/test_uploader.py::test_a_chunk_that_is_taken_below_a_floor_is_an_error",
-        ),
-        (
-            (RemoteBinlog.put_chunk, never(when())),
-            (RemoteBinlog._slice, never(when())),
-        ),
     ),
     Mutant(
         "punch-only-what-is-there",
@@ -693,45 +671,82 @@ MUTANTS = (
         Promise.RECOVERY,
         "A target that is past the goal is refused.",
         ("tests/property/test_plan.py::test_a_target_past_the_goal_is_refused",),
-        ((_Planner._check_past, never(when(2, of=2))),),
+        ((_Planner._check_past, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "hole-is-refused",
+        Promise.RECOVERY,
+        "A target that lacks a transaction and has a later one is refused.",
+        ("tests/property/test_plan.py::test_holes_are_named_filled_first_or_left_out",),
+        ((_Planner._check_holes, never(when(1, of=3))),),
+    ),
+    Mutant(
+        "backup-that-was-restored",
+        Promise.RECOVERY,
+        "A target that has a part of the named backup's GTIDs was not restored from it.",
+        (
+            (
+                "tests/unit/recover/test_prefix.py"
+                "::test_a_backup_that_the_target_has_a_part_of_was_not_restored"
+            ),
+        ),
+        ((executed_with, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "gtid-at-two-places",
+        Promise.RECOVERY,
+        "A MariaDB GTID that is at two places of a history does not tell what was executed.",
+        ("tests/unit/serve/test_places.py::test_what_was_used_twice",),
+        ((_Places._single, never(when())),),
+    ),
+    Mutant(
+        "note-of-this-server",
+        Promise.RECOVERY,
+        "A note that came out of a dump is not believed.",
+        ("tests/integration/test_target.py::test_a_note_of_another_server",),
+        ((Notes._newest, always(comparison(5, of=6))),),
+    ),
+    Mutant(
+        "crash-in-a-definition",
+        Promise.RECOVERY,
+        "A statement that a crashed target may have carried out is not repeated in silence.",
+        ("tests/unit/recover/test_seam.py::test_what_it_does_not_have",),
+        ((is_executed, never(when(6, of=6))),),
+    ),
+    Mutant(
+        "time-after-receipt",
+        Promise.RECOVERY,
+        "A time that is later than the receipt of its transaction is not believed.",
+        ("tests/unit/recover/test_times.py::test_a_goal_is_not_reached_because_one_row_says_so",),
+        ((Known.is_credible, answers("True")),),
     ),
     Mutant(
         "doubles-once",
         Promise.RECOVERY,
         "What two lineages have of the same transactions is applied once.",
         ("tests/property/test_plan.py::test_everything_is_reached",),
-        ((PieceBuilder.build, never(when(2, of=4))),),
+        ((PieceBuilder._excluded, never(when(3, of=5))),),
     ),
     Mutant(
         "damage-not-crossed",
         Promise.RECOVERY,
         "Damaged transactions are not applied.",
         ("tests/unit/recover/test_plan.py::test_damage_is_not_crossed_unless_it_is_allowed",),
-        ((PieceBuilder._piece, never(when(7, of=7))),),
+        ((PieceBuilder._piece, never(when(6, of=6))),),
     ),
     Mutant(
         "time-is-vouched-for",
         Promise.RECOVERY,
         "A time is reached only if a later commit is there, or the writer vouches for it.",
         ("tests/unit/recover/test_plan.py::test_a_time_beyond_what_is_vouched_for_is_refused",),
-        ((_TimeSearch.stop, never(when(3, of=3))),),
+        ((_TimeSearch._check_credible, never(when(2, of=3))),),
     ),
     Mutant(
         "clock-set-back",
         Promise.RECOVERY,
         "A time that means two places, because the clock was set back, is refused.",
         ("tests/unit/recover/test_plan.py::test_a_clock_that_was_set_back_is_told",),
-        (
-            (_TimeSearch._first_later, never(when(5, of=6))),
-            (_TimeSearch._check_after, always(when(1, of=2))),
-        ),
-    ),
-    Mutant(
-        "name-of-two-histories",
-        Promise.RECOVERY,
-        "A position in a binlog whose name two histories have is refused until one is chosen.",
-        ("tests/unit/recover/test_plan.py::test_a_name_that_two_histories_have_must_be_chosen",),
-        ((Search.place, never(when(2, of=4))),),
+        ((_TimeSearch._check_after, never(when(1, of=2))),),
     ),
     Mutant(
         "between-transactions",
@@ -750,13 +765,6 @@ MUTANTS = (
             (RouteGtids._is_covered, becomes(returned(), "True")),
             (_Planner._check_whole, never(when(5, of=5))),
         ),
-    ),
-    Mutant(
-        "lost-end-is-said",
-        Promise.RECOVERY,
-        "The newest is not what comes before a part that is damaged or lost.",
-        ("tests/unit/recover/test_plan.py::test_the_newest_is_not_what_comes_before_damage",),
-        ((_Planner._check_end, never(when(3, of=3))),),
     ),
     Mutant(
         "a-place-is-always-right",
@@ -836,13 +844,6 @@ MUTANTS = (
         "A target whose account lacks a privilege is refused before anything is applied.",
         ("tests/unit/recover/test_privileges.py::test_what_is_missing_is_told_with_its_grants",),
         ((_missing, never(when(2, of=2))),),
-    ),
-    Mutant(
-        "a-privilege-that-was-taken-back",
-        Promise.RECOVERY,
-        "A privilege that a partial revoke takes back is missing.",
-        ("tests/unit/recover/test_privileges.py::test_what_is_taken_back",),
-        ((has, always(comparison(6, of=6))),),
     ),
     Mutant(
         "password-not-shown",
