@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.documents import Lineage, LineageFloor, Parent
-from binlog2s3.archive.history import breaks, is_complete, line_of, missing_binlogs
+from binlog2s3.archive.history import breaks, follows, is_complete, line_of, missing_binlogs
 from binlog2s3.archive.known import Known
-from binlog2s3.binlog.gtid import Gtids, GtidSet
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from tests.documents import parent_of
 from tests.history_model import Model
@@ -230,3 +230,30 @@ def test_what_is_missing_around_a_floor() -> None:
     assert missing(first, 3, 6, 9) == [(4, 5), (7, 8)]
     assert missing(first, 4, 6) == [(3, 3), (5, 5)]
     assert missing(first, 3, 4, 5) == []
+
+
+@pytest.mark.parametrize(
+    ("before", "added", "begins", "is_next"),
+    [
+        ("0-1-5", "0-1-9", "0-1-9", True),
+        ("0-1-5", "0-1-9", "0-1-8", False),
+        ("0-1-5", "", "0-1-5", True),
+        ("", "", None, True),
+        (None, "0-1-9", None, True),
+        ("0-1-9", "0-1-5", "0-1-5", False),  # numbers went back
+    ],
+)
+def test_the_next_binlog_by_its_gtids(
+    before: str | None, added: str, begins: str | None, is_next: bool
+) -> None:
+    """It has the next number, and begins after just what was executed at the end of this one."""
+    of = MariadbGtidList.parse
+    one = replace(
+        known(None),
+        gtids_before=of(before) if before is not None else None,
+        gtids_added=of(added),
+    )
+    other = replace(one, name=one.name.next(), gtids_before=of(begins) if begins else None)
+    assert follows(one, other) is is_next
+    assert not follows(one, replace(other, name=other.name.next()))
+    assert not follows(one, replace(other, name=one.name))

@@ -216,3 +216,8 @@ def test_numbers_that_mariadb_does_not_have(largest: str, beyond: str) -> None:
     assert str(MariadbGtidList.parse(largest)) == largest
     with pytest.raises(ValueError, match="-"):
         MariadbGtidList.parse(beyond)
+
+
+def test_a_set_with_empty_parts() -> None:
+    """What is between two commas may be nothing."""
+    assert GtidSet.parse(f"{A}:1,,{A}:3, ,{A}:5,") == GtidSet.parse(f"{A}:1:3:5")

@@ -802,7 +802,7 @@ def test_a_group_of_mariadb_that_the_next_one_ends() -> None:
 def test_bytes_one_at_a_time_are_the_same_transactions(last: str) -> None:
     """By their lengths: the loop for pieces of an event decides as the one for whole ones."""
     log = BinlogWriter(checksum=False)
-    rows = (EventType.WRITE_ROWS, bytes(20))
+    rows = (EventType.WRITE_ROWS, bytes(300))  # so that a length has two bytes
     for number in (1, 2, 3):
         log.transaction([BEGIN, TABLE_MAP, rows], gtid=(UUID_A, "", number))
     data = bytearray(log.data)
@@ -813,6 +813,7 @@ def test_bytes_one_at_a_time_are_the_same_transactions(last: str) -> None:
         data[begin + 19 + 49 + 1 : begin + 19 + 49 + 3] = (inside[1] - begin).to_bytes(
             2, "little"
         )  # the first one's length reaches over the second one's GTID event
+        assert data[begin + 68] == 252
         assert size < inside[1] - begin
     whole, pieces = Scanner(), Scanner()
     found = whole.feed(bytes(data))
