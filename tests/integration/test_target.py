@@ -267,7 +267,7 @@ def test_a_mark_stays(server: MysqlServer) -> None:
     assert server.query(NOTED) == []
 
 
-@pytest.mark.gate("dump")
+@pytest.mark.gate("mysql-dump", "mariadb-dump")
 @pytest.mark.parametrize("how", ["dump", "rows", "shape", "older", "older mark"])
 def test_a_note_of_another_server(server: MysqlServer, how: str) -> None:
     """One that came out of a dump, or that 0.2.0 wrote, is named, and nothing in it is believed.
