@@ -322,7 +322,7 @@ def test_a_target_that_is_past_the_backup_is_not_held_against_it(loaded: Loaded)
 def test_tables_without_gtids_are_asked_about(loaded: Loaded) -> None:
     """A dump without its GTIDs: without --from-backup all would be applied from the beginning on.
 
-    A server without tables begins there.
+    A server without tables begins there. That the dump that is named was restored is not claimed.
     """
     loaded.source.query("INSERT INTO shop.orders VALUES (3)")
     loaded.wait()
@@ -333,5 +333,7 @@ def test_tables_without_gtids_are_asked_about(loaded: Loaded) -> None:
     said = loaded.recovery.refused(loaded.target, "--latest")
     assert "has 3 tables but no GTIDs" in said
     assert "--from-backup" in said
-    loaded.recovery.to(loaded.target, f"--from-backup={loaded.dump}", "--latest")
+    document = loaded.recovery.to(loaded.target, f"--from-backup={loaded.dump}", "--latest")
     assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(3,)]
+    doubt = "no GTIDs of the target show that this is the one that was restored"
+    assert doubt in document["result"]["base_backup"]["words"]
