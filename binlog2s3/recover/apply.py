@@ -79,6 +79,19 @@ class Apply:
             told is None or bool(executed(facts.executed).beyond(told))
         )
 
+    def shows_backup(self, start: Start) -> bool:
+        """Whether the target has GTIDs of the base backup that is named, if it keeps any.
+
+        Without, it may have been restored from another one, and what came in between is missing:
+        nothing else tells backups with the same tables apart.
+        """
+        have, told = self._facts.executed, start.base.gtids if start.base is not None else None
+        if have is None:
+            return True  # nothing is called proved
+        if not isinstance(have, GtidSet) or not isinstance(told, GtidSet):
+            return False
+        return bool(have & told) or not told
+
     def run(
         self,
         plan: Plan,
@@ -178,10 +191,18 @@ class Apply:
         found = target.executed(self._at.server)
         target.prove(found, expected.gtids, own_uuid=self._facts.uuid)
         before, count = self._facts.executed, count_text(plan.transactions, "transaction")
-        return found, (
+        proved = (
             f"from {gtids_text(before) or 'no GTIDs'} to {gtids_text(found) or 'no GTIDs'} "
             f"({count}), no more and no less"
         )
+        return found, "; ".join((proved, *self._besides(plan)))
+
+    def _besides(self, plan: Plan) -> Iterator[str]:
+        """Where the target has other than the history, or in another order, as was asked for."""
+        if plan.holes:
+            yield f"{gtids_text(plan.holes)} came after later ones (--allow-holes)"
+        if plan.skipped and self._config.skip_leaves_hole:
+            yield f"without {gtids_text(plan.skipped_text)} (--skip-leaves-hole)"
 
 
 @contextmanager

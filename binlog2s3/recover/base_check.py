@@ -9,7 +9,7 @@ dump are only ever compared and quoted.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -87,7 +87,9 @@ def by_dump(
     }
     accounts = None if only_tables else content.accounts
     try:
-        missing = list(islice(_lacks(server, wanted), _MOST_LACKS))
+        fleeting = _in_memory(server) & wanted.keys()
+        looked = {table: it for table, it in wanted.items() if table not in fleeting}
+        missing = list(islice(_lacks(server, looked), _MOST_LACKS))
         has = _accounts(server) if accounts is not None else None
     except SourceError as error:
         if not error.needs_privilege:
@@ -105,7 +107,11 @@ def by_dump(
         )
     if content.ends is False:
         return unchecked(f"{path} does not end with 'Dump completed': it is cut off")
-    return _checked(path, content, wanted.values(), accounts if has is not None else None)
+    found = _checked(path, content, wanted.values(), accounts if has is not None else None)
+    if not fleeting:
+        return found
+    more = f"; the rows of {count_text(len(fleeting), 'MEMORY table')} were not looked for"
+    return replace(found, words=found.words + more)
 
 
 def _checked(
@@ -156,6 +162,16 @@ def _lacks(server: Server, wanted: Mapping[tuple[str, str], bool]) -> Iterator[s
             continue
         if not found:
             yield f"no rows in {'.'.join(table)}"
+
+
+def _in_memory(server: Server) -> frozenset[tuple[str, str]]:
+    """Tables that a restart empties. Who opens one then has the server log its TRUNCATE."""
+    rows = server.rows(
+        "SELECT table_schema AS db, table_name AS name FROM information_schema.tables "
+        "WHERE engine = 'MEMORY' AND table_schema NOT IN (%s, %s, %s, %s)",
+        _SYSTEM,
+    )
+    return frozenset((_of(row["db"]), _of(row["name"])) for row in rows)
 
 
 def _accounts(server: Server) -> frozenset[tuple[str, str]] | None:

@@ -349,7 +349,14 @@ class _Recovery:
             return base_check.unchecked("the target has more than it")
         assert self._target is not None  # noqa: S101 - it applies
         with progress_of("bytes of the base backup") as advance:
-            return base_check.by_dump(self._target.server, path, self._config.tables, advance)
+            found = base_check.by_dump(self._target.server, path, self._config.tables, advance)
+        if apply.shows_backup(start):
+            return found
+        return replace(
+            found,
+            words=f"{found.words}; no GTIDs of the target show that this is the one that was "
+            "restored",
+        )
 
     # Refusals
 

@@ -141,11 +141,13 @@ def _checks_accounts(server: Server) -> bool:
 
 
 def _tables(server: Server) -> int:
+    """Without those of a recovery's note: a run that was killed before its first transaction."""
     row = server.rows(
         "SELECT COUNT(*) AS it FROM information_schema.tables WHERE table_type = 'BASE TABLE' "
         "AND table_schema NOT IN "
-        "('mysql', 'sys', 'performance_schema', 'information_schema', %s)",
-        (DATABASE,),
+        "('mysql', 'sys', 'performance_schema', 'information_schema', %s) "
+        "AND table_schema NOT REGEXP %s",
+        (DATABASE, f"^{DATABASE}_[0-9a-f]{{16}}$"),
     )
     return int(row[0]["it"])
 
@@ -186,9 +188,17 @@ def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> N
 
     Until then it works with the accounts from before the load: a statement of the history on
     another one is refused or, with IF EXISTS, lost. It also reads mysql.servers. Nothing of this is
-    in its binary log. Then a new connection is tried: the account may be another one now. Raises
+    in its binary log. Then a new connection is tried: the account may be another one now. Tables
+    without any account are left as they are: in force, they would let nobody in. Raises
     RecoveryError.
     """
+    if _lacks_accounts(server):
+        raise RecoveryError(
+            f"the target, {found.address}, has no account in mysql.user: the base backup was "
+            "loaded by half, or has none; in force, that would let nobody in",
+            hint="load the base backup again, whole, into an empty server; one without rows "
+            "(--no-data) cannot be rolled forward; nothing was changed",
+        )
     try:
         server.rows("FLUSH LOCAL PRIVILEGES")
     except SourceError as error:
@@ -209,6 +219,16 @@ def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> N
             "--target-defaults-file), or another account of that server (--target-user); then run "
             "the same command again: nothing was applied",
         ) from error
+
+
+def _lacks_accounts(server: Server) -> bool:
+    """Whether mysql.user has no row; False if that cannot be asked."""
+    try:
+        return not server.rows("SELECT 1 AS it FROM mysql.user LIMIT 1")
+    except SourceError as error:
+        if not error.answered:
+            raise
+        return False
 
 
 def _settings(server: Server) -> dict[str, str]:

@@ -209,6 +209,19 @@ def test_a_server_without_accounts_is_refused(loaded: Loaded) -> None:
     assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(2,)]
 
 
+def test_without_any_account_nobody_is_locked_out(loaded: Loaded) -> None:
+    """As of a dump without rows, or one that broke off there: it is refused before the flush."""
+    without = loaded.dump.with_name("without.sql")
+    dump_of(loaded.source, without, "--no-data")
+    loaded.source.query("INSERT INTO shop.orders VALUES (3)")
+    loaded.wait()
+    loaded.load(without)
+    start = [f"--from-backup={without}"]
+    said = loaded.recovery.refused(loaded.target, *start, "--latest")
+    assert "has no account in mysql.user" in said
+    loaded.target.query("SELECT 1")
+
+
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_functions_that_a_dump_brought_are_loaded_first(loaded: Loaded) -> None:
     """The server loads them only when it starts: until then a DROP FUNCTION would be lost."""
@@ -269,6 +282,28 @@ def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+def test_looking_at_a_table_writes_nothing(loaded: Loaded) -> None:
+    """Who opens a MEMORY table first after a restart has the server log its TRUNCATE.
+
+    That would be a transaction of the target's own. And a restart is no load by half.
+    """
+    loaded.source.query(
+        "CREATE TABLE shop.fleeting (id INT PRIMARY KEY) ENGINE=MEMORY",
+        "INSERT INTO shop.fleeting VALUES (1)",
+    )
+    again = loaded.dump.with_name("again.sql")
+    dump_of(loaded.source, again)
+    loaded.source.query("INSERT INTO shop.orders VALUES (3)")
+    loaded.wait()
+    loaded.load(again)
+    loaded.target.restart()
+    document = loaded.recovery.to(loaded.target, f"--from-backup={again}", "--latest")
+    assert gtids_of(loaded.target) == gtids_of(loaded.source)
+    words = document["result"]["base_backup"]["words"]
+    assert "the rows of 1 MEMORY table were not looked for" in words
+
+
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_gtids_that_are_not_those_of_the_place(loaded: Loaded) -> None:
     """A dump whose set was read after its position: a row would be missing, and nobody would know.
 
@@ -322,7 +357,7 @@ def test_a_target_that_is_past_the_backup_is_not_held_against_it(loaded: Loaded)
 def test_tables_without_gtids_are_asked_about(loaded: Loaded) -> None:
     """A dump without its GTIDs: without --from-backup all would be applied from the beginning on.
 
-    A server without tables begins there.
+    A server without tables begins there. That the dump that is named was restored is not claimed.
     """
     loaded.source.query("INSERT INTO shop.orders VALUES (3)")
     loaded.wait()
@@ -333,5 +368,7 @@ def test_tables_without_gtids_are_asked_about(loaded: Loaded) -> None:
     said = loaded.recovery.refused(loaded.target, "--latest")
     assert "has 3 tables but no GTIDs" in said
     assert "--from-backup" in said
-    loaded.recovery.to(loaded.target, f"--from-backup={loaded.dump}", "--latest")
+    document = loaded.recovery.to(loaded.target, f"--from-backup={loaded.dump}", "--latest")
     assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(3,)]
+    doubt = "no GTIDs of the target show that this is the one that was restored"
+    assert doubt in document["result"]["base_backup"]["words"]

@@ -175,6 +175,7 @@ def test_holes_that_are_allowed_are_filled_first(
     assert f"holes      {hole} (applied first: --allow-holes)" in done.stdout
     document = command.to(server, "--latest", f"--allow-holes={hole}")
     assert document["plan"]["gtids_holes"] == hole
+    assert f"{hole} came after later ones (--allow-holes)" in document["result"]["proved"]
     assert rows(server) == lived.rows
     assert executed(server) == lived.gtid(1, lived.end)
 
@@ -216,7 +217,8 @@ def test_a_skip_that_left_a_hole_is_not_applied_later(
     server, delete = fresh(lived.dump("monday")), lived.gtid(lived.updates + 4)
     skip = f"--skip-gtid={delete}"
     upto = lived.gtid(lived.end - 1)
-    command.to(server, f"--to-gtid={upto}", skip, "--skip-leaves-hole")
+    document = command.to(server, f"--to-gtid={upto}", skip, "--skip-leaves-hole")
+    assert f"without {delete} (--skip-leaves-hole)" in document["result"]["proved"]
     said = command.refused(server, "--latest")
     assert f"is missing {delete}" in said
     assert "--skip-gtid leaves them out again" in said

@@ -31,10 +31,13 @@ class Answering:
 
     def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
         del values
-        self.asked.append(statement)
+        if "information_schema" not in statement:
+            self.asked.append(statement)
         for words, error in self._fails.items():
             if words in statement:
                 raise error
+        if "information_schema" in statement:
+            return []
         if "mysql.user" in statement:
             return list(self.accounts)
         return [] if self._empty in statement else [{"it": 1}]
