@@ -163,8 +163,7 @@ class Standing:
         return str(after - timedelta(seconds=up))
 
     def _slave_pos(self) -> MariadbGtidList:
-        row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
-        return MariadbGtidList.parse(str(row["it"]))
+        return target.replicated(self._server)
 
     def _reached(self, note: Note) -> BinlogPosition | None:
         left = replicate.left_over(self._server, self._facts)

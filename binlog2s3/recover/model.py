@@ -5,13 +5,13 @@ To carry it out, nothing more has to be decided, and at the end the result can b
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.content import Content
-from binlog2s3.binlog.gtid import Flavour, Gtids
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 
@@ -72,10 +72,14 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """The target itself: its server_uuid, and the statement that removes its GTIDs, for hints."""
+    """The target itself: its server_uuid, and the statement that removes its GTIDs, for hints.
+
+    `replicated`: its gtid_slave_pos, if it is a MariaDB on which no run was interrupted.
+    """
 
     uuid: str
     reset: str
+    replicated: MariadbGtidList = field(default_factory=MariadbGtidList)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

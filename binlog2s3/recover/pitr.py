@@ -252,7 +252,7 @@ class _Recovery:
             if stands.lineage is None:
                 stands = replace(stands, lineage=config.from_lineage, base=said.base)
             return stands, "where a run was interrupted"
-        own = None if self._facts is None else Own(self._facts.uuid, reset_of(self._facts))
+        own = self._own()
         if said.base is not None:
             refuse_other_place(said.base, survey)
             has = have
@@ -260,6 +260,18 @@ class _Recovery:
             self._warnings += _not_executed(has, said.base)
         lineage = config.from_lineage or said.lineage
         return replace(said, gtids=have, lineage=lineage, own=own), " and ".join(words)
+
+    def _own(self) -> Own | None:
+        """The target, if there is one. An interrupted run's place is `Standing`'s to judge."""
+        at, facts = self._target, self._facts
+        if at is None or facts is None:
+            return None
+        found = Own(facts.uuid, reset_of(facts))
+        if self._apply is None or facts.flavour != "mariadb":
+            return found
+        if self._apply.standing.was_interrupted():
+            return found
+        return replace(found, replicated=target.replicated(at.server))
 
     def _registered(self, survey: Survey) -> Backup:
         """The registered backup that was named, or the newest one that reaches the goal."""

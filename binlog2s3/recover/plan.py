@@ -14,8 +14,9 @@ from itertools import islice
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, either, empty, intersection, parse
+from binlog2s3.binlog.place import Gtid, gtid_text, transactions_with
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.errors import Binlog2s3Error, RecoveryError
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
@@ -90,6 +91,7 @@ class _Planner:
         start = self._start()
         self._check_base(start)
         self._check_place(start)
+        self._check_replicated(start)
         part = self._stands.part if self._stands is not None else None
         stop = self._search.stop(start, part)
         first = min(start.number, stop.number)
@@ -240,6 +242,46 @@ class _Planner:
                 "without the place, its GTIDs say where it continues; or restore the base backup "
                 "that goes up to it",
             )
+
+    def _check_replicated(self, start: RoutePosition) -> None:
+        """See that a MariaDB has replicated nothing of what would be applied.
+
+        A run that has ended leaves gtid_slave_pos where it ended. A copy of a former replica has
+        an older one: if that is before the start, it is a warning.
+        """
+        own = self._request.start.own
+        for gtid in own.replicated.gtids() if own is not None else ():
+            text = gtid_text(gtid)
+            try:
+                places = transactions_with(self._route, gtid)
+            except ArchiveError as error:
+                self._warnings.append(f"it is unknown where the target's {text} is: {error}")
+                continue
+            if places and not any(self._is_before(start, *place) for place in places):
+                raise self._search.refused(
+                    f"the target has replicated {text} (gtid_slave_pos), which comes after the "
+                    "place where this run begins: it would be applied a second time",
+                    "to continue where an earlier run has ended: --from-gtid-set with its "
+                    "gtid_slave_pos, instead of the base backup; if the base backup was restored "
+                    "again since: SET GLOBAL gtid_slave_pos = '' there",
+                )
+            if places and not self._is_newest(gtid):
+                self._warnings.append(
+                    f"the target's gtid_slave_pos has {text}, which comes before the place where "
+                    "this run begins: if the restore has set it, another base backup was restored "
+                    "than the one that is named, and WHAT LIES IN BETWEEN IS LEFT OUT"
+                )
+
+    def _is_before(self, start: RoutePosition, number: int, one: Transaction) -> bool:
+        """Whether a transaction of the route comes before the start, so that it is not applied."""
+        if self._request.start.place is None and self._stands is not None:
+            return self._stands.part.has(number, one)
+        return (number, one.end) <= (start.number, start.offset)
+
+    def _is_newest(self, gtid: Gtid) -> bool:
+        """Whether the start is just behind this GTID, in its domain; True if that is unknown."""
+        places = self._stands.places if self._stands is not None else None
+        return places is None or gtid in places.newest.gtids()
 
     def _before_stop(self, first: int, stop: RoutePosition) -> Gtids | None:
         """All GTIDs that were executed before the binlog of the stop; None if that is unknown."""

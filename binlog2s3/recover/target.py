@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from binlog2s3.binlog import gtid
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.output import clean
@@ -281,6 +281,11 @@ def executed(server: Server) -> Gtids:
     """What a MySQL target has executed by now, asked over a new connection."""
     server.close()
     return gtid.parse(str(server.rows("SELECT @@global.gtid_executed AS it")[0]["it"]), "mysql")
+
+
+def replicated(server: Server) -> MariadbGtidList:
+    """The gtid_slave_pos of a MariaDB: of each domain, what it has replicated last."""
+    return MariadbGtidList.parse(str(server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"]))
 
 
 def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:

@@ -186,3 +186,31 @@ def test_a_directory_is_served_by_places_too(story: Story, disk_tmp_path: Path) 
             assert dumped(served.port, everything[at]) == everything[at + 1 :]
     finally:
         served.kill()
+
+
+def test_a_run_that_has_ended_is_not_repeated(story: Story) -> None:
+    """The same command again would apply all of it twice: gtid_slave_pos says that it was done."""
+    story.restore()
+    target = story.scene.target
+    backup = f"--from-backup={story.dump}"
+    story.recovery().to(target, backup, f"--to-gtid={story.last[0]}")
+    said = story.recovery().refused(target, backup, "--latest")
+    assert f"has replicated {story.last[0]}" in said
+    assert "--from-gtid-set" in said
+    story.recovery().to(target, f"--from-gtid-set={story.last[0]}", "--latest")
+    assert story.value(target) == story.value(story.source)
+    assert "has replicated" in story.recovery().refused(target, backup, "--latest")
+    target.query("SET GLOBAL gtid_slave_pos = ''", "DROP DATABASE d")
+    story.restore()
+    story.recovery().to(target, backup, "--latest")
+    assert story.value(target) == story.value(story.source)
+
+
+def test_a_target_from_an_older_backup_than_the_one_named(story: Story) -> None:
+    """Its gtid_slave_pos, which the load of monday's has set, is before tuesday's: it is said."""
+    story.restore()
+    target = story.scene.target
+    target.query(f"SET GLOBAL gtid_slave_pos = '{story.first[49]}'")
+    done = story.recovery().run(target, f"--from-backup={story.dump}", "--latest", "--dry-run")
+    assert done.status == 0, done.stderr
+    assert f"gtid_slave_pos has {story.first[49]}" in " ".join((done.stdout + done.stderr).split())
