@@ -88,8 +88,11 @@ def start_of_backup(path: Path, flavour: Flavour) -> tuple[Start, str, tuple[str
     """
     point = read_backup(path)
     server = f" of server {point.server_uuid}" if point.server_uuid else ""
+    start = start_at(point, flavour, str(path))
+    if start.base is not None:
+        start = replace(start, base=replace(start.base, sets_gtids=point.sets_gtids))
     return (
-        start_at(point, flavour, str(path)),
+        start,
         f"the {point.tool} backup {path}{server}",
         tuple(f"{path}: {one}" for one in point.warnings),
     )

@@ -38,6 +38,7 @@ class BackupPoint:
     `gtid_set` is canonical text (see `gtid`). `server_uuid` is that of the server that was dumped.
     `began_at` and `finished_at` are by the clock of the machine that made the backup. No tool
     writes its time zone, so they have none and cannot be compared with commit times.
+    `sets_gtids`: a server into which it is loaded has these GTIDs then, or ends in that place.
     """
 
     tool: Tool
@@ -49,6 +50,7 @@ class BackupPoint:
     began_at: datetime | None = None
     finished_at: datetime | None = None
     warnings: tuple[str, ...] = ()
+    sets_gtids: bool = False
 
 
 Coordinates: TypeAlias = tuple[str, str]

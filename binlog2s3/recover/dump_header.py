@@ -69,7 +69,7 @@ _PURGED = re.compile(
     r"^(?P<comment>(?:/\*|--)[ \t]*)?SET @@GLOBAL\.GTID_PURGED\s*=", re.MULTILINE | re.IGNORECASE
 )
 _PURGED_BODY = re.compile(r"\s*(?:/\*![0-9]+\s*'\+'\s*\*/)?\s*'(\+?[^']*)'\s*;")
-_SLAVE_POS = re.compile(r"^(?:--[ \t]*)?SET GLOBAL gtid_slave_pos\s*=", re.MULTILINE)
+_SLAVE_POS = re.compile(r"^(?P<comment>--[ \t]*)?SET GLOBAL gtid_slave_pos\s*=", re.MULTILINE)
 _SLAVE_POS_BODY = re.compile(r"\s*'([^']*)'\s*;")
 
 
@@ -132,8 +132,8 @@ def _coordinates_of_dump(
 
 def _gtids_of_dump(
     where: str, header: str, behind: str, warnings: list[str]
-) -> tuple[str, Flavour | None]:
-    """The GTIDs, and their flavour by the statement that sets them."""
+) -> tuple[str, Flavour | None, bool]:
+    """The GTIDs, their flavour by the statement that sets them, and whether loading sets them."""
     purged = list(_statements(where, header, _PURGED, _PURGED_BODY))
     late = list(_statements(where, behind, _PURGED, _PURGED_BODY))
     slave_pos = [
@@ -147,21 +147,22 @@ def _gtids_of_dump(
         own = [found for found in slave_pos if not found.of_source]
         if not own:
             warnings.append(of_the_source("the GTIDs (--dump-slave)"))
-        return only(where, "GTID positions", (s.body for s in own or slave_pos)), "mariadb"
+        body = only(where, "GTID positions", (s.body for s in own or slave_pos))
+        return body, "mariadb", all(not s.begin["comment"] for s in own or slave_pos)
     if purged:
         if any(found.begin["comment"] for found in purged):
             warnings.append(
                 "its GTIDs are in a comment (--set-gtid-purged=COMMENTED): unless gtid_purged was "
                 "set by hand, they are missing from the restored server's @@gtid_executed"
             )
-        body: str = only(where, "GTID sets", (found.body.removeprefix("+") for found in purged))
-        return body, "mysql"
+        body = only(where, "GTID sets", (found.body.removeprefix("+") for found in purged))
+        return body, "mysql", all(not found.begin["comment"] for found in purged)
     if any(found.body.strip("+ \n") for found in late):
         warnings.append(
             "the GTID set after the last table is not used: mysqldump may have read it after the "
             "dump, with transactions that are not in the dump"
         )
-    return "", "mysql" if late else None
+    return "", "mysql" if late else None, False
 
 
 def parse_dump(where: str, text: str, tail: str | None, *, whole: bool) -> BackupPoint:
@@ -239,7 +240,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
             behind = tail[last.end() :]
     title = _TITLE.search(header)
     warnings: list[str] = []
-    gtids, by_statement = _gtids_of_dump(where, header, behind, warnings)
+    gtids, by_statement, sets_gtids = _gtids_of_dump(where, header, behind, warnings)
     coordinates = _coordinates_of_dump(where, header, warnings, gtids=bool(gtids))
     if not (title or gtids or coordinates or _PREAMBLE.search(header)):
         raise refusal(where, "not a known kind of base backup")
@@ -257,7 +258,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
     warnings += _doubts_of_dump(
         header, tool, gtids, coordinates, tail_known=tail_known, whole=whole
     )
-    return point(
+    found = point(
         where,
         tool,
         flavour,
@@ -266,6 +267,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
         warnings=warnings,
         finished_at=time_of(completed[1] or "") if completed else None,
     )
+    return replace(found, sets_gtids=sets_gtids)
 
 
 def _doubt_of_gtids(header: str) -> str:

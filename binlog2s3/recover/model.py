@@ -5,7 +5,7 @@ To carry it out, nothing more has to be decided, and at the end the result can b
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from binlog2s3.archive.documents import Lineage
@@ -63,23 +63,27 @@ Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """Where the base backup ends, as the operator or the backup itself says: `said_by`."""
+    """Where the base backup ends, as the operator or the backup itself says: `said_by`.
+
+    `sets_gtids`: whether a target into which it is loaded has these GTIDs then.
+    """
 
     gtids: Gtids | None = None
     place: tuple[BinlogName, int] | None = None
     said_by: str = "the base backup"
+    sets_gtids: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
     """The target itself: its server_uuid, and the statement that removes its GTIDs, for hints.
 
-    `replicated`: its gtid_slave_pos, if it is a MariaDB on which no run was interrupted.
+    `replicated`: its gtid_slave_pos, if it is a MariaDB on which no run was interrupted; else None.
     """
 
     uuid: str
     reset: str
-    replicated: MariadbGtidList = field(default_factory=MariadbGtidList)
+    replicated: MariadbGtidList | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

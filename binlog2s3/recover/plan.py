@@ -249,8 +249,13 @@ class _Planner:
         A run that has ended leaves gtid_slave_pos where it ended. A copy of a former replica has
         an older one: if that is before the start, it is a warning.
         """
-        own = self._request.start.own
-        for gtid in own.replicated.gtids() if own is not None else ():
+        own, base = self._request.start.own, self._request.start.base
+        if own is None or own.replicated is None:
+            return
+        is_set = base is not None and base.sets_gtids
+        if is_set and base is not None and base.gtids and not own.replicated:
+            raise self._not_loaded("its gtid_slave_pos is empty")
+        for gtid in own.replicated.gtids():
             text = gtid_text(gtid)
             try:
                 places = transactions_with(self._route, gtid)
@@ -266,11 +271,23 @@ class _Planner:
                     "again since: SET GLOBAL gtid_slave_pos = '' there",
                 )
             if places and not self._is_newest(gtid):
+                if is_set:
+                    raise self._not_loaded(f"it is at {text}, which comes before that")
                 self._warnings.append(
                     f"the target's gtid_slave_pos has {text}, which comes before the place where "
                     "this run begins: if the restore has set it, another base backup was restored "
                     "than the one that is named, and WHAT LIES IN BETWEEN IS LEFT OUT"
                 )
+
+    def _not_loaded(self, why: str) -> RecoveryError:
+        base = self._request.start.base
+        assert base is not None  # noqa: S101 - it is what the target contradicts
+        return self._search.refused(
+            f"the target was not restored from what is named: loading {base.said_by} sets "
+            f"gtid_slave_pos to {gtids_text(base.gtids or '')}, but {why}",
+            "name the base backup that was restored, or restore this one. If this one was restored "
+            "without that statement: SET GLOBAL gtid_slave_pos = '...' with it, at the target",
+        )
 
     def _is_before(self, start: RoutePosition, number: int, one: Transaction) -> bool:
         """Whether a transaction of the route comes before the start, so that it is not applied."""

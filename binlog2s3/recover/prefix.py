@@ -201,6 +201,14 @@ def executed_with(have: Gtids | None, base: Base, reset: str) -> Gtids | None:
         return base.gtids if have is None else have
     if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet):
         missing, part = base.gtids - have, base.gtids & have
+        if missing and not part and base.sets_gtids:
+            raise RecoveryError(
+                f"the target was not restored from what is named: loading {base.said_by} sets its "
+                f"GTIDs, {gtids_text(base.gtids)}, and the target has none of them",
+                hint="name the base backup that was restored, or restore this one. If this one was "
+                f"restored without that statement: {reset}; SET GLOBAL gtid_purged = '...' with "
+                "them, at the target",
+            )
         if missing and part:
             more = have - base.gtids
             besides = f", and has {gtids_text(more)} besides" if more else ""
