@@ -690,7 +690,7 @@ MUTANTS = (
                 "::test_a_backup_that_the_target_has_a_part_of_was_not_restored"
             ),
         ),
-        ((executed_with, never(when(3, of=3))),),
+        ((executed_with, never(when(4, of=4))),),
     ),
     Mutant(
         "gtid-at-two-places",
