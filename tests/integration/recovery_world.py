@@ -393,7 +393,7 @@ def build(
 def _write_on_source(source: MysqlServer, folder: Path, seed: int, each: int) -> None:
     """With a dump in the middle of it."""
     Writers(source, seed=seed, each=each // 4, first=0, rotations=1).run()
-    during = Writers(source, seed=seed, each=each // 3, first=100, ddl=False)
+    during = Writers(source, seed=seed, each=each // 3, first=100, ddl=False, xa=False)
     during.start()
     dump_of(source, folder / "dump.sql", "--set-gtid-purged=ON")
     during.join()

@@ -54,7 +54,8 @@ class Writers:
 
     `ddl`: one more session changes and drops tables meanwhile, and the binlog is rotated now and
     then. `first` is the number of the first session: those of another run must have others.
-    `large`: how many of some 90 transactions have some 100 kB.
+    `large`: how many of some 90 transactions have some 100 kB. `xa`: some are XA transactions; a
+    dump that is made between PREPARE and COMMIT of one does not have it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Writers:
         rotations: int = 2,
         gtid: bool = True,
         large: int = 1,
+        xa: bool = True,
     ) -> None:
         self.server = server
         self._seed = seed
@@ -78,6 +80,7 @@ class Writers:
         self._precious = precious
         self._rotations = rotations
         self._large_weight = large
+        self._xas = xa
         self._mysql = server.binaries.flavour == "mysql"
         self._tags = self._mysql and gtid
         self._first = first
@@ -124,7 +127,7 @@ class Writers:
             (self._skippable, 4),
         ]
         if self._mysql:
-            acts += [(self._compressed, 4), (self._xa, 2)]
+            acts += [(self._compressed, 4), (self._xa, 2 if self._xas else 0)]
         if self._tags:
             acts.append((self._tagged, 4))
         if self._precious:

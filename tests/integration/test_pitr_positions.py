@@ -159,7 +159,7 @@ def _live(source: MysqlServer, dump: Path, seed: int) -> None:
     chosen = {"seed": seed, "gtid": False}
     source.query(*SCHEMA, "CREATE TABLE shop.line (n INT PRIMARY KEY)")
     Writers(source, each=30, first=0, rotations=1, **chosen).run()
-    during = Writers(source, each=60, first=100, ddl=False, **chosen)
+    during = Writers(source, each=60, first=100, ddl=False, xa=False, **chosen)
     during.start()
     dump_of(source, dump)
     during.join()
