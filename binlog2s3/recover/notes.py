@@ -156,8 +156,7 @@ class Notes:
                 _TABLE,
             ),
         )
-        if old is not None:
-            self._unlogged(f"DROP DATABASE {old.database}")
+        self._drop(but=name)
 
     def reach(self, reached: str) -> None:
         """Note how far the run is, before the channel is removed, which knows it too."""
@@ -171,15 +170,23 @@ class Notes:
         """Remove it: everything is done. A mark stays."""
         kept = self._kept()
         if kept is not None and kept.row["only_tables"]:
+            self._drop(but=kept.database)
             self._update("asked = '', reached = '', started = '', begun = %s", "")
-        elif kept is not None:
-            self._unlogged(f"DROP DATABASE {kept.database}")
+        else:
+            self._drop()
 
     def remove_all(self) -> None:
         """Remove it, and the mark: nothing was applied."""
-        kept = self._kept()
-        if kept is not None:
-            self._unlogged(f"DROP DATABASE {kept.database}")
+        self._drop()
+
+    def _drop(self, but: str = "") -> None:
+        """Remove the notes that were made on this server, the newest last: an older one is wrong.
+
+        A run that was killed while it wrote its own has left the one before.
+        """
+        for one in sorted(self._all(), key=lambda one: one.number):
+            if one.database != but:
+                self._unlogged(f"DROP DATABASE {one.database}")
 
     def _update(self, what: str, value: str) -> None:
         kept = self._kept()
@@ -200,14 +207,18 @@ class Notes:
 
     def _kept(self) -> _Kept | None:
         """The newest one that was made on this server. A run that was killed may leave two."""
+        return max(self._all(), key=lambda one: one.number, default=None)
+
+    def _all(self) -> list[_Kept]:
+        """Those that were made on this server."""
         self._server.close()  # the old connection may have been idle for hours
         self._server.rows("SET SESSION time_zone = '+00:00'")  # for the time of a table
         try:
-            return self._newest()
+            return self._made_here()
         finally:
             self._server.close()
 
-    def _newest(self) -> _Kept | None:
+    def _made_here(self) -> list[_Kept]:
         ours: list[_Kept] = []
         others: list[str] = []
         rows = self._server.rows(
@@ -232,11 +243,9 @@ class Notes:
                         ours.append(_Kept(database, number, found))
                     else:
                         others.append(f"{database}.{name}")
-        if ours:
-            return max(ours, key=lambda one: one.number)
-        if others:
+        if others and not ours:
             raise self._foreign(others)
-        return None
+        return ours
 
     def _rows_of(self, database: str) -> Iterator[tuple[int, dict[str, str] | None]]:
         """Its rows, at most two; None for one that has another shape."""

@@ -704,7 +704,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A note that came out of a dump is not believed.",
         ("tests/integration/test_target.py::test_a_note_of_another_server",),
-        ((Notes._newest, always(comparison(5, of=6))),),
+        ((Notes._made_here, always(comparison(5, of=6))),),
     ),
     Mutant(
         "crash-in-a-definition",
