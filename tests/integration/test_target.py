@@ -252,6 +252,40 @@ def note(notes: Notes) -> Note:
     return found
 
 
+class KilledError(Exception):
+    """The process is gone."""
+
+
+class Dying(Server):
+    """Its process is killed before it can drop a database."""
+
+    def rows(self, statement: str, *values: Any) -> list[dict[str, Any]]:
+        if statement.startswith("DROP DATABASE"):
+            raise KilledError
+        return super().rows(statement, *values)
+
+
+@pytest.mark.parametrize("tables", [None, frozenset({"shop.a"})])
+def test_a_run_that_is_killed_beside_an_older_note(
+    server: MysqlServer, tables: frozenset[str] | None
+) -> None:
+    """The newer one counts, and at the end none is left that says where the target was before."""
+    login = login_of(server)
+    with Server(lambda: login) as asks, Dying(lambda: login) as dies:
+        about = facts(asks, login)
+        notes = Notes(asks, about)
+        notes.write(asked="x", reached="old", started="", tables=tables)
+        with pytest.raises(KilledError):
+            Notes(dies, about).write(asked="x", reached="new", started="")
+        assert len(server.query(NOTED)) == 2
+        assert note(notes).reached == "new"
+        notes.remove()
+        assert (notes.find(), notes.mark()) == (None, tables)
+        assert len(server.query(NOTED)) == (1 if tables else 0)
+        notes.remove_all()
+    assert server.query(NOTED) == []
+
+
 def test_a_mark_stays(server: MysqlServer) -> None:
     """It outlives the end of the run, and the next one's note, under other names."""
     login = login_of(server)
