@@ -268,7 +268,7 @@ class _Planner:
                     "place where this run begins: it would be applied a second time",
                     "to continue where an earlier run has ended: --from-gtid-set with its "
                     "gtid_slave_pos, instead of the base backup; if the base backup was restored "
-                    "again since: SET GLOBAL gtid_slave_pos = '' there",
+                    "again since: SET GLOBAL gtid_slave_pos there to that of the base backup",
                 )
             if places and not self._is_newest(gtid):
                 if is_set:
