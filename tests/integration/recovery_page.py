@@ -98,7 +98,8 @@ _MASKS = (
     (r"\x1b\[[0-9;?]*[a-zA-Z]", ""),
     (r"\d{8}T\d{6}Z-[0-9a-f]{8}-[0-9a-f]{4}", "LINEAGE"),
     (r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UUID"),
-    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?", "TIME"),
+    # mysqldump writes an hour before ten with a blank: "2026-11-26  0:42:37".
+    (r"\d{4}-\d\d-\d\d[T ][\d ]\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?", "TIME"),
     (r"\d+(-\d+)?([.,]\d+)*", "N"),
     (r"\s+", " "),
 )
