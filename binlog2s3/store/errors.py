@@ -34,6 +34,10 @@ class UploadDeniedError(MendableError):
     """
 
 
+class SignatureError(MendableError):
+    """The signature is refused: a wrong secret, or a header of it that something changed."""
+
+
 class UnsetError(StoreError):
     """The bucket does not have this configuration: it was never set."""
 
@@ -115,9 +119,10 @@ _BAD_KEY = _Translation(
     MendableError, "the store does not know this access key id ({code}) at {endpoint}", _CHAIN
 )
 _BAD_SECRET = _Translation(
-    MendableError,
+    SignatureError,
     "the store refuses the signature ({code}) at {endpoint}",
-    "the secret access key does not belong to the access key id; " + _CHAIN,
+    "the secret access key does not belong to the access key id, or a proxy or the store changes"
+    " signed headers (if only writes are refused, try --checksum md5); " + _CHAIN,
 )
 _EXPIRED = _Translation(
     MendableError,
@@ -196,7 +201,41 @@ _WRONG_BYTES = _Translation(
     "the store refused {operation} of {where}: the bytes do not match their checksum{answer}",
     "they changed on the network, or on disk; check the host's disk and memory",
 )
-_REFUSED = _Translation(RefusedError, "the store refused {operation} on {where}{answer}")
+_FULL = _Translation(
+    MendableError,
+    "the store has no space left for {where}{answer}",
+    "raise the bucket's quota or add disks; `binlog2s3 prune` frees what is past its retention",
+)
+_TOO_LARGE = _Translation(
+    StoreError,
+    "the store at {endpoint} refuses the size of this body: {operation} on {where}{answer}",
+    "a proxy or the store limits bodies (nginx: client_max_body_size): raise the limit, or set a"
+    " smaller --part-size",
+)
+_PARTS = _Translation(
+    RefusedError,
+    "the store refused {operation} on {where}{answer}",
+    "this store limits the number of parts, or wants parts of equal size: set a greater"
+    " --part-size, at least the binlog's size / the number of parts that it allows",
+)
+_SLOW_BODY = _Translation(
+    StoreError,
+    "{operation} on {where} reached the store too late after it was signed{skew}",
+    "the body takes too long to send: set a smaller --part-size or a lower --concurrency; a clock"
+    " that was set while it was sent has the same effect",
+    transient=True,
+)
+_UNEXPECTED = _Translation(
+    MendableError,
+    "{operation} on {where} failed in the S3 client ({code}): {message}",
+    "check the credentials and the settings of boto3 (~/.aws/config, AWS_ variables); if they are"
+    " right, this is a defect: please report it",
+)
+_REFUSED = _Translation(
+    RefusedError,
+    "the store refused {operation} on {where}{answer}",
+    "`binlog2s3 check` makes each kind of request by itself, and says what this store refuses",
+)
 _CLASS = _Translation(
     StoreSettingError,
     "the store does not have the storage class for {key!r}{answer}",
@@ -214,6 +253,9 @@ _KMS = _Translation(
     " (kms:GenerateDataKey and kms:Decrypt)",
 )
 
+_SKEW_SECONDS = 300
+"""S3 refuses a difference of 900 s."""
+_BODIES = ("put_object", "upload_part")
 _WRITES = ("put_object", "complete_multipart_upload")
 _WITHIN_UPLOADS = ("upload_part", "upload_part_copy", "complete_multipart_upload", "list_parts")
 _BODYLESS = ("304", "405", "412", "429", "501")
@@ -252,6 +294,7 @@ _BY_CODE: dict[str, _Translation] = {
             "SSOTokenLoadError",
             "UnauthorizedSSOTokenError",
             "MetadataRetrievalError",
+            "LoginError",
         ),
         _NO_CREDENTIALS,
     ),
@@ -313,20 +356,48 @@ _BY_CODE: dict[str, _Translation] = {
             "IncompleteReadError",
             "ConnectionError",
             "OSError",
+            "HTTPError",  # the root of urllib3
+            "HTTPException",  # the root of http.client
         ),
         _CUT,
     ),
     "SSLError": _TLS,
-    **dict.fromkeys(("ValueError", "ParamValidationError", "InvalidRegionError"), _SETTINGS),
+    **dict.fromkeys(
+        (
+            "ValueError",
+            "ParamValidationError",
+            "InvalidRegionError",
+            "BotoCoreError",
+            "Boto3Error",
+        ),
+        _SETTINGS,
+    ),
+    "Exception": _UNEXPECTED,
+    **dict.fromkeys(
+        (
+            "QuotaExceeded",
+            "QuotaExceededException",
+            "ServiceQuotaExceeded",
+            "InsufficientStorage",
+            "InsufficientCapacity",
+            "XMinioStorageFull",
+            "XMinioAdminBucketQuotaExceeded",
+            "507",
+        ),
+        _FULL,
+    ),
+    **dict.fromkeys(("EntityTooLarge", "MaxMessageLengthExceeded", "413"), _TOO_LARGE),
     **dict.fromkeys(("ResponseParserError", "NotS3"), _FOREIGN),
     **dict.fromkeys(
         ("BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch"),
         _WRONG_BYTES,
     ),
+    **dict.fromkeys(("InvalidPart", "InvalidPartOrder", "EntityTooSmall"), _PARTS),
     "InvalidStorageClass": _CLASS,
 }
 
 _BY_TEXT = {
+    "refreshed credentials are still expired": _EXPIRED,  # botocore's RuntimeError
     "functionality that is not implemented": _UNSUPPORTED,
     "Bucket is missing Object Lock Configuration": _NO_LOCK,  # AWS
     "Bucket is missing ObjectLockConfiguration": _NO_LOCK,  # MinIO
@@ -361,8 +432,12 @@ def _signed_by_s3(headers: Mapping[str, str]) -> bool:
 
 
 def _translation(failure: Failure) -> _Translation:
+    if failure.status == 507 or _BY_CODE.get(failure.code) is _FULL:
+        return _FULL
     if (failure.status or 0) >= 500 and failure.code not in ("NotImplemented", "501"):
         return _BUSY  # also for the HTML page of a load balancer
+    if failure.status == 413:
+        return _TOO_LARGE  # also for the HTML page of nginx
     if is_web_page(failure.headers) or _bare_status(failure):
         return _FOREIGN
     for text, found in _BY_TEXT.items():
@@ -371,9 +446,19 @@ def _translation(failure: Failure) -> _Translation:
     if failure.code.lower().startswith("kms"):
         return _KMS
     known = _BY_CODE.get(failure.code, _REFUSED)
+    if known is _SKEW and failure.operation in _BODIES and _is_close(failure):
+        return _SLOW_BODY
+    if known is _REFUSED and "part number" in failure.message.lower():
+        return _PARTS
     if known is _DENIED and failure.operation in _WITHIN_UPLOADS:
         return _DENIED_UPLOAD
     return _REFUSED if known is _EXISTS and failure.operation not in _WRITES else known
+
+
+def _is_close(failure: Failure) -> bool:
+    """Whether the clocks agree now, so that the time went by while the body was sent."""
+    ahead = _seconds_ahead(failure)
+    return ahead is not None and abs(ahead) < _SKEW_SECONDS
 
 
 def _bare_status(failure: Failure) -> bool:
@@ -413,14 +498,20 @@ def _region(failure: Failure) -> str:
 
 
 def _skew(failure: Failure) -> str:
-    """The difference of the clocks, by the store's Date header; "" if it has none."""
+    seconds = _seconds_ahead(failure)
+    if seconds is None:
+        return ""
+    return f": ours is {abs(seconds)} s {'ahead' if seconds > 0 else 'behind'}"
+
+
+def _seconds_ahead(failure: Failure) -> int | None:
+    """How far our clock is ahead of the store's, by its Date header; None if it has none."""
     try:
         theirs = parsedate_to_datetime(failure.headers["date"])
     except (KeyError, ValueError):
-        return ""
+        return None
     if failure.at is None:
-        return ""
+        return None
     if theirs.tzinfo is None:  # without a zone, or several dates in one
         theirs = theirs.replace(tzinfo=UTC)
-    seconds = round((failure.at - theirs).total_seconds())
-    return f": ours is {abs(seconds)} s {'ahead' if seconds > 0 else 'behind'}"
+    return round((failure.at - theirs).total_seconds())

@@ -4,16 +4,20 @@ Law: encryption that the store did not confirm, and a checksum that it had to co
 are errors.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from binlog2s3.binlog.checksum import crc64_base64, crc64_from_base64
 from binlog2s3.errors import SpoolError, StoreError, StoreSettingError, UnsupportedError
 from binlog2s3.store.contract import Body, StoreConfig
-from binlog2s3.store.errors import RefusedError
-from binlog2s3.store.requests import Answer, crc64_of, digests_of
+from binlog2s3.store.errors import RefusedError, SignatureError
+from binlog2s3.store.requests import Answer, Final, crc64_of, digests_of
+
+_SURE = 2
+"""So many refused signatures, and the header is the reason: one may be a secret being mended."""
 
 
 @dataclass(slots=True)
@@ -22,6 +26,8 @@ class Integrity:
 
     config: StoreConfig
     refuses_crc64: bool = False
+    _accepted: set[str] = field(default_factory=set)  # operations that have had a CRC64NVME
+    _refused_signatures: Counter[str] = field(default_factory=Counter)
 
     def storage_class(self) -> dict[str, str]:
         """The parameter for the storage class of archived binlogs, if one is configured."""
@@ -75,22 +81,32 @@ class Integrity:
             )
         return {"ContentMD5": md5}
 
-    def with_crc64(self, act: Callable[[bool], Answer]) -> Answer:
-        """Run `act` with CRC64NVME if the mode wants it; in mode auto without, if it is refused.
+    def with_crc64(self, operation: str, write: Callable[[bool, Final], Answer]) -> Answer:
+        """Write with CRC64NVME if the mode wants it; in mode auto without, if it is refused.
 
-        That is remembered only if the same act succeeds without: then the checksum was the reason.
+        That is remembered only if the same write succeeds without: then the checksum was the
+        reason. A refused signature counts, too, until one such request has passed: some proxies
+        change the header that is signed. `write` gets whether to send it, and the error that is
+        not to be repeated.
         """
         if not self.wants_crc64:
-            return act(False)
+            return write(False, None)
+        doubtful = self.config.checksum == "auto" and operation not in self._accepted
         try:
-            return act(True)
-        except StoreError as exc:
-            if self.config.checksum != "auto" or not isinstance(
-                exc, UnsupportedError | RefusedError
-            ):
+            answer = write(True, SignatureError if doubtful else None)
+        except (UnsupportedError, RefusedError):
+            if self.config.checksum != "auto":
                 raise
-        answer = act(False)
-        self.refuses_crc64 = True
+            answer = write(False, None)
+            self.refuses_crc64 = True
+        except SignatureError:
+            if not doubtful:
+                raise
+            answer = write(False, None)
+            self._refused_signatures[operation] += 1
+            self.refuses_crc64 = self._refused_signatures[operation] >= _SURE
+        else:
+            self._accepted.add(operation)
         return answer
 
     @property

@@ -19,23 +19,21 @@ import boto3
 import botocore.loaders
 import botocore.session
 import tenacity
-from boto3.exceptions import Boto3Error
 from botocore.awsrequest import AWSPreparedRequest
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
-from botocore.parsers import ResponseParserError
 from botocore.utils import parse_timestamp
-from urllib3.exceptions import HTTPError
 
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.errors import ObjectTooLargeError, StoreError
+from binlog2s3.errors import ObjectTooLargeError, StoreError, UnsupportedError
 from binlog2s3.store.bandwidth import BLOCK_BYTES as BODY_BLOCK
 from binlog2s3.store.bandwidth import Bandwidth
 from binlog2s3.store.contract import Body, OnError, OnOver, Reader, RetryPolicy, StoreConfig
 from binlog2s3.store.errors import (
     Failure,
     MendableError,
+    RefusedError,
     UploadDeniedError,
     is_web_page,
     knows,
@@ -44,20 +42,13 @@ from binlog2s3.store.errors import (
 
 T = TypeVar("T")
 Answer = dict[str, Any]
+Final = type[StoreError] | None
+"""What is not repeated, though the policy would: the caller has another way."""
 MakeSession = Callable[..., boto3.Session]
 
 BLOCK_BYTES = 1 << 20
 _BULK = 5 << 20
 """Bodies from this size on are parts and full chunks: what is smaller is newer."""
-_FOREIGN = (
-    BotoCoreError,
-    ClientError,
-    ResponseParserError,
-    Boto3Error,
-    HTTPError,
-    OSError,
-    ValueError,  # an endpoint that is not a URL
-)
 _WITHOUT_KEY = frozenset(
     {
         "list_objects_v2",
@@ -210,7 +201,9 @@ class Requests:
     on_error: OnError | None
     on_over: OnOver | None = None
 
-    def send(self, operation: str, key: str, body: Body | bytes, **params: Any) -> Answer:
+    def send(
+        self, operation: str, key: str, body: Body | bytes, *, final: Final = None, **params: Any
+    ) -> Answer:
         """A request with a body; each attempt opens the body again."""
         first = size_of(body) < _BULK
 
@@ -225,9 +218,9 @@ class Requests:
                         raise reader.failure from reader.failure.__cause__
                     raise
 
-        return self.retry(attempt)
+        return self.retry(attempt, final=final)
 
-    def retry(self, act: Callable[[], T]) -> T:
+    def retry(self, act: Callable[[], T], *, final: Final = None) -> T:
         """Repeat transient failures; the stop event ends the waiting with the last error."""
         last: StoreError | None = None
 
@@ -241,6 +234,9 @@ class Requests:
                 last = exc
                 raise
 
+        def worth_repeating(exc: BaseException) -> bool:
+            return not (final and isinstance(exc, final)) and self._worth_repeating(exc)
+
         def report(state: tenacity.RetryCallState) -> None:
             if self.on_error is not None and last is not None and state.next_action is not None:
                 self.on_error(last, state.attempt_number, state.next_action.sleep)
@@ -250,7 +246,7 @@ class Requests:
             end.append(tenacity.stop_after_attempt(self.policy.attempts))
         try:
             return tenacity.Retrying(
-                retry=tenacity.retry_if_exception(self._worth_repeating),
+                retry=tenacity.retry_if_exception(worth_repeating),
                 stop=tenacity.stop_any(*end),
                 wait=tenacity.wait_random_exponential(
                     multiplier=self.policy.first_delay_seconds, max=self.policy.max_delay_seconds
@@ -271,7 +267,7 @@ class Requests:
             client = self.link.get()
             act = getattr(client, operation)
             answer = dict(act(Bucket=self.link.config.bucket, **where, **params))
-        except _FOREIGN as exc:
+        except Exception as exc:  # botocore raises RuntimeError for expired credentials, too
             error = self.translate(exc, operation, key)
             if isinstance(error, MendableError):
                 self.link.forget(client)
@@ -283,16 +279,25 @@ class Requests:
             raise translate(self._failure("NotS3", operation, key, status=200, headers=headers))
         return answer
 
-    def delete_objects(self, keys: Sequence[str]) -> None:
-        """Delete one batch. The answer is 200, and lists the keys that were not deleted."""
-        listed = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        errors = self.once("delete_objects", "", Delete=listed).get("Errors", ())
+    def delete_objects(self, keys: Sequence[str]) -> bool:
+        """Delete one batch; False if this store refuses the request, or does not answer it.
+
+        The answer is 200, and names each key as deleted or not deleted. Raises for the latter.
+        """
+        try:
+            listed = {"Objects": [{"Key": key} for key in keys]}
+            answer = self.once("delete_objects", "", Delete=listed)
+        except (UnsupportedError, RefusedError, MendableError):
+            return False
+        errors = answer.get("Errors", ())
         refused = [error for error in errors if error.get("Code") != "NoSuchKey"]
         if refused:
             first = refused[0]
             says = f"{first.get('Message', '')} (the first of {len(refused)} of {len(keys)} keys)"
             code, key = first.get("Code", ""), first.get("Key", "")
             raise translate(self._failure(code, "delete_objects", key, message=says))
+        named = {item.get("Key") for item in (*answer.get("Deleted", ()), *errors)}
+        return named.issuperset(keys)
 
     def translate(self, exc: Exception, operation: str, key: str) -> StoreError:
         """The error for an exception of a library."""
@@ -362,14 +367,16 @@ class Download:
             if self._body is None:
                 self._open()
             data: bytes = self._body.read(min(BLOCK_BYTES, self._left)) if self._left else b""
-            if self._left and not data:
-                raise ConnectionError(f"{self._left} bytes are missing")
         except StoreError:
             self._drop()
             raise
-        except _FOREIGN as exc:
+        except Exception as exc:
             self._drop()
             raise self._requests.translate(exc, "get_object", self._key) from exc
+        if self._left and not data:
+            self._drop()
+            missing = ConnectionError(f"{self._left} bytes are missing")
+            raise self._requests.translate(missing, "get_object", self._key)
         self.at += len(data)
         self._left -= len(data)
         return data

@@ -10,13 +10,13 @@ from base64 import b64decode
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 from binlog2s3.binlog.checksum import crc64_base64
 from binlog2s3.errors import (
     ObjectMissingError,
     StoreError,
-    UnsupportedError,
     UploadMissingError,
 )
 from binlog2s3.store.answers import (
@@ -49,6 +49,7 @@ from binlog2s3.store.integrity import Integrity, crc64_in, no_crc64
 from binlog2s3.store.requests import (
     Answer,
     Download,
+    Final,
     Link,
     MakeSession,
     Requests,
@@ -166,11 +167,11 @@ class S3Store:
         params |= self._integrity.storage_class() if archived else {}
         params |= self._integrity.retention() if archived or kept else {}
 
-        def send(crc64_on: bool) -> Answer:
+        def send(crc64_on: bool, final: Final) -> Answer:
             digest = self._integrity.digest(body, crc64, crc64_on=crc64_on)
-            return self._requests.send("put_object", key, body, **params, **digest)
+            return self._requests.send("put_object", key, body, final=final, **params, **digest)
 
-        answer = self._integrity.with_crc64(send)
+        answer = self._integrity.with_crc64("put_object", send)
         self._integrity.confirm_encryption(answer, key)
         return ObjectInfo(
             key=key,
@@ -233,9 +234,14 @@ class S3Store:
         left = [*keys]
         while left:
             batch, left = left[:_KEYS_PER_DELETE], left[_KEYS_PER_DELETE:]
-            if not self._delete_together(batch):
-                for key in batch:
-                    self._delete_one(key)
+            if not self._learned.refuses_delete_objects:
+                together = partial(self._deletes.delete_objects, batch)
+                if self._deletes.retry(together, final=MendableError):
+                    continue
+            for key in batch:
+                self._delete_one(key)
+            # Some stores and proxies refuse this request only: it has a body.
+            self._learned.refuses_delete_objects = True
 
     # Multipart uploads
 
@@ -247,13 +253,18 @@ class S3Store:
             "ContentType": content_type(key),
         }
 
-        def create(crc64_on: bool) -> Answer:
+        def create(crc64_on: bool, final: Final) -> Answer:
             named = {"ChecksumAlgorithm": _CRC64, "ChecksumType": "FULL_OBJECT"}
             return self._ask(
-                "create_multipart_upload", key, **params, **(named if crc64_on else {})
+                "create_multipart_upload",
+                key,
+                final=final,
+                **params,
+                **(named if crc64_on else {}),
             )
 
-        answer = self._integrity.with_crc64(create) if crc64 else create(False)
+        wanted = self._integrity.with_crc64
+        answer = wanted("create_multipart_upload", create) if crc64 else create(False, None)
         upload_id = str(needed(answer, "UploadId"))
         upload = _Upload(
             crc64=answer.get("ChecksumAlgorithm") == _CRC64,
@@ -273,7 +284,7 @@ class S3Store:
 
     def list_uploads(self, key: str) -> Sequence[UploadInfo]:
         found: list[UploadInfo] = []
-        marker: dict[str, str] = {}
+        marker: dict[str, Any] = {}
         while True:
             # The prefix is the whole key: MinIO lists nothing for a shorter one.
             page = self._ask("list_multipart_uploads", key, Prefix=key, **marker)
@@ -312,7 +323,7 @@ class S3Store:
 
     def list_parts(self, key: str, upload_id: str) -> Sequence[PartInfo]:
         found: list[PartInfo] = []
-        marker: dict[str, int] = {}
+        marker: dict[str, Any] = {}
         while True:
             page = self._ask("list_parts", key, UploadId=upload_id, **marker)
             known = _Upload(crc64=page.get("ChecksumAlgorithm") == _CRC64, encrypted=True)
@@ -334,10 +345,27 @@ class S3Store:
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
     ) -> PartInfo:
         upload = self._upload(key, upload_id)
-        digest = self._integrity.digest(body, crc64, crc64_on=upload.crc64)
-        answer = self._requests.send(
-            "upload_part", key, body, UploadId=upload_id, PartNumber=number, **digest
-        )
+        digest: dict[str, str] = {}
+
+        def send(crc64_on: bool, final: Final) -> Answer:
+            nonlocal digest
+            digest = self._integrity.digest(body, crc64, crc64_on=crc64_on)
+            return self._requests.send(
+                "upload_part",
+                key,
+                body,
+                final=final,
+                UploadId=upload_id,
+                PartNumber=number,
+                **digest,
+            )
+
+        if upload.crc64:
+            answer = self._integrity.with_crc64("upload_part", send)
+            if "ChecksumCRC64NVME" not in digest:  # nor does this store check that of the whole
+                upload.crc64 = False
+        else:
+            answer = send(False, None)
         if not upload.encrypted:  # MinIO confirms it here, not at create
             self._integrity.confirm_encryption(answer, key)
         kept = self._integrity.confirm_crc64(answer, key, crc64) if upload.crc64 else None
@@ -402,7 +430,10 @@ class S3Store:
     def abort_upload(self, key: str, upload_id: str) -> None:
         self._learned.uploads.pop(upload_id, None)
         try:
-            self._ask("abort_multipart_upload", key, UploadId=upload_id)
+            self._deletes.retry(
+                lambda: self._deletes.once("abort_multipart_upload", key, UploadId=upload_id),
+                final=MendableError,
+            )
         except UploadMissingError:
             return
 
@@ -414,12 +445,15 @@ class S3Store:
 
     # Requests
 
-    def _ask(self, operation: str, key: str, **params: Any) -> Answer:
-        return self._requests.retry(lambda: self._requests.once(operation, key, **params))
+    def _ask(self, operation: str, key: str, *, final: Final = None, **params: Any) -> Answer:
+        return self._requests.retry(
+            lambda: self._requests.once(operation, key, **params), final=final
+        )
 
     def _look(self, key: str) -> Answer:
-        with_checksum = {"ChecksumMode": "ENABLED"} if self._integrity.wants_crc64 else {}
-        return self._ask("head_object", key, **with_checksum, **self._version(key))
+        params: dict[str, Any] = {**self._version(key)}
+        params |= {"ChecksumMode": "ENABLED"} if self._integrity.wants_crc64 else {}
+        return self._ask("head_object", key, **params)
 
     @property
     def replaced(self) -> frozenset[str]:
@@ -437,7 +471,7 @@ class S3Store:
             self._learned.oldest = OldestVersions(below, self._ask, is_locked)
         return self._learned.oldest if self._learned.oldest.apply_to(key) else None
 
-    def _version(self, key: str) -> dict[str, str]:
+    def _version(self, key: str) -> dict[str, Any]:
         oldest = self._oldest(key)
         return {"VersionId": oldest.of(key)} if oldest is not None else {}
 
@@ -450,22 +484,20 @@ class S3Store:
             token = needed(page, "NextContinuationToken")
             params |= onward(params, {"ContinuationToken": token})
 
-    def _delete_together(self, keys: Sequence[str]) -> bool:
-        """Delete a batch in one request; False if the store does not support that."""
-        if self._learned.refuses_delete_objects:
-            return False
-        try:
-            self._requests.retry(lambda: self._requests.delete_objects(keys))
-        except UnsupportedError:
-            self._learned.refuses_delete_objects = True
-            return False
-        return True
-
     def _delete_one(self, key: str) -> None:
         try:
-            self._ask("delete_object", key)
+            self._deletes.retry(
+                lambda: self._deletes.once("delete_object", key), final=MendableError
+            )
         except ObjectMissingError:
             return
+
+    @property
+    def _deletes(self) -> Requests:
+        """Requests that end: what is not deleted does no harm, and others wait for the thread."""
+        policy = self._requests.policy
+        most = PREFLIGHT.attempts if policy.attempts is None else policy.attempts
+        return replace(self._requests, policy=replace(policy, attempts=most))
 
 
 @contextlib.contextmanager

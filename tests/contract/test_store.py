@@ -55,6 +55,7 @@ MIB = 1 << 20
 PART = 5 * MIB
 Server = MinioServer | MotoServer | VersitygwServer
 ONCE = RetryPolicy(attempts=1)
+XML = {"Content-Type": "application/xml"}
 QUICK = RetryPolicy(attempts=4, first_delay_seconds=0.01, max_delay_seconds=0.05)
 
 
@@ -1004,9 +1005,112 @@ def test_a_store_without_batch_delete(remote: Place, proxy: RecordingProxy) -> N
     assert len(proxy.matching(method="POST", query="delete")) == 1
 
 
+REFUSES_BATCHES = {
+    "InvalidArgument": Answer(400, XML, b"<Error><Code>InvalidArgument</Code></Error>"),
+    "MissingContentMD5": Answer(400, XML, b"<Error><Code>MissingContentMD5</Code></Error>"),
+    "AccessDenied": Answer(403, XML, b"<Error><Code>AccessDenied</Code></Error>"),
+    "an empty body": Answer(200, XML, b""),
+    "no keys": Answer(200, XML, b"<DeleteResult></DeleteResult>"),
+}
+
+
+@pytest.mark.parametrize("answer", REFUSES_BATCHES.values(), ids=REFUSES_BATCHES)
+def test_a_batch_that_is_refused_is_deleted_one_by_one(
+    remote: Place, proxy: RecordingProxy, answer: Answer
+) -> None:
+    """What `delete` has done without an error is gone, whatever the store says to a batch."""
+    proxy.rules.append(on(answer, method="POST", query="delete"))
+    store = remote.open(endpoint_url=proxy.url)
+    for _ in range(2):
+        for key in ("a", "b"):
+            store.put(key, b"x")
+        store.delete(["a", "b", "nothing"])
+        assert list(store.list("")) == []
+    assert len(proxy.matching(method="POST", query="delete")) == 1
+
+
+def test_deletes_end_though_the_policy_has_no_end(remote: Place, proxy: RecordingProxy) -> None:
+    """What stays does no harm, and a worker that repeated it would be lost for the uploads."""
+    denied = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"
+    endless = replace(QUICK, attempts=None)
+    store = remote.open(endpoint_url=proxy.url, policy=endless)
+    upload_id = store.create_upload("binlog.1")
+    store.put("a", b"x")
+    for answer in (Answer(403, XML, denied), Answer(503)):
+        proxy.rules[:] = [on(answer, method="POST", query="delete"), on(answer, method="DELETE")]
+        with pytest.raises(StoreError):
+            store.delete(["a"])
+        with pytest.raises(StoreError):
+            store.abort_upload("binlog.1", upload_id)
+    proxy.rules.clear()
+    assert [info.key for info in store.list("")] == ["a"]
+
+
+def refuses_checksums(status: int, code: str, **where: Any) -> Callable[[Request], Answer | None]:
+    """A store, or a proxy before it, that refuses these requests if they carry a checksum."""
+    body = b"<Error><Code>%s</Code><Message>not this one</Message></Error>" % code.encode()
+    here = on(Answer(status, XML, body), **where)
+    return lambda request: here(request) if CHECKSUM_HEADERS & request.headers.keys() else None
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(400, "InvalidRequest"), (403, "SignatureDoesNotMatch")]
+)
+def test_checksums_of_parts_that_are_refused(
+    remote: Place, proxy: RecordingProxy, status: int, code: str
+) -> None:
+    """Create accepts what UploadPart refuses: parts go with Content-MD5, and so do later ones."""
+    proxy.rules.append(refuses_checksums(status, code, method="PUT", query="partNumber"))
+    store = remote.open(endpoint_url=proxy.url, policy=replace(QUICK, attempts=None))
+    for n in range(3):
+        upload_id, parts = upload(store, f"binlog.{n}", b"0123")
+        info = complete(store, f"binlog.{n}", upload_id, parts, b"0123")
+        assert (info.size, info.etag) == (4, composite_etag([md5(b"0123")]))
+    refused = [r for r in proxy.matching(method="PUT", query="partNumber") if r.status == status]
+    assert len(refused) <= 2
+    parts_sent = proxy.matching(method="PUT", query="partNumber")
+    assert all("content-md5" in r.request.headers for r in parts_sent if r.status == 200)
+
+
+def test_signatures_that_are_refused_with_checksums_only(
+    remote: Place, proxy: RecordingProxy
+) -> None:
+    """A proxy that changes the header breaks the signature: auto goes on without, and remembers."""
+    proxy.rules.append(refuses_checksums(403, "SignatureDoesNotMatch", method="PUT"))
+    store = remote.open(endpoint_url=proxy.url, policy=replace(QUICK, attempts=None))
+    for n in range(4):
+        store.put(f"live/{n}", b"x", crc64=crc64nvme(b"x"))
+    assert [record.status for record in proxy.records].count(403) == 2
+    with pytest.raises(MendableError) as caught:
+        remote.open(endpoint_url=proxy.url, checksum="crc64nvme").put("a", b"x")
+    assert "--checksum md5" in caught.value.hint
+
+
+def test_a_secret_that_was_wrong_for_a_while(remote: Place, proxy: RecordingProxy) -> None:
+    """It is waited for, and the checksum is not given up for it."""
+    wrong = Answer(403, XML, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
+    rule = on(wrong, method="PUT")
+    seen: list[StoreError] = []
+
+    def mend(error: StoreError, *_: object) -> None:
+        seen.append(error)
+        if len(seen) == 2:
+            proxy.rules.clear()
+
+    store = remote.open(endpoint_url=proxy.url, policy=replace(QUICK, attempts=None), on_error=mend)
+    store.put("before", b"x", crc64=crc64nvme(b"x"))
+    proxy.rules.append(rule)
+    store.put("a", b"x", crc64=crc64nvme(b"x"))
+    store.put("b", b"x", crc64=crc64nvme(b"x"))
+    last = proxy.matching(method="PUT")[-1]
+    assert "x-amz-checksum-crc64nvme" in last.request.headers
+
+
 def test_a_key_that_was_not_deleted_is_an_error(remote: Place, proxy: RecordingProxy) -> None:
     """DeleteObjects says 200 and lists inside what it refused: that is raised, with the key."""
-    says = b"<DeleteResult><Error><Key>b</Key><Code>AccessDenied</Code>"
+    says = (
+        b"<DeleteResult><Deleted><Key>a</Key></Deleted><Error><Key>b</Key><Code>AccessDenied</Code>"
+    )
     says += b"<Message>Access Denied</Message></Error></DeleteResult>"
     answer = Answer(200, {"Content-Type": "application/xml"}, says)
     proxy.rules.append(on(answer, method="POST", query="delete"))
@@ -1026,9 +1130,6 @@ def test_a_store_that_lists_no_uploads(remote: Place, proxy: RecordingProxy) -> 
         store.list_uploads("binlog.1")
     assert not caught.value.transient
     assert len(proxy.records) == 1
-
-
-XML = {"Content-Type": "application/xml"}
 
 
 def test_listings_without_etags(remote: Place, proxy: RecordingProxy) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import io
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,7 +23,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
-from binlog2s3.store.errors import Failure, UploadDeniedError, translate
+from binlog2s3.store.errors import Failure, SignatureError, UploadDeniedError, translate
 from binlog2s3.store.s3 import (
     IMMEDIATE_STORAGE_CLASSES,
     FileSlice,
@@ -60,7 +61,8 @@ MEANINGS = [
     ("AccessDenied", "list_parts", 403, UploadDeniedError, False, "", "s3:ListMultipart"),
     ("403", "head_object", 403, MendableError, False, "access denied", "s3:GetObject"),
     ("InvalidAccessKeyId", "put_object", 403, MendableError, False, "access key", "AWS_PROFILE"),
-    ("SignatureDoesNotMatch", "put_object", 403, MendableError, False, "signature", "secret"),
+    ("SignatureDoesNotMatch", "put_object", 403, SignatureError, False, "signature", "secret"),
+    ("SignatureDoesNotMatch", "put_object", 403, SignatureError, False, "", "--checksum md5"),
     ("ExpiredToken", "put_object", 400, MendableError, False, "expired", "renew"),
     ("NoCredentialsError", "put_object", None, MendableError, False, "credentials", "~/.aws"),
     ("ProfileNotFound", "put_object", None, MendableError, False, "credentials", "AWS_PROFILE"),
@@ -88,7 +90,10 @@ MEANINGS = [
     ("InternalError", "put_object", 500, StoreError, True, "InternalError", ""),
     ("SlowDown", "put_object", 503, StoreError, True, "SlowDown", ""),
     ("502", "put_object", 502, StoreError, True, "502", ""),
-    ("XMinioStorageFull", "put_object", 507, StoreError, True, "XMinioStorageFull", ""),
+    ("XMinioStorageFull", "put_object", 507, MendableError, False, "no space", "prune"),
+    ("QuotaExceeded", "upload_part", 403, MendableError, False, "no space", "quota"),
+    ("EntityTooLarge", "upload_part", 400, StoreError, False, "refuses the size", "--part-size"),
+    ("413", "upload_part", 413, StoreError, False, "refuses the size", "client_max_body_size"),
     ("429", "put_object", 429, StoreError, True, "429", ""),
     ("RequestTimeout", "upload_part", 400, StoreError, True, "RequestTimeout", ""),
     ("BadDigest", "upload_part", 400, StoreError, False, "checksum", "disk"),
@@ -103,9 +108,17 @@ MEANINGS = [
         "storage",
     ),
     ("kms:KeyNotFound", "put_object", 400, MendableError, False, "KMS", "sse_kms_key_id"),
-    ("InvalidPart", "complete_multipart_upload", 400, RefusedError, False, "InvalidPart", ""),
+    (
+        "InvalidPart",
+        "complete_multipart_upload",
+        400,
+        RefusedError,
+        False,
+        "InvalidPart",
+        "--part-size",
+    ),
     ("EntityTooSmall", "complete_multipart_upload", 400, RefusedError, False, "", ""),
-    ("SomethingNew", "put_object", 400, RefusedError, False, "SomethingNew", ""),
+    ("SomethingNew", "put_object", 400, RefusedError, False, "SomethingNew", "binlog2s3 check"),
 ]
 
 
@@ -292,6 +305,27 @@ def test_a_wrong_clock_is_measured(ours: datetime, says: str, zone: str) -> None
     headers = {**XML, "date": f"Fri, 02 Jan 2026 03:04:05 {zone}"}
     error = translate(failure("RequestTimeTooSkewed", status=403, headers=headers, at=ours))
     assert says in str(error)
+
+
+def test_a_clock_that_agrees_is_not_to_blame() -> None:
+    """S3 compares the time of the signature: a body that takes 15 minutes is late."""
+    ours = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    headers = {**XML, "date": "Fri, 02 Jan 2026 03:04:09 GMT"}
+    late = failure("RequestTimeTooSkewed", "upload_part", status=403, headers=headers, at=ours)
+    error = translate(late)
+    assert error.transient
+    assert "--part-size" in error.hint
+    looking = replace(late, operation="get_object")
+    assert "timedatectl" in translate(looking).hint
+
+
+def test_parts_beyond_what_the_store_counts() -> None:
+    """Its own words have the number; the hint has the option."""
+    words = "Part number must be an integer between 1 and 20, inclusive"
+    error = translate(failure("InvalidArgument", "upload_part", message=words))
+    assert isinstance(error, RefusedError)
+    assert "--part-size" in error.hint
+    assert "20" in str(error)
 
 
 def test_the_region_a_bucket_is_in() -> None:
