@@ -86,9 +86,13 @@ class FloorError(SpoolError):
 
 
 class StoreError(Binlog2s3Error):
-    """The S3 store: unreachable, refusing a request, or not an S3 store."""
+    """The S3 store: unreachable, refusing a request, or not an S3 store.
+
+    `sent_bytes`: of the request's body that went over the network for nothing.
+    """
 
     exit_code = 6
+    sent_bytes = 0
 
 
 class ObjectMissingError(StoreError):

@@ -298,7 +298,9 @@ class Vitals:
     `store_failing`: since the first failure after the last success, None without failures.
     `store_silent`: how long nothing that is due has come into the bucket, 0 if nothing is due.
     `read_idle`: since the last byte came although the source had more, else 0. `beat_late`: since
-    the writer's object should have been renewed. Of a standby, `unsaved_bytes`: bytes in its spool
+    the writer's object should have been renewed. `store_takes`: it has
+    taken something since the first failure. `clean_up_error`: why leftovers in the bucket are
+    not deleted, "" if they are. Of a standby, `unsaved_bytes`: bytes in its spool
     that are not known to be in the bucket; `may_be_last_copy`: the writer cannot reach the source.
     """
 
@@ -318,6 +320,8 @@ class Vitals:
     store_hint: str = ""
     store_failing: float | None = None
     store_silent: float = 0.0
+    store_takes: bool = False
+    clean_up_error: str = ""
     beat_late: float = 0.0
     loop_idle: float = 0.0
     unsaved_bytes: int = 0
@@ -349,6 +353,7 @@ def _state(vitals: Vitals, timing: Timing) -> State:
     starting = vitals.phase == "starting"
     failing = vitals.store_failing is not None
     failing = failing and (starting or (vitals.store_failing or 0.0) >= timing.soon_seconds)
+    failing = failing and not vitals.store_takes
     silent = vitals.store_silent >= timing.store_failing_seconds
     silent = silent or vitals.beat_late >= timing.heartbeat_slack_seconds
     unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
@@ -427,6 +432,10 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         )
         hint = "check the network connection to the endpoint, and its bandwidth"
         yield _trouble("store", vitals.store_silent, timing.store_silent_seconds, text, hint)
+    if vitals.clean_up_error:
+        text = f"leftovers in the bucket are not deleted: {vitals.clean_up_error}"
+        hint = "they do no harm but take space; allow s3:DeleteObject and s3:AbortMultipartUpload"
+        yield _trouble("clean-up", 0, 1, text, hint)
     if vitals.beat_late > 0:
         text = f"the heartbeat in the bucket is {vitals.beat_late:.0f} s late"
         yield _trouble("heartbeat", vitals.beat_late, timing.heartbeat_slack_seconds, text)

@@ -18,8 +18,8 @@ from binlog2s3.errors import SpoolError, StoreError
 OnError = Callable[[StoreError, int, float], None]
 """Called after each failed attempt that will be repeated: error, number, seconds to wait."""
 
-OnOver = Callable[[], None]
-"""Called in the same thread when a request that had failed succeeds or is abandoned."""
+OnOver = Callable[[bool], None]
+"""Called in the same thread when a request that had failed succeeds (True) or is abandoned."""
 
 IMMEDIATE_STORAGE_CLASSES = frozenset(
     {

@@ -28,6 +28,7 @@ class Integrity:
     refuses_crc64: bool = False
     _accepted: set[str] = field(default_factory=set)  # operations that have had a CRC64NVME
     _refused_signatures: Counter[str] = field(default_factory=Counter)
+    _refused_without: set[str] = field(default_factory=set)  # these were refused without, too
 
     def storage_class(self) -> dict[str, str]:
         """The parameter for the storage class of archived binlogs, if one is configured."""
@@ -87,26 +88,33 @@ class Integrity:
         That is remembered only if the same write succeeds without: then the checksum was the
         reason. A refused signature counts, too, until one such request has passed: some proxies
         change the header that is signed. `write` gets whether to send it, and the error that is
-        not to be repeated.
+        not to be repeated. Raises what it raises, with the bytes of both attempts.
         """
         if not self.wants_crc64:
             return write(False, None)
         doubtful = self.config.checksum == "auto" and operation not in self._accepted
         try:
             answer = write(True, SignatureError if doubtful else None)
-        except (UnsupportedError, RefusedError):
-            if self.config.checksum != "auto":
+        except (UnsupportedError, RefusedError, SignatureError) as exc:
+            is_signature = isinstance(exc, SignatureError)
+            if self.config.checksum != "auto" or (is_signature and not doubtful):
                 raise
-            answer = write(False, None)
-            self.refuses_crc64 = True
-        except SignatureError:
-            if not doubtful:
-                raise
-            answer = write(False, None)
-            self._refused_signatures[operation] += 1
-            self.refuses_crc64 = self._refused_signatures[operation] >= _SURE
+            refused = exc
         else:
             self._accepted.add(operation)
+            return answer
+        if operation in self._refused_without and not is_signature:
+            self._refused_without.discard(operation)
+            raise refused
+        try:
+            answer = write(False, None)
+        except StoreError as exc:
+            exc.sent_bytes += refused.sent_bytes
+            if isinstance(exc, UnsupportedError | RefusedError):
+                self._refused_without.add(operation)  # it may not be the checksum
+            raise
+        self._refused_signatures[operation] += is_signature
+        self.refuses_crc64 = not is_signature or self._refused_signatures[operation] >= _SURE
         return answer
 
     @property

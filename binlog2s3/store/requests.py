@@ -206,19 +206,26 @@ class Requests:
     ) -> Answer:
         """A request with a body; each attempt opens the body again."""
         first = size_of(body) < _BULK
+        in_vain = 0
 
         def attempt() -> Answer:
+            nonlocal in_vain
             with closing(_Witness(_open(body), self.link.bandwidth, first, self.stop)) as reader:
                 try:
                     return self.once(
                         operation, key, Body=reader, ContentLength=size_of(body), **params
                     )
                 except Exception:
+                    in_vain += reader.sent_bytes
                     if reader.failure is not None:
                         raise reader.failure from reader.failure.__cause__
                     raise
 
-        return self.retry(attempt, final=final)
+        try:
+            return self.retry(attempt, final=final)
+        except StoreError as exc:
+            exc.sent_bytes = in_vain
+            raise
 
     def retry(self, act: Callable[[], T], *, final: Final = None) -> T:
         """Repeat transient failures; the stop event ends the waiting with the last error."""
@@ -244,8 +251,9 @@ class Requests:
         end: list[tenacity.stop.stop_base] = [tenacity.stop_when_event_set(self.stop)]
         if self.policy.attempts is not None:
             end.append(tenacity.stop_after_attempt(self.policy.attempts))
+        succeeded = False
         try:
-            return tenacity.Retrying(
+            answer = tenacity.Retrying(
                 retry=tenacity.retry_if_exception(worth_repeating),
                 stop=tenacity.stop_any(*end),
                 wait=tenacity.wait_random_exponential(
@@ -255,9 +263,11 @@ class Requests:
                 before_sleep=report,
                 reraise=True,
             )(attempt)
+            succeeded = True
+            return answer
         finally:
             if self.on_over is not None and last is not None:
-                self.on_over()
+                self.on_over(succeeded)
 
     def once(self, operation: str, key: str, **params: Any) -> Answer:
         """One request: returns its answer, or raises a StoreError."""
@@ -420,6 +430,7 @@ class _Witness:
         self._stop = stop
         self._block = BODY_BLOCK if bandwidth is None else bandwidth.block
         self.sends = False
+        self.sent_bytes = 0
         self.failure: Exception | None = None
         self.tell = reader.tell
         self.close = reader.close
@@ -435,8 +446,10 @@ class _Witness:
         except Exception as exc:
             self.failure = exc
             raise
-        if self.sends and self._bandwidth is not None:
-            self._bandwidth.take(len(data), first=self._first, stop=self._stop)
+        if self.sends:
+            self.sent_bytes += len(data)
+            if self._bandwidth is not None:
+                self._bandwidth.take(len(data), first=self._first, stop=self._stop)
         return data
 
 

@@ -384,13 +384,14 @@ class S3Store:
         end: int,
         whole: bool = False,
     ) -> PartInfo:
+        named: dict[str, Any] = {} if whole else {"CopySourceRange": f"bytes={begin}-{end - 1}"}
         answer = self._ask(
             "upload_part_copy",
             key,
             UploadId=upload_id,
             PartNumber=number,
             CopySource={"Bucket": self._config.bucket, "Key": source_key},
-            **({} if whole else {"CopySourceRange": f"bytes={begin}-{end - 1}"}),
+            **named,
         )
         result = needed(answer, "CopyPartResult")
         return PartInfo(

@@ -223,6 +223,16 @@ def sent_by(action: Action) -> int:
     return 0
 
 
+def subject_of(action: Action) -> int | type[Action]:
+    """What a request is about: the number of a part, whose bytes go in three ways, or its kind."""
+    match action:
+        case PutPart(part) | CopyPart(part, _) | PutChunk(part):
+            return part.number
+        case Merge():
+            return Flush
+    return type(action)
+
+
 def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
     """The next actions, the most urgent first; none if there is nothing to do yet.
 

@@ -5,12 +5,13 @@ actions. It only saves requests and bytes.
 """
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
 from binlog2s3.archive.parts import Mark
 from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.errors import StoreError
 from binlog2s3.store.s3 import PartInfo
 from binlog2s3.stream.decide import (
     Action,
@@ -31,9 +32,11 @@ from binlog2s3.stream.decide import (
     PutPart,
     PutWhole,
     Verify,
+    subject_of,
 )
 from binlog2s3.stream.remote import Looked, RemoteBinlog
 from binlog2s3.stream.tail import Track
+from binlog2s3.stream.upload_counts import Failing, InVain
 
 
 @dataclass(slots=True)
@@ -56,8 +59,9 @@ class Job:
     flushes: Flushes = field(default_factory=lambda: Flushes.start(0))
     flushed_at: float = -math.inf
     copies: bool = True
-    failures: int = 0
-    failing_since: float | None = None
+    deletes_from: float = 0.0
+    failing: dict[int | type[Action], Failing] = field(default_factory=dict)
+    in_vain: InVain = field(default_factory=InVain)
     not_before: float = 0.0
     sent_bytes: int = 0
     taken_up: int = 0
@@ -69,6 +73,53 @@ class Job:
     _waiting_since: float | None = None
     _snapshots: list[tuple[int, Gtids | None]] = field(default_factory=list)
     _snapshot_at: float = 0.0
+
+    @property
+    def longest_failing(self) -> Failing | None:
+        """The failing request that is longest without success; None if none fails."""
+        return min(self.failing.values(), key=lambda one: one.since, default=None)
+
+    def failed(self, action: Action, error: StoreError, now: float) -> Failing:
+        """Note a failure. What fails for longest is tried alone: see `may_be_tried`."""
+        one = self.failing.setdefault(subject_of(action), Failing(now))
+        one.failures += 1
+        one.at, one.passes, one.error, one.hint = now, error.transient, str(error), error.hint
+        self.in_vain.add(error.sent_bytes, now)
+        return one
+
+    def succeeded(self, action: Action) -> None:
+        """Note that a request succeeded: what failed of the same bytes does not fail any more."""
+        if isinstance(action, PutEntry | Clear):
+            self.failing.clear()
+            return
+        self.failing.pop(subject_of(action), None)
+        if isinstance(action, PutChunk):
+            self.failing.pop(Flush, None)
+
+    def only(self, actions: Iterable[Action]) -> None:
+        """Forget the failures of parts and uploads that are not wanted any more."""
+        wanted = {subject_of(action) for action in actions}
+        for subject in [*self.failing]:
+            if subject not in wanted and (isinstance(subject, int) or subject is CreateUpload):
+                del self.failing[subject]
+
+    def may_be_tried(self, action: Action, now: float) -> bool:
+        """Whether an action may be tried now.
+
+        A failed one waits; while a part of this binlog fails, no other part is sent.
+        """
+        if isinstance(action, DeleteChunks):
+            return now >= self.deletes_from
+        subject = subject_of(action)
+        known = self.failing.get(subject)
+        if known is not None and known.not_before > now:
+            return False
+        if not isinstance(action, PutPart | PutChunk | PutWhole):
+            return True
+        parts = [one for one in self.failing if isinstance(one, int)]
+        if parts and subject != parts[0]:
+            return False
+        return not (parts and any(isinstance(a, PutPart | PutChunk) for a in self.flying))
 
     @property
     def unsaved(self) -> bool:

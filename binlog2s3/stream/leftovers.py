@@ -13,6 +13,7 @@ from binlog2s3.errors import StoreError
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.remote import abort_uploads, sweep
+from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.workers import Workers
 
 _log = Log("uploader")
@@ -21,11 +22,14 @@ _log = Log("uploader")
 class Leftovers:
     """The leftovers of one lineage's archived binlogs: chunks and unfinished uploads."""
 
-    def __init__(self, store: Store, layout: Layout, lineage: str, workers: Workers) -> None:
+    def __init__(
+        self, store: Store, layout: Layout, lineage: str, workers: Workers, totals: Counts
+    ) -> None:
         self._store = store
         self._layout = layout
         self._lineage = lineage
         self._workers = workers
+        self._totals = totals
         self._archived: list[BinlogName] = []  # since the last audit
         self._archived_before: list[BinlogName] = []  # since the audit before that one
 
@@ -47,11 +51,18 @@ class Leftovers:
             self._submit(name, partial(abort_uploads, self._store, key))
         self._archived_before, self._archived = self._archived, []
 
+    def failed(self, name: BinlogName, error: StoreError) -> None:
+        """Note that something was not deleted: the next audit tries it again."""
+        self._totals.clean_up_error = str(error)
+        _log.recurring("leftovers not deleted", binlog=name, error=error, hint=error.hint)
+
     def _submit(self, name: BinlogName, request: Callable[[], None]) -> None:
         def tidy() -> None:
             try:
                 request()
             except StoreError as error:
-                _log.warning("leftovers not deleted", binlog=name, error=error)
+                self.failed(name, error)
+            else:
+                self._totals.clean_up_error = ""
 
         self._workers.submit(name, tidy)

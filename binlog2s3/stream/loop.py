@@ -74,7 +74,7 @@ class Loop:
             first_delay_seconds=config.timing.first_delay_seconds,
             max_delay_seconds=config.timing.longest_delay_seconds,
         )
-        self._store = store.with_policy(patient, self._store_failed, self._pulse.over)
+        self._store = store.with_policy(patient, self._store_failed, self._store_over)
         self._layout = layout = Layout(config.s3.prefix, config.stream.source)
         self._spool = spool
         self._stop = stop
@@ -97,6 +97,7 @@ class Loop:
             alive=self._alive,
             stop=stop,
             foreign=begun.found.foreign,
+            bodies=store.with_policy(RetryPolicy(attempts=1)),
         )
         self._writer = Writer(
             store=self._store,
@@ -323,6 +324,12 @@ class Loop:
             covered_until=self._intake.covered_until(),
             status=without_gtids(status) if status is not None else None,
         )
+
+    def _store_over(self, succeeded: bool) -> None:
+        seconds = self._pulse.over(succeeded=succeeded, now=time.monotonic())
+        if seconds is not None and seconds >= self._config.timing.soon_seconds:
+            _log.info("the store answers again", seconds=round(seconds, 1))
+            self._uploads.try_again()
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
         self._pulse.failed(error, time.monotonic())

@@ -78,12 +78,23 @@ class _CheckedSlice:
 
 
 class RemoteBinlog:
-    """The binlog of `track` in the bucket, under its lineage."""
+    """The binlog of `track` in the bucket, under its lineage.
+
+    `bodies` is the same store, for what sends the binlog's bytes.
+    """
 
     def __init__(
-        self, store: Store, layout: Layout, lineage: str, grid: Grid, track: Track
+        self,
+        store: Store,
+        layout: Layout,
+        lineage: str,
+        grid: Grid,
+        track: Track,
+        *,
+        bodies: Store | None = None,
     ) -> None:
         self._store = store
+        self._bodies = bodies if bodies is not None else store
         self.grid = grid
         self._track = track
         self.key = layout.binlog(lineage, track.name)
@@ -135,11 +146,11 @@ class RemoteBinlog:
         """Put a range of the growing binlog as a chunk. It is durable when this returns."""
         key = self.chunk_key(chunk)
         if chunk.begin < self._track.floor:
-            self._store.put(key, self._read_back(chunk), crc64=chunk.crc64)
+            self._bodies.put(key, self._read_back(chunk), crc64=chunk.crc64)
             return
         piece = self._checked(chunk.begin, chunk.end, chunk.crc64)
         with self._spool_unchanged(piece, chunk.crc64):
-            self._note_md5(chunk, self._store.put(key, piece, crc64=chunk.crc64))
+            self._note_md5(chunk, self._bodies.put(key, piece, crc64=chunk.crc64))
 
     def compare(self, chunks: Iterable[Chunk]) -> frozenset[Chunk]:
         """Compare chunks of another process with our bytes; return those that are equal.
@@ -216,10 +227,10 @@ class RemoteBinlog:
         """
         if part.begin < self._track.floor:
             data = self._read_back(Chunk(part.begin, part.end, crc64))
-            return self._store.upload_part(self.key, upload_id, part.number, data, crc64)
+            return self._bodies.upload_part(self.key, upload_id, part.number, data, crc64)
         piece = self._checked(part.begin, part.end, crc64)
         with self._spool_unchanged(piece, crc64):
-            info = self._store.upload_part(self.key, upload_id, part.number, piece, crc64)
+            info = self._bodies.upload_part(self.key, upload_id, part.number, piece, crc64)
         if info.md5 is not None:
             self._track.md5s[part] = info.md5
         return info
@@ -230,7 +241,7 @@ class RemoteBinlog:
         piece = self._checked(0, self._track.size, crc64)
         with self._spool_unchanged(piece, crc64):
             where_absent(
-                lambda condition: self._store.put(
+                lambda condition: self._bodies.put(
                     self.key, piece, crc64=crc64, if_absent=condition, archived=True
                 )
             )

@@ -6,6 +6,7 @@ or a store that does not answer becomes visible.
 Law: reporting changes nothing and never waits for the store, the source or the spool's disk.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -64,12 +65,13 @@ _BEAT_SLACK_SECONDS = 5.0
 class Pulse:
     """The failures of requests that are being retried. Thread-safe.
 
-    A thread makes one request at a time, so its failure ends with that request. All failures end
-    when any request brings bytes or an entry into the bucket.
+    A thread makes one request at a time, so its failure ends with that request.
     """
 
     def __init__(self) -> None:
         self._failing: dict[int, float] = {}  # by thread: since when its request has been failing
+        self._lock = threading.Lock()
+        self._back_at = -math.inf  # when a request that had failed succeeded, the last time
         self.error = ""
         self.hint = ""
         self.error_at: datetime | None = None
@@ -87,13 +89,17 @@ class Pulse:
         self.error_at = datetime.now(UTC)
         self.errors += 1
 
-    def over(self) -> None:
-        """The calling thread's request succeeded or was given up."""
-        self._failing.pop(threading.get_ident(), None)
+    def over(self, *, succeeded: bool, now: float) -> float | None:
+        """The calling thread's request succeeded or was given up.
 
-    def succeeded(self) -> None:
-        """A request brought something into the bucket."""
-        self._failing.clear()
+        Returns for how many seconds the store was away, if this success is the first since then.
+        """
+        since = self._failing.pop(threading.get_ident(), None)
+        if since is None or not succeeded:
+            return None
+        with self._lock:
+            known, self._back_at = self._back_at, now
+        return now - since if since > known else None
 
 
 class Reporter:
@@ -139,7 +145,6 @@ class Reporter:
         stock, counts = self._uploads.stock, self._uploads.counts
         if counts.acts != self._acts:
             self._acts, self._act_at = counts.acts, now
-            self._pulse.succeeded()
         self._work_since = (self._work_since or now) if _due(stock) else None
 
     @property
@@ -166,7 +171,11 @@ class Reporter:
         stock, pulse, child_error = self._uploads.stock, self._pulse, self._supervisor.last_error
         due = _due(stock)
         silent = self._since(now, self._work_since, self._act_at)
-        failing = least([stock.failing_since if stock else None, pulse.failing_since])
+        job = stock.failing if stock else None
+        failing = least([job.since if job else None, pulse.failing_since])
+        error, _, hint = self._store_error()
+        if job is not None and job.since == failing:
+            error, hint = job.error, job.hint
         beaten = self._writer.beaten_at
         interval = self._config.stream.heartbeat_interval
         return Vitals(
@@ -182,8 +191,10 @@ class Reporter:
             source_hint=getattr(sight.error, "hint", ""),
             source_silent=now - self._answered_at,
             read_idle=self._since(now, self._ahead_since, self._supervisor.read_at),
-            store_error=self._store_error()[0],
-            store_hint=pulse.hint,
+            store_error=error,
+            store_hint=hint,
+            store_takes=failing is not None and (self._act_at or -math.inf) > failing,
+            clean_up_error=self._uploads.counts.clean_up_error,
             store_failing=now - failing if failing is not None else None,
             store_silent=max(0.0, silent - self._flush_interval),
             beat_late=0.0
@@ -204,16 +215,16 @@ class Reporter:
             return False
         return reached[0] < place[0] or place[1] - reached[1] > self._config.s3.part_size
 
-    def _store_error(self) -> tuple[str, datetime | None]:
-        """The last error of a request, and when it was; "" and None if there is none."""
-        failed = self._uploads.counts.last_error
+    def _store_error(self) -> tuple[str, datetime | None, str]:
+        """The last error of a request, when it was, and its hint; "", None and "" without one."""
+        failed, pulse = self._uploads.counts.last_error, self._pulse
         last = [failed] if failed else []
-        if self._pulse.error_at is not None:
-            last.append((self._pulse.error_at, self._pulse.error))
+        if pulse.error_at is not None:
+            last.append((pulse.error_at, pulse.error, pulse.hint))
         if not last:
-            return "", None
-        moment, text = max(last)
-        return text, moment
+            return "", None, ""
+        moment, text, hint = max(last)
+        return text, moment, hint
 
     def status(self) -> Status:
         """The status at this moment."""
@@ -231,7 +242,7 @@ class Reporter:
         covered = self._writer.furthest_covered(named, self._intake.covered_until())
         lag = self._lag(now, sight, stock, durable, covered)
         me = self._writer.me
-        text, moment = self._store_error()
+        text, moment, _ = self._store_error()
         child, run, source = self._supervisor, self._supervisor.run, self._source(now, sight)
         paused = child.pressure.paused
         newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)

@@ -1,6 +1,7 @@
 """What uploads have done, what the link carries, and how often it can be used. Pure."""
 
-from dataclasses import dataclass
+from collections import deque
+from dataclasses import dataclass, field
 from datetime import datetime
 
 _WINDOW_SECONDS = 2.0
@@ -15,7 +16,9 @@ _TWICE, _BACK = 2.1, 3.0
 class Counts:
     """Since an uploader began: what it sent, made durable and archived, requests that failed.
 
-    `acts`: requests that brought bytes, or an entry, into the bucket.
+    `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
+    and its hint. `clean_up_error`: why leftovers in the bucket could not be deleted, the last time
+    that it was tried; "" if they could.
     """
 
     sent_bytes: int = 0
@@ -23,7 +26,65 @@ class Counts:
     archived_binlogs: int = 0
     acts: int = 0
     failures: int = 0
-    last_error: tuple[datetime, str] | None = None
+    last_error: tuple[datetime, str, str] | None = None
+    clean_up_error: str = ""
+
+
+_HOUR_SECONDS = 3600.0
+_QUICKLY, _AT_MOST = 2, 3
+_LEAST_SIZE = 16 << 20
+
+
+@dataclass(slots=True)
+class InVain:
+    """The bodies of one binlog that a store took over the network and then refused.
+
+    In any hour they are at most three times the binlog's bytes: two in quick succession, for what
+    passes by itself, and the third over the hour. A binlog below 16 MiB counts as 16 MiB.
+    """
+
+    _sent: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def add(self, sent_bytes: int, now: float) -> None:
+        """Count so many bytes."""
+        if sent_bytes:
+            self._sent.append((now, sent_bytes))
+
+    def wait(self, body: int, size: int, now: float) -> float:
+        """Seconds until so many bytes of a binlog of this size may be sent once more."""
+        while self._sent and self._sent[0][0] <= now - _HOUR_SECONDS:
+            self._sent.popleft()
+        if not self._sent:
+            return 0.0
+        size, total = max(size, _LEAST_SIZE), sum(sent for _, sent in self._sent) + body
+        if total <= _QUICKLY * size:
+            return 0.0
+        paced = self._sent[-1][0] + min(1.0, body / size) * _HOUR_SECONDS
+        for at, sent in self._sent:
+            if total <= _AT_MOST * size:
+                break
+            paced, total = max(paced, at + _HOUR_SECONDS), total - sent
+        return max(0.0, paced - now)
+
+    def forget(self) -> None:
+        """Begin anew: the store has changed."""
+        self._sent.clear()
+
+
+@dataclass(slots=True)
+class Failing:
+    """A request that failed, and has not succeeded since.
+
+    `passes`: the error was one that may pass by itself. Times are of the uploader's clock.
+    """
+
+    since: float
+    error: str = ""
+    hint: str = ""
+    failures: int = 0
+    at: float = 0.0
+    not_before: float = 0.0
+    passes: bool = False
 
 
 class UploadPace:

@@ -35,6 +35,7 @@ from binlog2s3.stream.decide import (
     Compare,
     Complete,
     CopyPart,
+    DeleteChunks,
     Flush,
     ForArchive,
     ForChunks,
@@ -56,13 +57,15 @@ from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, give_back
-from binlog2s3.stream.upload_counts import Counts, UploadPace
+from binlog2s3.stream.upload_counts import Counts, Failing, UploadPace
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
 _LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
+_SOONER = 4.0
+_DELETE_SECONDS = 60.0
 _ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
@@ -95,7 +98,8 @@ class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
     `flush_interval` is in seconds; with 0 nothing is uploaded as chunks. `coverage` is told how far
-    everything is in the bucket, `totals` counts what was done.
+    everything is in the bucket, `totals` counts what was done. `bodies` is the same store for what
+    sends bytes of binlogs: it does not repeat them, the uploader decides when they go again.
     """
 
     def __init__(
@@ -109,11 +113,13 @@ class Uploader:
         spool: Spool,
         workers: Workers,
         coverage: Coverage,
+        bodies: Store | None = None,
         totals: Counts | None = None,
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
+        self._bodies = bodies if bodies is not None else store
         self._layout = layout
         self._lineage = lineage
         self._limits = limits
@@ -128,13 +134,16 @@ class Uploader:
         self._can_punch = True
         self._is_past = False
         self._gone = 0  # bytes of the binlogs that it has no job for any more
-        self.leftovers = Leftovers(store, layout, lineage, workers)
         self.newest_commit_us: int | None = None
         self.totals = totals if totals is not None else Counts()
+        self.leftovers = Leftovers(store, layout, lineage, workers, self.totals)
+        self._taken_at: dict[type[Action], float] = {}
 
     def add(self, track: Track) -> None:
         """Upload this binlog, which may still grow."""
-        place = RemoteBinlog(self._store, self._layout, self._lineage, self._limits.grid, track)
+        place = RemoteBinlog(
+            self._store, self._layout, self._lineage, self._limits.grid, track, bodies=self._bodies
+        )
         self._jobs[track.name] = Job(track, place)
 
     def abandon(self, track: Track) -> None:
@@ -253,6 +262,8 @@ class Uploader:
             direct=self._goes_directly(job),
         )
         actions = decide(observed, self._limits)
+        if job.held is not None:
+            job.only(actions)
         if due and job.held is not None and not any(isinstance(a, Flush) for a in actions):
             job.wait_for_chunk(now)
         for action in actions:
@@ -265,7 +276,11 @@ class Uploader:
                 continue
             if isinstance(action, Release):
                 self._release(job)
-            elif job.may_fly(action) and not job.has_taken_up(action):
+            elif (
+                job.may_fly(action)
+                and not job.has_taken_up(action)
+                and job.may_be_tried(action, now)
+            ):
                 self._start(job, action)
 
     def _goes_directly(self, job: Job) -> bool:
@@ -331,6 +346,11 @@ class Uploader:
             return
         seconds = self._clock() - token.at
         self.pace.sent(sent_by(action), seconds, 1 + self._flying(PutChunk | PutPart))
+        job.succeeded(action)
+        if isinstance(action, PutPart | PutChunk):
+            self._taken_at[type(action)] = self._clock()
+        elif isinstance(action, Clear | DeleteChunks):
+            self.totals.clean_up_error = ""
         if token.chunk is not None:
             assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
             job.acknowledge(action, token.chunk, self._clock())
@@ -344,7 +364,6 @@ class Uploader:
             unsaved = job.unsaved_bytes
             job.learn(action, token.chunk, outcome.value, self._clock())
             if not isinstance(action, Look):  # a look is no progress
-                job.failures, job.failing_since = 0, None
                 self.totals.acts += isinstance(action, _ACTS)
                 self.totals.durable_bytes += max(0, unsaved - job.unsaved_bytes)
             self._tell(job, action)
@@ -431,9 +450,11 @@ class Uploader:
         if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
             raise error
         missing = isinstance(error, ObjectMissingError | UploadMissingError)
-        if isinstance(action, Clear) and not error.transient and not missing:
-            job.give_up_clearing()
-            _log.warning("leftovers not deleted", binlog=job.track.name, error=error)
+        if isinstance(action, Clear | DeleteChunks) and not missing:
+            if isinstance(action, Clear):
+                job.give_up_clearing()
+            job.deletes_from = self._clock() + _DELETE_SECONDS
+            self.leftovers.failed(job.track.name, error)
             return
         if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
             job.without_copies()
@@ -442,17 +463,17 @@ class Uploader:
                          error=error)  # fmt: skip
             return
         job.forget()
-        job.failures += 1
+        now = self._clock()
+        failing = job.failed(action, error, now)
         self.totals.failures += 1
-        self.totals.last_error = (datetime.now(UTC), str(error))
-        if job.failing_since is None:
-            job.failing_since = self._clock()
-        quick = isinstance(error, PreconditionError) and job.failures == 1
+        self.totals.last_error = (datetime.now(UTC), str(error), error.hint)
+        quick = isinstance(error, PreconditionError) and failing.failures == 1
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True
             job.copies = False
-        delay = 0.0 if quick else self._backoff(job.failures)
-        job.not_before = self._clock() + delay
+        delay = 0.0 if quick else self._backoff(failing.failures)
+        job.not_before = now + delay
+        failing.not_before = now + (delay := max(delay, self._patience(job, action, failing)))
         _log.recurring(
             "looking again at the store",
             binlog=job.track.name,
@@ -461,6 +482,28 @@ class Uploader:
             hint=error.hint,
             seconds=round(delay, 1),
         )
+
+    def _patience(self, job: Job, action: Action, failing: Failing) -> float:
+        """Seconds until the bytes of a failed action may be sent again.
+
+        The store may be overloaded and take some of the bodies: if it took one of this kind
+        meanwhile, this one is tried sooner, but each time later.
+        """
+        body = job.track.size if isinstance(action, PutWhole) else sent_by(action)
+        if not body:
+            return 0.0
+        wait = job.in_vain.wait(body, job.track.size, failing.at)
+        if failing.passes and self._taken_at.get(type(action), -math.inf) >= failing.since:
+            wait = min(wait, _SOONER**failing.failures)
+        return wait
+
+    def try_again(self) -> None:
+        """Try everything again: the store did not answer at all, and does now."""
+        for job in self._jobs.values():
+            job.not_before = 0.0
+            job.in_vain.forget()
+            for failing in job.failing.values():
+                failing.not_before = 0.0
 
     def _release(self, job: Job) -> None:
         track = job.track

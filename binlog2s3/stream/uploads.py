@@ -1,5 +1,6 @@
 """All uploads of a stream: an uploader for each lineage, and the workers that they share."""
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
-from binlog2s3.stream.upload_counts import Counts
+from binlog2s3.stream.upload_counts import Counts, Failing
 from binlog2s3.stream.uploader import Uploader, backoff, take
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Workers
@@ -45,8 +46,8 @@ class LiveKeys:
 class Stock:
     """What the loop has counted, at one moment.
 
-    `room` is None if the spool could never be measured. `failing_since`: when the request failed
-    that is longest without success, by the loop's clock. `oldest_commit_us`: of the oldest
+    `room` is None if the spool could never be measured. `failing`: the request that is longest
+    without success, None if none fails. `oldest_commit_us`: of the oldest
     transaction that is not durable; `newest_commit_us`: of the newest that is. `flush_interval`: in
     seconds, longer than asked for if the link is slow.
     """
@@ -54,7 +55,7 @@ class Stock:
     uploads: UploadStatus
     flush_interval: float
     room: Room | None = None
-    failing_since: float | None = None
+    failing: Failing | None = None
     oldest_commit_us: int | None = None
     newest_commit_us: int | None = None
 
@@ -64,7 +65,7 @@ class Uploads:
 
     The loop calls its methods, other threads only `hand_in` and the attributes. `foreign` are the
     keys that were logged already because they are not of our format. `stock` is counted about once
-    a second; `round_at` is when `step` was last called.
+    a second; `round_at` is when `step` was last called. `bodies`: see `Uploader`.
     """
 
     def __init__(
@@ -78,12 +79,14 @@ class Uploads:
         alive: Alive,
         stop: Stop,
         foreign: frozenset[str] = frozenset(),
+        bodies: Store | None = None,
         full_chunk: int = MIN_PART_SIZE,
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._store = store
+        self._bodies = bodies
         self._layout = layout
         self._spool = spool
         self._workers = workers
@@ -96,6 +99,7 @@ class Uploads:
         self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._count_at = 0.0
         self.counts = Counts()
+        self._is_back = threading.Event()
         self.current: Uploader | None = None
         self.older: list[Uploader] = []
         self.stock: Stock | None = None
@@ -123,6 +127,7 @@ class Uploads:
             spool=self._spool,
             workers=self._workers,
             coverage=coverage,
+            bodies=self._bodies,
             totals=self.counts,
             backoff=self._backoff,
             clock=self._clock,
@@ -191,10 +196,18 @@ class Uploads:
                 unsaved_bytes=sum(uploader.unsaved_bytes for uploader in self.all),
                 stretched=current is not None and current.pace.stretched,
             ),
-            failing_since=least(job.failing_since for job in jobs),
+            failing=min(
+                (one for job in jobs if (one := job.longest_failing) is not None),
+                key=lambda one: one.since,
+                default=None,
+            ),
             oldest_commit_us=least(one.oldest_us for one in commits),
             newest_commit_us=_greatest([*newest, *(one.newest_us for one in commits)]),
         )
+
+    def try_again(self) -> None:
+        """Have the next step try again what waits after a failure. Called by any thread."""
+        self._is_back.set()
 
     def hand_in(self, listing: LiveKeys) -> None:
         """Have the next step compare this listing with what is known. Called by any thread."""
@@ -209,6 +222,10 @@ class Uploads:
             listings.append(self._listings.get())
             self._name_foreign(listings[-1].keys)
         self.older = [uploader for uploader in self.older if not uploader.empty]
+        if self._is_back.is_set():
+            self._is_back.clear()
+            for uploader in self.all:
+                uploader.try_again()
         if not self.all and not self._workers.busy:
             self._stop.event.wait(wait_seconds)
             return

@@ -1,13 +1,16 @@
 """No exception of a library leaves the store, whatever it is and whichever request it ends."""
 
+import contextlib
 import string
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import awscrt.exceptions
 import botocore.exceptions
 import pytest
+import urllib3
 import urllib3.exceptions
 
 from binlog2s3.errors import StoreError
@@ -49,16 +52,22 @@ def exceptions() -> Iterator[Exception]:
 
 def made(kind: type[Exception]) -> Exception:
     """An instance of this class, whatever its constructor asks for."""
-    exc = kind.__new__(kind)
-    values: dict[str, Any] = {}
+    if kind is botocore.exceptions.WaiterError:
+        return botocore.exceptions.WaiterError("words", "words", {})
     if issubclass(kind, botocore.exceptions.BotoCoreError):
         names = [name for _, name, *_ in string.Formatter().parse(kind.fmt) if name]
-        values = dict.fromkeys((*names, "provider"), "secret")
-        exc.kwargs = {**values, "error": "words"}  # type: ignore[attr-defined]
+        return kind(**{**dict.fromkeys((*names, "provider"), "words"), "error": "words"})
     if issubclass(kind, botocore.exceptions.ClientError):
-        exc.response = {"Error": {"Code": "Odd"}}  # type: ignore[attr-defined]
-    Exception.__init__(exc, "words")
-    return exc
+        return kind({"Error": {"Code": "Odd"}}, "PutObject")
+    pool = urllib3.HTTPConnectionPool("127.0.0.1")
+    answer = SimpleNamespace(tell=lambda: 7, length_remaining=7)
+    few: tuple[tuple[Any, ...], ...] = (("words",), (b"words", 7), (7, 9), (answer, b"7"))
+    for values in (*few, (pool, "words"), (pool, "/", "words"), (1, "A", "b")):
+        with contextlib.suppress(TypeError, AttributeError):
+            made = kind(*values)
+            assert str(made) is not None
+            return made
+    return kind(service_name="words")
 
 
 class Session:

@@ -23,7 +23,7 @@ from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.upload_counts import Counts
+from binlog2s3.stream.upload_counts import Counts, Failing
 from binlog2s3.stream.uploads import Stock
 from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID
 from tests.memory_store import MemoryStore
@@ -278,7 +278,7 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
 
 
 def test_a_request_that_fails_again_and_again() -> None:
-    """From its first failure on; another request that succeeds ends it."""
+    """From its first failure on until it succeeds, whatever else does."""
     parts = Parts()
     parts.pulse.failed(StoreError("503", hint="wait"), parts.now)
     parts.go(4)
@@ -292,9 +292,11 @@ def test_a_request_that_fails_again_and_again() -> None:
     assert (parts.status.store.errors, parts.status.store.last_error) == (2, "503 again")
     parts.counts.acts += 1
     parts.go(1)
+    assert (parts.status.state, parts.codes) == ("idle", [("store", "critical")])
+    parts.pulse.over(succeeded=True, now=parts.now)
     assert parts.codes == []
-    parts.stock = stock(failing_since=parts.now)
-    parts.counts.last_error, parts.counts.failures = (datetime.now(UTC), "denied"), 5
+    parts.stock = stock(failing=Failing(parts.now, error="denied"))
+    parts.counts.failures = 5
     parts.go(31)
     assert parts.codes == [("store", "critical")]
     assert parts.status.store is not None
@@ -311,13 +313,13 @@ def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
     other.join()
     parts.go(31)
     assert parts.codes == [("store", "critical")]
-    parts.pulse.over()
+    assert parts.pulse.over(succeeded=True, now=parts.now) is not None
     assert parts.pulse.failing_since == parts.now - 11
     parts.go(1)
     assert parts.codes == [("store", "warning")]
     parts.pulse.failed(StoreError("503"), parts.now)
-    parts.pulse.over()
-    parts.pulse.over()
+    assert parts.pulse.over(succeeded=False, now=parts.now) is None
+    assert parts.pulse.over(succeeded=True, now=parts.now) is None
     parts.go(31)
     assert parts.codes == [("store", "critical")]
 
