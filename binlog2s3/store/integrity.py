@@ -28,7 +28,6 @@ class Integrity:
     refuses_crc64: bool = False
     _accepted: set[str] = field(default_factory=set)  # operations that have had a CRC64NVME
     _refused_signatures: Counter[str] = field(default_factory=Counter)
-    _refused_without: set[str] = field(default_factory=set)  # these were refused without, too
 
     def storage_class(self) -> dict[str, str]:
         """The parameter for the storage class of archived binlogs, if one is configured."""
@@ -103,15 +102,10 @@ class Integrity:
         else:
             self._accepted.add(operation)
             return answer
-        if operation in self._refused_without and not is_signature:
-            self._refused_without.discard(operation)
-            raise refused
         try:
             answer = write(False, None)
         except StoreError as exc:
             exc.sent_bytes += refused.sent_bytes
-            if isinstance(exc, UnsupportedError | RefusedError):
-                self._refused_without.add(operation)  # it may not be the checksum
             raise
         self._refused_signatures[operation] += is_signature
         self.refuses_crc64 = not is_signature or self._refused_signatures[operation] >= _SURE

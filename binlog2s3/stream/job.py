@@ -84,6 +84,7 @@ class Job:
         one = self.failing.setdefault(subject_of(action), Failing(now))
         one.failures += 1
         one.at, one.passes, one.error, one.hint = now, error.transient, str(error), error.hint
+        one.sent_bytes = error.sent_bytes
         self.in_vain.add(error.sent_bytes, now)
         return one
 

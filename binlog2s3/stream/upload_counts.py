@@ -75,7 +75,8 @@ class InVain:
 class Failing:
     """A request that failed, and has not succeeded since.
 
-    `passes`: the error was one that may pass by itself. Times are of the uploader's clock.
+    `passes`: the error was one that may pass by itself. `sent_bytes`: by the last attempt, which
+    may have been two requests. Times are of the uploader's clock.
     """
 
     since: float
@@ -85,6 +86,7 @@ class Failing:
     at: float = 0.0
     not_before: float = 0.0
     passes: bool = False
+    sent_bytes: int = 0
 
 
 class UploadPace:

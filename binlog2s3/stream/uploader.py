@@ -492,6 +492,7 @@ class Uploader:
         body = job.track.size if isinstance(action, PutWhole) else sent_by(action)
         if not body:
             return 0.0
+        body = max(body, failing.sent_bytes)
         wait = job.in_vain.wait(body, job.track.size, failing.at)
         if failing.passes and self._taken_at.get(type(action), -math.inf) >= failing.since:
             wait = min(wait, _SOONER**failing.failures)
