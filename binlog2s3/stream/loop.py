@@ -180,9 +180,9 @@ class Loop:
 
     def run(self) -> int:
         """Stream, after the claim, and end. Returns 0 after SIGTERM, 130 after SIGINT."""
-        self._take_in()
-        self._start_threads()
         try:
+            self._take_in()
+            self._start_threads()
             self._serve()
         except (GapError, SourceError) as error:
             self._bring_in()

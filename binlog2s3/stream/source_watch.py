@@ -126,8 +126,9 @@ class Watch:
         return sight.position if is_kept and not sight.behind else None
 
     def look_up(self, addresses: Callable[[str], frozenset[str]] = addresses_of) -> None:
-        """Look up the server's name; if it leads to a new address, the next look connects again.
+        """Look up the server's name; if its addresses changed, the next look connects again.
 
+        Also if there are fewer: nobody knows which of them the open connection leads to.
         Its own thread calls this, because a resolver may take a minute.
         """
         host, before = self._server.host, self._addresses
@@ -135,10 +136,10 @@ class Watch:
         if not found or found == {host}:  # nobody knows it, or it is no name
             return
         self._addresses = found
-        if found <= before:
+        if found == before:
             return
-        if before:
-            address = ", ".join(sorted(found - before))
+        if before and (new := found - before):
+            address = ", ".join(sorted(new))
             _log.recurring("the server's name leads to another address", host=host, address=address)
         self._moved.set()
 

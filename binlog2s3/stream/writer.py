@@ -12,6 +12,7 @@ So a claim of a killed process that reaches the store late supersedes nobody.
 import os
 import secrets
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -101,6 +102,8 @@ class Writer:
         self._stop = stop
         self._carried: dict[str, datetime] = {}
         self.beaten_at: float | None = None
+        self._putting = threading.Lock()
+        self._has_stopped = False
         self.standbys: tuple[StandbyStatus, ...] | None = None
         self._me = Heartbeat(
             **asdict(this_process(layout.source, interval_seconds)),
@@ -219,11 +222,12 @@ class Writer:
         self.standbys = tuple(standby_status(one, info.last_modified) for one, info in standbys)
         clock = self._put(self._store)
         dead = [info.key for one, info in standbys if _is_dead(one, clock - info.last_modified)]
+        dead += [self._layout.writer(*rank) for rank in others if rank < self._me.rank]
         if dead:
-            self._store.delete(dead)
-        older = [rank for rank in others if rank < self._me.rank]
-        if older:
-            self._store.delete([self._layout.writer(*rank) for rank in older])
+            try:
+                self._store.delete(dead)
+            except StoreError as error:
+                _log.recurring("objects of dead processes not deleted", error=error)
         if self._beats == 1:
             self._name_strange_uploads()
 
@@ -237,7 +241,10 @@ class Writer:
             _log.warning("left alone: not of this archive's format", key=key)
 
     def finish(self, store: Store) -> None:
-        """Record that this writer has stopped. A failure is logged, not raised."""
+        """Record that this writer has stopped. A failure is logged, not raised.
+
+        Nothing is put after it: a heartbeat that is on its way is waited for.
+        """
         try:
             self._put(store, state="stopped")
         except Binlog2s3Error as error:
@@ -245,17 +252,19 @@ class Writer:
 
     def _put(self, store: Store, state: WriterState | None = None) -> datetime:
         """Put our object; returns the store's clock."""
-        now = self._progress(self._me)
-        self._me = replace(
-            now,
-            at=datetime.now(UTC),
-            state=state or now.state,
-            durable=self._furthest(now),
-            covered_until=self.furthest_covered(now.lineage, now.covered_until),
-        )
-        info = store.put(self._layout.writer(*self._me.rank), self._me.to_json())
-        self.beaten_at = time.monotonic()
-        return info.last_modified
+        with self._putting:
+            now = self._progress(self._me)
+            self._me = replace(
+                now,
+                at=datetime.now(UTC),
+                state="stopped" if self._has_stopped else state or now.state,
+                durable=self._furthest(now),
+                covered_until=self.furthest_covered(now.lineage, now.covered_until),
+            )
+            self._has_stopped |= state == "stopped"
+            info = store.put(self._layout.writer(*self._me.rank), self._me.to_json())
+            self.beaten_at = time.monotonic()
+            return info.last_modified
 
     @property
     def me(self) -> Heartbeat:

@@ -1,5 +1,7 @@
 """The writer's claim, its heartbeat, and whose turn it is."""
 
+import json
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -85,6 +87,55 @@ def test_strange_uploads_are_named_by_the_first_heartbeat(
     store.fail_next("uploads_below", "before", StoreError("no"))
     two.beat()
     assert store.head(LAYOUT.writer(*two._me.rank)) is not None
+
+
+class SlowStore(MemoryStore):
+    """A put takes until `arrives`, but for those of a claim."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.arrives = threading.Event(), threading.Event()
+        self.arrives.set()
+
+    def put(self, key: str, body: Any, **more: Any) -> ObjectInfo:
+        self.asked.set()
+        assert self.arrives.wait(60)
+        return super().put(key, body, **more)
+
+
+def test_a_late_heartbeat_does_not_hide_that_it_stopped(spool: Spool) -> None:
+    """It was rendered before, and the store performs it after: "stopped" waits for it."""
+    store = SlowStore()
+    one = writer(store, spool)
+    one.claim(store)
+    one.beat()
+    store.asked.clear()
+    store.arrives.clear()
+    beating = threading.Thread(target=one.beat)
+    beating.start()
+    assert store.asked.wait(60)
+    ending = threading.Thread(target=one.finish, args=(store,))
+    ending.start()
+    store.arrives.set()
+    for thread in (beating, ending):
+        thread.join(60)
+    (beat,) = (json.loads(store.get(key)) for key in store.objects)
+    assert beat["state"] == "stopped"
+    one.beat()
+    (beat,) = (json.loads(store.get(key)) for key in store.objects)
+    assert beat["state"] == "stopped"
+
+
+def test_objects_of_dead_processes_that_stay_do_not_stop_the_heart(spool: Spool) -> None:
+    """Their deletion is denied: the writer's own object is renewed all the same."""
+    store = MemoryStore()
+    one, two = writer(store, spool), writer(store, spool)
+    one.claim(store)
+    two.claim(store)
+    store.fail_next("delete", "before", StoreError("denied"))
+    two.beat()
+    assert two.beaten_at is not None
+    assert len(store.objects) == 2
 
 
 def test_a_claim_is_recorded_in_the_spool_before_it_is_put(spool: Spool) -> None:
