@@ -49,7 +49,7 @@ class LiveRun:
         self.child = child
         self.tailer = tailer
         self.state = RunState.CONFIRMING if heading.overlap is None else RunState.COMPARING
-        self.fresh: list[Track] = []
+        self.fresh: list[Track] = []  # that began in this run and are in the spool
         self.started = self.moved = time.monotonic()
         self.ahead: float | None = None
 
@@ -104,7 +104,11 @@ class LiveRun:
         if self.state is RunState.CONFIRMING:
             return []
         new = self.tailer.take_new()
-        self.fresh += new
+        if new:
+            # A run may last for months: what has left the spool is forgotten, but for the binlog
+            # that was handed on last, and the one that is open.
+            older, newest = self.fresh[:-2], self.fresh[-2:]
+            self.fresh = [track for track in older if track.is_there] + newest + new
         return new
 
     def look_after(self, watch: Watch, limit_seconds: float, patience: int) -> None:

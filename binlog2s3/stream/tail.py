@@ -119,6 +119,11 @@ class Track(BinlogReading):
         """Whether any of its bytes are in this directory."""
         return any(segment.path.parent == directory for segment in self.segments)
 
+    @property
+    def is_there(self) -> bool:
+        """Whether any of its files is in the spool."""
+        return any(segment.path.exists() for segment in self.segments)
+
     def body(self, begin: int, end: int) -> Body:
         """Bytes [begin, end), which each attempt of a request reads from the spool again."""
         ends = [segment.begin for segment in self.segments[1:]] + [end]

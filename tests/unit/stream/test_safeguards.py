@@ -1,5 +1,6 @@
 """What nothing else would miss if it were taken out: see tests/mutants."""
 
+import gc
 import io
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -41,7 +43,7 @@ from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
-from binlog2s3.stream.live_run import LiveRun
+from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
@@ -969,6 +971,26 @@ def look_after(watch: Any, *, silent_seconds: float, patience: int = 1) -> bool:
     run.started = run.moved = run.ahead = time.monotonic() - silent_seconds
     run.look_after(watch, 60.0, patience)
     return run.ahead is not None
+
+
+def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path) -> None:
+    """mysqlbinlog runs on and on: a binlog that is archived and deleted takes no memory."""
+    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
+    tailer: Any = SimpleNamespace(take_new=list)
+    run = LiveRun(SimpleNamespace(), heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
+    run.state = RunState.READING
+    known: list[weakref.ref[Track]] = []
+    for number in range(1, 20):
+        path = tmp_path / str(number)
+        path.touch()
+        tailer.take_new = lambda path=path: [Track(FIRST, path, Grid(1000))]
+        (track,) = run.take_new()
+        known.append(weakref.ref(track))
+        if number != 3:  # which is not archived yet
+            path.unlink()
+    del track
+    gc.collect()
+    assert [known.index(one) + 1 for one in known if one() is not None] == [3, 17, 18, 19]
 
 
 def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time(watch: Any) -> None:
