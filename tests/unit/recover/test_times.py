@@ -168,6 +168,20 @@ def test_a_session_that_sets_old_times_is_no_obstacle_to_an_earlier_goal() -> No
     assert len(plan.disorder) == 3
 
 
+def test_a_binlog_that_was_created_just_when_the_stop_was_committed() -> None:
+    """Shows that the clock had come so far; one of a microsecond before does not."""
+    model = lived([0] * 30)
+    at_us, found = model.truth[24].commit_us, model.truth[25]
+    model.rotate()
+    for _ in range(5):
+        model.commit(100, SECOND)
+        claim(model, model.truth[0].commit_us)
+    model.open.first_us = found.commit_us
+    assert planned(model, at_us).transactions == 25
+    model.open.first_us -= 1
+    assert "ambiguous" in str(refused(model, at_us))
+
+
 def test_what_can_be_reached_is_not_what_one_row_says() -> None:
     """Neither the window of a plan, nor that of a backup."""
     model = lived([0, 0, YEAR_2038])
