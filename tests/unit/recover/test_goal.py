@@ -327,9 +327,7 @@ def test_a_place_in_what_two_lineages_have() -> None:
 
 @pytest.mark.parametrize("back", [1, 3, 4])
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-def test_what_comes_before_a_place_is_not_applied_behind_a_fail_over(
-    flavour: Flavour, back: int
-) -> None:
+def test_a_backup_is_not_applied_again_after_a_fail_over(flavour: Flavour, back: int) -> None:
     """The binlogs of the new primary have it, too, and the base backup has it."""
     model = Model(flavour=flavour)
     committed(model, 4)
