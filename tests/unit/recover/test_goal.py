@@ -109,6 +109,17 @@ def test_a_target_that_has_just_what_is_later(rotates: bool, by_place: bool) -> 
     assert "already past then" in refused(model, goal, past)
 
 
+def test_a_time_is_that_of_the_server_that_committed() -> None:
+    """Not the later one at which a replica committed what it repeats."""
+    model = Model()
+    committed(model, 4)
+    model.fail_over(0, 3)
+    committed(model, 1, 1000)
+    for has in range(3):
+        goal = ToTime(model.truth[2].commit_us, "then")
+        assert planned(model, goal, having(*model.truth[:has])).transactions == 3 - has
+
+
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_target_past_the_time_by_an_earlier_binlog(empty: int) -> None:
     """It begins behind the later transaction, maybe with binlogs between that have none."""

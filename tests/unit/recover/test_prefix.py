@@ -95,6 +95,32 @@ def test_a_hole_before_a_fail_over_is_filled_once() -> None:
     assert (plan.transactions, plan.adds) == (1, gtids([hole]))
 
 
+def test_all_holes_of_a_binlog_are_named() -> None:
+    """Not only those before the first transaction that the target has."""
+    model = lived(5)
+    have = [model.truth[1], model.truth[3]]
+    missing = f"it has {model.truth[1].gtid}, and is missing "
+    with pytest.raises(RecoveryError, match="has a hole") as caught:
+        planned(model, have)
+    assert f"{missing}{gtids([model.truth[0], model.truth[2]])}, which" in str(caught.value)
+    first, second = str(model.truth[0].gtid), str(model.truth[2].gtid)
+    with pytest.raises(RecoveryError, match=f"is missing {second}, which"):
+        planned(model, have, holes=(first,))
+    assert planned(model, have, holes=(first, second)).transactions == 3
+
+
+def test_a_hole_behind_what_two_servers_have_is_found() -> None:
+    """The new primary has it behind transactions that it repeats."""
+    model = lived(4)
+    model.fail_over(0, 3)
+    for _ in range(3):
+        model.commit(100, 10)
+    have = [*model.truth[:3], model.truth[5]]
+    with pytest.raises(RecoveryError, match="has a hole") as caught:
+        planned(model, have)
+    assert f"is missing {gtids(model.truth[3:5])}, which" in str(caught.value)
+
+
 def test_a_hole_behind_a_place_is_found() -> None:
     """The first transaction of the next binlog is there, and those between are not."""
     model = lived(4, 3)
