@@ -10,7 +10,7 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, BeforeGtid, Goal, Latest, Plan, Request, Start, ToGtid
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, Model, Real
-from tests.property.test_plan import applied
+from tests.property.test_plan import applied, numbers
 
 Step = str | int
 LIVES: dict[str, Sequence[Step]] = {
@@ -19,6 +19,8 @@ LIVES: dict[str, Sequence[Step]] = {
     "a domain in between": [*range(1, 5), *(f"1-1-{n}" for n in range(1, 5)), *range(5, 9)],
     "numbers that go back": [*range(1, 11), "rotate", "0-2-6", 11, 12, "rotate", "0-2-4", 13],
     "a fail-over": [1, 2, "rotate", 3, 4, "fail over 3", "0-2-5", "rotate", "0-2-6"],
+    "a fail-over that lost some": [1, 2, 3, 4, "lose 1", "fail over 3", "0-2-5", "rotate", "0-2-6"],
+    "a primary without any": ["fail over 0", "0-2-1", "rotate", "0-2-2"],
     "a clean fail-over": [1, 2, 3, "fail over 0", "0-2-4", "0-2-5"],
     "two fail-overs": [1, 2, 3, "fail over 2", "0-2-4", "fail over 3", "0-3-5", "rotate", "0-3-6"],
     "a server that was put back": [1, 2, 3, 4, "put back 1", "0-1-9", "rotate", "0-1-10"],
@@ -27,13 +29,15 @@ LIVES: dict[str, Sequence[Step]] = {
 
 def lived(steps: Sequence[Step]) -> Model:
     """Transactions of 100 bytes; a number is one of domain 0 and server 1."""
-    model = Model(flavour="mariadb")
+    model, lost = Model(flavour="mariadb"), 0
     for step in steps:
         match str(step).split():
             case ["rotate"]:
                 model.rotate()
+            case ["lose", count]:
+                lost = int(count)
             case ["fail", "over", back]:
-                model.fail_over(0, int(back))
+                model.fail_over(lost, int(back))
             case ["put", "back", lost]:
                 model.put_back(int(lost))
             case [gtid]:
@@ -158,6 +162,27 @@ def test_both_sides_of_a_binlog_that_is_missing_are_continued_from() -> None:
     assert applied(planned(model, truth[:1], ToGtid("0-1-2")), model) == truth[1:2]
     with pytest.raises(RecoveryError, match="are missing"):
         planned(model, truth[:1])
+
+
+@pytest.mark.parametrize("life", ["a fail-over", "a server that was put back"])
+def test_a_history_whose_first_lineage_is_gone(life: str) -> None:
+    """What the second one has in common with it is then there alone."""
+    model = lived(LIVES[life])
+    model.branches[0].files.clear()
+    before = len(model.truth) - sum(len(file.reals) for file in model.branches[1].files)
+    for has in range(before, len(model.truth)):
+        plan = planned(model, model.truth[:has])
+        assert numbers(applied(plan, model)) == numbers(model.truth[has:])
+
+
+def test_what_a_fail_over_repeats_of_a_binlog_that_is_missing() -> None:
+    """Is applied from there, if going on behind the gap is allowed."""
+    model = lived([1, 2, "rotate", 3, 4, "fail over 3", "0-2-5"])
+    del model.branches[0].files[1]
+    with pytest.raises(RecoveryError, match="does not reach up to"):
+        planned(model, model.truth[:1])
+    plan = planned(model, model.truth[:1], allow_gap=True)
+    assert numbers(applied(plan, model)) == numbers(model.truth[1:])
 
 
 def test_a_domain_that_lags_is_a_hole() -> None:

@@ -23,6 +23,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, File, Model, Real
+from tests.property.test_plan import applied
 
 FIRST = BinlogName("mysql-bin", 1)
 Have = list[Real]
@@ -155,6 +156,52 @@ def test_a_gtid_of_a_dead_branch_is_no_goal() -> None:
     assert "dead branch" in str(error)
     plan = planned(model, ToGtid(gtid(model.lost[0])), lineage=model.branches[0].lineage.id)
     assert plan.transactions == 4
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_target_with_a_hole_may_be_of_a_dead_branch(rotates: bool) -> None:
+    """It lacks something of this history, and has something that was lost with a primary."""
+    model = Model()
+    committed(model, 2)
+    if rotates:
+        model.rotate()
+    committed(model, 3)
+    model.fail_over(2, 1)
+    committed(model, 2)
+    error = refused(model, Latest(), [*model.truth[:2], model.lost[0]], any_holes=True)
+    assert "dead branch" in str(error)
+    assert planned(model, Latest(), model.truth[:2]).transactions == 3
+
+
+class Believing(Model):
+    """Its cache says that all binlogs of a lineage follow each other."""
+
+    def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
+        del name
+        return self.names(lineage)[-1]
+
+
+@pytest.mark.parametrize("kind", [Model, Believing])
+def test_gtids_that_are_missing_in_the_archive_are_not_known(kind: type[Model]) -> None:
+    """A target that has some of what a later binlog says came before it may be of anywhere."""
+    for is_gap in (False, True):
+        model = kind()
+        committed(model, 3)
+        if is_gap:
+            model.gap(2)
+        else:
+            model.rotate()
+            committed(model, 2)
+            model.rotate()
+            del model.branch.files[1]
+        for _ in range(3):
+            committed(model, 1)
+            model.rotate()
+        have = [*model.truth[:2], model.truth[4]]
+        error = refused(model, Latest(), have, allow_gap=True, any_holes=True)
+        assert "not in the archive" in str(error)
+        plan = planned(model, Latest(), model.truth[:2], allow_gap=True)
+        assert plan.transactions == 4
 
 
 def test_gtids_that_the_archive_does_not_know_are_refused() -> None:
@@ -385,6 +432,18 @@ def test_gtids_that_nothing_brings_would_be_missing() -> None:
     start = Start(gtids=having(model.truth[:1]), place=(FIRST, HEAD + 100))
     for given in ({"start": start}, {"have": model.truth[:1], "allow_gap": True}):
         assert planned(model, Latest(), **given).transactions == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("skipped", [[1], [1, 2], [0, 1], [3, 4], [0, 2, 4], [0, 1, 3, 4]])
+def test_what_is_skipped_is_left_out(skipped: list[int]) -> None:
+    """One by one, and several in a row; and nothing else is."""
+    model = Model()
+    committed(model, 5)
+    skip = tuple(gtid(model.truth[number]) for number in skipped)
+    plan = planned(model, Latest(), skip=skip)
+    rest = [real for number, real in enumerate(model.truth) if number not in skipped]
+    assert applied(plan, model) == rest
+    assert plan.reach.gtids == having(model.truth)
 
 
 def test_what_is_skipped_is_not_shown_as_kept() -> None:

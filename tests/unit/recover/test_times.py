@@ -1,12 +1,14 @@
 """`--to-time` where commit times cannot all be right: what is refused, shown, and passed over."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Plan, Request, Start, ToTime
 from binlog2s3.recover.plan import make
@@ -152,6 +154,30 @@ def test_exact_times_are_of_the_commit() -> None:
     model = lived([0, 0, 0, 0, -2, 0], exact=True)
     assert "ambiguous" in str(refused(model, model.truth[2].commit_us))
     assert planned(model, model.truth[2].commit_us, accepts=True).transactions == 3
+
+
+class Upgraded(Model):
+    """Exact times from its second binlog on."""
+
+    def transactions(
+        self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
+    ) -> Iterator[Transaction]:
+        for one in super().transactions(lineage, name, begin, end):
+            yield replace(one, commit_exact=name.number > 1)
+
+
+def test_an_exact_time_behind_whole_seconds_is_explained() -> None:
+    """Only two exact times contradict each other."""
+    model = Upgraded()
+    for _ in range(4):
+        model.commit(100, SECOND)
+    model.rotate()
+    at_us = model.truth[2].commit_us
+    model.clock_us = at_us - SECOND
+    model.commit(100, 0)
+    plan = planned(model, at_us)
+    assert plan.transactions == 3
+    assert [one.transaction.gtid for one in plan.disorder] == [gtid(model, 4)]
 
 
 def test_a_session_that_sets_old_times_is_no_obstacle_to_an_earlier_goal() -> None:
