@@ -10,8 +10,19 @@ from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.backup import start_of_gtids
-from binlog2s3.recover.model import BeforeGtid, Goal, Latest, Plan, Request, Start, ToGtid, ToTime
+from binlog2s3.recover.model import (
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToGtid,
+    ToPosition,
+    ToTime,
+)
 from binlog2s3.recover.plan import make
+from tests.documents import FLOOR
 from tests.history_model import HEAD, File, Model, Real
 from tests.property.test_plan import applied
 
@@ -161,6 +172,22 @@ def test_the_first_microsecond_of_an_archive() -> None:
     begun = model.open.first_us
     assert planned(model, ToTime(begun, "then"), having()).transactions == 0
     assert "before the archive" in refused(model, ToTime(begun - 1, "then"), having())
+
+
+def test_a_floor_says_nothing_of_binlogs_that_are_still_there() -> None:
+    """Somebody is about to prune: until then the archive begins where it began."""
+    model = Model()
+    committed(model, 1)
+    model.rotate()
+    committed(model, 1)
+    lineage = model.branch.lineage
+    model.branch.lineage = replace(lineage, floor=replace(FLOOR, binlog=SECOND))
+    goal = ToTime(model.branch.files[0].first_us, "then")
+    assert planned(model, goal, having()).transactions == 0
+    del model.branch.files[0]
+    first = having(model.truth[0])
+    said = refused(model, ToTime(goal.at_us, "then"), first)
+    assert f"the binlogs before {SECOND} of {lineage.id} were pruned" in said
 
 
 @pytest.mark.parametrize("rotations", [0, 1, 2])
@@ -330,10 +357,22 @@ def test_a_place_in_what_two_lineages_have() -> None:
         committed(model, 4)
         model.put_back(1)
         committed(model, 2)
+        model.rotate()
+        committed(model, 2)
         for count in range(6):
             start = Start(place=(FIRST, HEAD + 100 * count))
             plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
             assert applied(plan, model) == model.truth[count:]
+            goal = ToPosition(FIRST, HEAD + 400)
+            if count < 4:
+                plan = make(Request(goal=goal, start=start, lineage=model.current), model)
+                kept = [HEAD + 100, HEAD + 200, HEAD + 300]
+                assert [one.transaction.begin for one in plan.kept] == kept
+        model.branches[0].files.clear()
+        plan = make(Request(goal=Latest(), start=Start()), model)
+        assert applied(plan, model) == model.truth
+        plan = make(Request(goal=Latest(), start=Start(place=(FIRST, HEAD + 100))), model)
+        assert applied(plan, model) == model.truth[1:]
 
 
 @pytest.mark.parametrize("back", [1, 3, 4])

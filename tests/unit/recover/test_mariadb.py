@@ -1,6 +1,7 @@
 """Plans for MariaDB in small histories: from every place to every place. More: tests/property."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -204,6 +205,43 @@ def test_a_domain_that_lags_is_a_hole() -> None:
     assert plan.skipped_singly == holes
     mixed = Request(goal=Latest(), start=start, holes=holes[:1], skip=holes[1:])
     assert make(mixed, model).holes == "1-1-2"
+
+
+def test_holes_of_a_binlog_of_which_the_target_has_nothing() -> None:
+    """Those that are skipped are none, wherever they are in it."""
+    domain = [f"1-1-{n}" for n in range(1, 6)]
+    model = lived(["0-1-1", "rotate", *domain, "rotate", "0-1-2"])
+    start = Start(gtids=MariadbGtidList.parse("0-1-2"))
+    for skip in ([], domain[1:2], [domain[1], domain[3]], [domain[0], domain[4]]):
+        holes = [one for one in domain if one not in skip]
+        request = Request(goal=Latest(), start=start, skip=tuple(skip))
+        with pytest.raises(RecoveryError, match=f"is missing {','.join(holes)}, which"):
+            make(request, model)
+        plan = make(replace(request, holes=tuple(holes)), model)
+        assert [real.gtid for real in applied(plan, model)] == holes
+
+
+@pytest.mark.parametrize("state", ["0-2-5", "0-3-7", "0-1-400"])
+def test_a_state_that_is_nowhere_is_refused(state: str) -> None:
+    """A number between those that are there proves nothing, and nothing tells where it goes on."""
+    model = lived(LIVES["numbers that go back"])
+    request = Request(goal=Latest(), start=Start(gtids=MariadbGtidList.parse(state)))
+    with pytest.raises(RecoveryError, match="not in the archive"):
+        make(request, model)
+    with pytest.raises(RecoveryError, match="nothing tells where it continues"):
+        make(replace(request, allow_extra_gtids=True), model)
+    assert make(Request(goal=Latest(), start=Start()), model).transactions == len(model.truth)
+
+
+def test_a_place_in_what_a_new_primary_repeats() -> None:
+    """The backup is of the new primary: what its binlog has behind the place is applied."""
+    model = lived(LIVES["a fail-over"])
+    second = model.branches[1]
+    for count, (begin, _, real) in enumerate(second.files[0].places()):
+        start = Start(place=(second.files[0].name, begin), lineage=second.lineage.id)
+        plan = make(Request(goal=Latest(), start=start), model)
+        assert numbers(applied(plan, model))[0] == real.number
+        assert plan.transactions == 3 + 2 - count
 
 
 def test_a_hole_that_was_filled_is_no_error() -> None:
