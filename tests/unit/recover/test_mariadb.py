@@ -165,6 +165,19 @@ def test_both_sides_of_a_binlog_that_is_missing_are_continued_from() -> None:
         planned(model, truth[:1])
 
 
+def test_a_binlog_that_begins_after_more_than_the_one_before_ends_with() -> None:
+    """A replica that does not log what it replicates: its state tells where it goes on."""
+    model = lived([1, 2, 3, "rotate", 6, 7])
+    model.open.before = MariadbGtidList.parse("0-1-5")
+    start = Start(gtids=MariadbGtidList.parse("0-1-5"))
+    plan = make(Request(goal=Latest(), start=start), model)
+    assert applied(plan, model) == model.truth[3:]
+    for has in (1, 3):
+        with pytest.raises(RecoveryError, match="history is broken"):
+            planned(model, model.truth[:has])
+    assert planned(model, model.truth[:1], ToGtid("0-1-3")).transactions == 2
+
+
 @pytest.mark.parametrize("life", ["a fail-over", "a server that was put back"])
 def test_a_history_whose_first_lineage_is_gone(life: str) -> None:
     """What the second one has in common with it is then there alone."""

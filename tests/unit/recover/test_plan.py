@@ -170,8 +170,9 @@ def test_a_target_with_a_hole_may_be_of_a_dead_branch(rotates: bool) -> None:
     committed(model, 3)
     model.fail_over(2, 1)
     committed(model, 2)
-    error = refused(model, Latest(), [*model.truth[:2], model.lost[0]], any_holes=True)
-    assert "dead branch" in str(error)
+    for has in (1, 2):
+        error = refused(model, Latest(), [*model.truth[:has], model.lost[0]], any_holes=True)
+        assert "dead branch" in str(error)
     assert planned(model, Latest(), model.truth[:2]).transactions == 3
 
 
