@@ -730,6 +730,14 @@ MUTANTS = (
         ((PieceBuilder._excluded, never(when(3, of=5))),),
     ),
     Mutant(
+        "base-backup-once",
+        Promise.RECOVERY,
+        "What a later lineage has of the transactions before the place of the base backup is not "
+        "applied.",
+        ("tests/unit/recover/test_goal.py::test_a_backup_is_not_applied_again_after_a_fail_over",),
+        ((PieceBuilder._excluded, never(choice())),),
+    ),
+    Mutant(
         "damage-not-crossed",
         Promise.RECOVERY,
         "Damaged transactions are not applied.",
