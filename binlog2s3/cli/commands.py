@@ -73,6 +73,10 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
 
       # what pitr --output-dir wrote
       binlog2s3 serve --dir recovered --listen 127.0.0.1:3307 --user replica --password-file pw
+
+      # copies of a server's own binlogs
+      binlog2s3 serve --binlog-dir copies --listen 127.0.0.1:3307 --user replica \\
+          --password-file pw
     """,
 )
 @declared(SERVE.options)

@@ -22,12 +22,13 @@ from binlog2s3.config.given import (
 from binlog2s3.config.options import Option, fill, options_of, split_listen
 from binlog2s3.config.values import BY_NAME, LogConfig, S3Config, s3_of
 
+_DIRECTORIES = ("dir", "binlog-dir")
 _LOG = tuple(BY_NAME[name] for name in ("log-format", "log-level"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeConfig:
-    """What is served, where, and to whom. Either `s3` and `source`, or `directory` is set.
+    """What is served, where, and to whom: `s3` and `source`, `directory`, or `binlog_dir` is set.
 
     `users` and `password_files` have one entry for each account, in the same order.
     """
@@ -65,8 +66,17 @@ class ServeConfig:
         Path | None,
         Option(
             "DIR",
-            "Serve the binlogs in this directory, as `pitr --output-dir` writes it, and no bucket.",
+            "Serve what `pitr --output-dir` wrote to this directory, and no bucket.",
             name="dir",
+        ),
+    ] = None
+    binlog_dir: Annotated[
+        Path | None,
+        Option(
+            "DIR",
+            "Serve a server's own binlogs, which are all in this directory and do not change any "
+            "more, and no bucket.",
+            name="binlog-dir",
         ),
     ] = None
     lineage: Annotated[
@@ -132,7 +142,7 @@ _BUCKET = tuple(
 
 
 def _config(values: Mapping[str, Any]) -> ServeConfig:
-    is_bucket = values.get("dir") is None
+    is_bucket = all(values.get(name) is None for name in _DIRECTORIES)
     return fill(
         ServeConfig,
         SERVE_OPTIONS,
@@ -168,15 +178,19 @@ def _problems(given: Given) -> Iterable[str]:
 
 
 def _what_problems(given: Given) -> Iterable[str]:
-    if given.has("dir"):
+    directories = [name for name in _DIRECTORIES if given.has(name)]
+    if len(directories) > 1:
+        yield contradiction(given, *_DIRECTORIES, "serve one directory")
+    for directory in directories:
         for name in ("source", "s3-url", "lineage"):
             if given.on_command_line(name):
-                yield contradiction(given, "dir", name, "serve a bucket or a directory")
-        yield from path_problems(given, "dir")
+                yield contradiction(given, directory, name, "serve a bucket or a directory")
+        yield from path_problems(given, directory)
+    if directories:
         return
     for name in ("source", "s3-url"):
         if given.is_missing(name):
-            yield f"--{name} is missing (or --dir)"
+            yield f"--{name} is missing (or --dir, --binlog-dir)"
 
 
 def _account_problems(given: Given) -> Iterable[str]:

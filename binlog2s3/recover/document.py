@@ -57,7 +57,7 @@ def _plan(plan: Plan, about: About) -> dict[str, Any]:
         "transactions": plan.transactions,
         "bytes": plan.size,
         "estimated_seconds": round(estimate_seconds(plan), 1),
-        "pieces": [_piece(piece) for piece in plan.pieces],
+        "pieces": [piece_document(piece) for piece in plan.pieces],
         "gtids_before": _gtids(plan.before),
         "gtids_added": _gtids(plan.adds),
         "gtids_skipped": None if plan.skipped is None else plan.skipped_text,
@@ -135,7 +135,8 @@ def _place(place: BinlogPosition) -> dict[str, Any]:
     return {"lineage": place.lineage, "binlog": str(place.binlog), "offset": place.offset}
 
 
-def _piece(piece: PlanPiece) -> dict[str, Any]:
+def piece_document(piece: PlanPiece) -> dict[str, Any]:
+    """The part of a binlog that is applied, for programs."""
     return {
         "lineage": piece.lineage,
         "binlog": str(piece.binlog),

@@ -2,7 +2,7 @@
 
 Law: nothing is overwritten, and no link is followed: every file is made in a directory that was
 made here, through that directory's descriptor. A file gets its name only when all of it is on the
-disk. README.txt is the last one, so a directory without it is incomplete. What was written is
+disk. The manifest is the last one, so a directory without it is incomplete. What was written is
 counted and compared with the plan; a difference is an error.
 """
 
@@ -12,20 +12,23 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from binlog2s3.archive.fields import LINEAGE_ID
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.client_text import NotForClients
 from binlog2s3.binlog.events import decode_format
-from binlog2s3.binlog.gtid import Flavour, GtidSet
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import time_text
 from binlog2s3.output import clean
 from binlog2s3.recover.extract import PieceTally, contradicts
+from binlog2s3.recover.manifest import MANIFEST, Manifest, WrittenFile
 from binlog2s3.recover.model import Checked, OnProgress, Plan, PlanPiece, ProgressReport, Stream
 from binlog2s3.recover.view import About, Result, goal_text, stop_text
 
@@ -63,17 +66,23 @@ def to_directory(
     stream: Stream,
     directory: Path,
     *,
+    before: Gtids | None,
     on_progress: OnProgress = lambda _: None,
 ) -> Result:
-    """Write a file for each piece, and README.txt; the result.
+    """Write a file for each piece, README.txt, and at last the manifest; the result.
 
-    The directory must be empty, or not exist. Raises RecoveryError if it is not empty, if it cannot
-    be written, or if the stream is not what the plan says.
+    `before`: the GTIDs executed before the first piece, None if that is unknown. The directory must
+    be empty, or not exist. Raises RecoveryError if it is not empty, if it cannot be written, or if
+    the stream is not what the plan says.
     """
     began = time.monotonic()
+    planned = (WrittenFile(piece=piece, size=0, crc64=0) for piece in plan.pieces)
+    manifest = _manifest(plan, about, before, planned)
+    manifest.check_size()
     prepare(directory)
     counted = _WrittenCount(plan, on_progress)
     files: list[str] = []
+    written: list[WrittenFile] = []
     unclear: dict[str, str] = {}
     with ExitStack() as stack:
         top = stack.enter_context(_Folder(directory))
@@ -82,13 +91,16 @@ def to_directory(
             name = f"{piece.lineage}/{piece.binlog}"
             if piece.lineage not in inner:
                 inner[piece.lineage] = stack.enter_context(top.new(_lineage_of(piece)))
-            inner[piece.lineage].write(_binlog_of(piece), _looked_at(name, checked, unclear))
+            parts = _looked_at(name, checked, unclear)
+            size, crc64 = inner[piece.lineage].write(_binlog_of(piece), parts)
+            written.append(WrittenFile(piece=piece, size=size, crc64=crc64))
             files.append(name)
         counted.check_end()
         if statements := _to_commit_empty(plan, about):
             top.write(SKIPPED, statements)
             files.append(SKIPPED)
         top.write(README, [_readme(plan, about, files, unclear, directory).encode()])
+        top.write(MANIFEST, [replace(manifest, files=tuple(written)).to_json()])
     return Result(
         how="output-dir",
         where=str(directory),
@@ -105,12 +117,53 @@ def prepare(directory: Path) -> None:
     """Make the directory; RecoveryError if it is not empty, or cannot be written."""
     with _errors(directory):
         _make(directory)
-        first = next(directory.iterdir(), None)
-    if first is not None:
+        names = {path.name for path in directory.iterdir()}
+    if not names:
+        return
+    if MANIFEST not in names and all(map(_is_ours, names)):
         raise RecoveryError(
-            f"{directory} is not empty: {first.name} is in it",
-            hint="pass a directory that is empty or does not exist; nothing is overwritten",
+            f"{directory} is not empty: it has what a run of pitr --output-dir left that did not "
+            f"end (there is no {MANIFEST})",
+            hint="remove it, or pass a directory that is empty or does not exist; nothing is "
+            "overwritten",
         )
+    first = MANIFEST if MANIFEST in names else min(names)
+    raise RecoveryError(
+        f"{directory} is not empty: {clean(first)} is in it",
+        hint="pass a directory that is empty or does not exist; nothing is overwritten",
+    )
+
+
+def _is_ours(name: str) -> bool:
+    """Whether a run of ours makes a file or directory of this name."""
+    made = (README, SKIPPED, MANIFEST)
+    return LINEAGE_ID.fullmatch(name) is not None or name.removesuffix(PARTIAL) in made
+
+
+def _manifest(
+    plan: Plan, about: About, before: Gtids | None, files: Iterable[WrittenFile]
+) -> Manifest:
+    """What is in a directory with these files."""
+    return Manifest(
+        source=about.source,
+        flavour=plan.flavour,
+        server_version=plan.server_version,
+        lineage=plan.lineage,
+        written_at=datetime.now(UTC),
+        before=_newest(before),
+        added=plan.adds,
+        skipped=plan.skipped_text,
+        files=tuple(files),
+    )
+
+
+def _newest(gtids: Gtids | None) -> Gtids | None:
+    """A state as a replica has it: of MariaDB, the last GTID of each domain, if it is known."""
+    if not isinstance(gtids, MariadbGtidList):
+        return gtids
+    newest = {domain: gtids.newest(domain) for domain in gtids.domains()}
+    kept = (one for one in gtids.gtids() if newest[one[0]] in (None, one))
+    return MariadbGtidList({(domain, server): number for domain, server, number in kept})
 
 
 def _lineage_of(piece: PlanPiece) -> str:
@@ -248,11 +301,12 @@ class _Folder:
             os.fsync(self._descriptor)
         return _Folder(self._path / name, self._descriptor)
 
-    def write(self, name: str, parts: Iterable[bytes]) -> None:
-        """Write a file that gets its name when all of it is on the disk.
+    def write(self, name: str, parts: Iterable[bytes]) -> tuple[int, int]:
+        """Write a file that gets its name when all of it is on the disk; its size and CRC64NVME.
 
         Errors of the file are RecoveryErrors; what `parts` raises is raised unchanged.
         """
+        size, crc64 = 0, 0
         folder, partial, path = self._descriptor, name + PARTIAL, self._path / (name + PARTIAL)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with _errors(path):
@@ -262,6 +316,7 @@ class _Folder:
                 for part in parts:
                     with _errors(path):
                         _put(descriptor, part)
+                    size, crc64 = size + len(part), crc64nvme(part, crc64)
                 with _errors(path):
                     os.fsync(descriptor)
             finally:
@@ -274,6 +329,7 @@ class _Folder:
             with suppress(OSError):
                 os.unlink(partial, dir_fd=folder)
             raise
+        return size, crc64
 
     def _must_lack(self, name: str) -> None:
         """Raise if the name exists: a rename would replace the file."""

@@ -31,7 +31,6 @@ from binlog2s3.recover.model import (
 from binlog2s3.recover.route import Route
 
 SECOND_US = 1_000_000
-_MOST_CHARACTERS = 200
 _SHORT_US = 10 * SECOND_US
 _MOST_IN_A_ROW = 3
 _MOST_BEHIND = 20
@@ -610,8 +609,3 @@ def _precedes(first: str | None, gtid: str) -> bool:
     series, _, number = first.replace("-", ":").rpartition(":")
     wanted, _, limit = gtid.replace("-", ":").rpartition(":")
     return series == wanted and int(number) <= int(limit)
-
-
-def short(text: str) -> str:
-    """GTIDs for a message, cut off if there are many."""
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."

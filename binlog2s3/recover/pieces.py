@@ -17,6 +17,7 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
 from binlog2s3.recover.prefix import ExactGtids
+from binlog2s3.recover.route import RouteGtids
 
 WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-position"
 
@@ -24,8 +25,9 @@ WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-positi
 class PieceBuilder:
     """Builds a plan's pieces. `applied`: the GTIDs of those that are built."""
 
-    def __init__(self, search: Search, skip: "Skip") -> None:
+    def __init__(self, search: Search, gtids: RouteGtids, skip: "Skip") -> None:
         self._search = search
+        self._gtids = gtids
         self._route = search.route
         self._request = search.request
         self._flavour = search.route.flavour
@@ -68,13 +70,19 @@ class PieceBuilder:
     def _excluded(self, number: int, start: RoutePosition) -> Iterator[ExecutedPart]:
         """What is not applied of the leg of a stretch: what the target has, or has got by then.
 
-        Of MariaDB that is what the leg repeats: the target has it, or it is applied before.
+        A later leg may repeat what comes before the start, which the base backup has: the target's
+        GTIDs need not say so. Of MariaDB that is all that the leg repeats: the target has it, or it
+        is applied before.
         """
         if self._have is not None:
             yield self._have
         if self._flavour == "mysql":
-            if isinstance(self.applied, GtidSet) and self.applied:
-                yield MysqlPart(self.applied)
+            before = (
+                self._gtids.before(start.number, start.offset) if number > start.number else None
+            )
+            for gtids in (self.applied, before):
+                if isinstance(gtids, GtidSet) and gtids:
+                    yield MysqlPart(gtids)
         elif self._have is not None or number > start.number:
             repeated = self._route.repeated(number)
             if repeated is not None:

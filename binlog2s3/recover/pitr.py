@@ -16,7 +16,8 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import proof_of
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
+from binlog2s3.binlog.executed import gathered
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -161,7 +162,10 @@ class _Recovery:
             result = self._applied(self._apply, plan, opened, survey, state)
             return self._done(plan, about, replace(result, base_backup=base))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
-            result = to_directory(plan, about, pieces, config.output_dir, on_progress=progress)
+            before = _gtids_before(plan, survey)
+            result = to_directory(
+                plan, about, pieces, config.output_dir, before=before, on_progress=progress
+            )
         return self._done(plan, about, result)
 
     # What there is
@@ -481,14 +485,26 @@ def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:
     """
     if plan.flavour != "mariadb" or not plan.pieces:
         return None
-    if isinstance(plan.before, MariadbGtidList):
+    before = _gtids_before(plan, survey)
+    return before if isinstance(before, MariadbGtidList) else None
+
+
+def _gtids_before(plan: Plan, survey: Survey) -> Gtids | None:
+    """What was executed before the plan's first transaction; None if the history does not tell.
+
+    If the plan does not say it, the binlog in which it begins does.
+    """
+    if plan.before is not None or not plan.pieces:
         return plan.before
     begin = plan.begin
     before = survey.gtid_list(begin.lineage, begin.binlog)
+    earlier = survey.transactions(begin.lineage, begin.binlog, 0, begin.offset)
+    gtids = (one.gtid for one in earlier if one.gtid is not None and one.end <= begin.offset)
+    if plan.flavour == "mysql":
+        return joined(before, gathered(gtids, "mysql"))
     state = before if isinstance(before, MariadbGtidList) else MariadbGtidList()
-    for one in survey.transactions(begin.lineage, begin.binlog, 0, begin.offset):
-        if one.gtid is not None and one.end <= begin.offset:
-            state = state.then(MariadbGtidList.parse(one.gtid))
+    for one in gtids:
+        state = state.then(MariadbGtidList.parse(one))
     return state
 
 

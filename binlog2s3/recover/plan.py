@@ -82,7 +82,7 @@ class _Planner:
         self._stands: RouteExecuted | None = None
         self._skip = Skip(request.skip, self._flavour)
         self._allowed = ExactGtids.parse(request.holes, self._flavour, "--allow-holes")
-        self._pieces = PieceBuilder(self._search, self._skip)
+        self._pieces = PieceBuilder(self._search, self._gtids, self._skip)
         self._warnings = self._search.warnings
 
     def plan(self) -> Plan:
@@ -226,13 +226,14 @@ class _Planner:
 
         If it has none of that, its GTIDs do not tell what its base backup had: the place does.
         """
-        have, before = self._have, self._route.known(start.number).gtids_before
+        have = self._have
         if self._request.start.place is None or self._request.allow_gap:
             return
-        if have is None or before is None or isinstance(have.gtids, MariadbGtidList):
+        if have is None or isinstance(have.gtids, MariadbGtidList):
             return
-        if start.offset > self._route.begin(start.number):
-            before = either(before, self._gtids.added_before(start.number, start.offset))
+        before = self._gtids.before(start.number, start.offset)
+        if before is None:
+            return
         missing = executed(before).beyond(have.gtids)
         if missing and intersection(have.gtids, before):
             place = self._route.place(start.number, start.offset)

@@ -351,6 +351,13 @@ class RouteGtids:
         found = (one.gtid for one in self._route.transactions(number, 0, offset) if one.gtid)
         return gathered(found, self._route.flavour)
 
+    def before(self, number: int, offset: int) -> Gtids | None:
+        """All GTIDs executed before an offset of a stretch; None if the stretch does not say."""
+        before = self._route.known(number).gtids_before
+        if before is None or offset <= self._route.begin(number):
+            return before
+        return either(before, self.added_before(number, offset))
+
     def from_stretch(self, number: int) -> Gtids | None:
         """All GTIDs executed before this stretch, with those that it and all later ones add.
 

@@ -143,8 +143,13 @@ class Feed:
 
         `begin`: where the first event begins that is passed to `event`. `head`: the format event
         that applies there. If `begin` is 0, it is the binlog's own, and the next event is the one
-        after it.
+        after it. Raises NotServedError if the replica names a place in the binlog before, and no
+        event begins or ends there.
         """
+        if self.at is not None and self.name not in ("", name):
+            if self.at != (self.name, self.position):
+                raise not_between(*self.at)
+            self.at = None  # it has all of the binlog before
         self.name = name
         self.position = begin or len(MAGIC)
         is_asked = self.at is not None and self.at[0] == self.name

@@ -21,14 +21,14 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
-from binlog2s3.errors import ConfigError
+from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
 from binlog2s3.serve.cache import BlockCache
-from binlog2s3.serve.directory import Directory
+from binlog2s3.serve.directory import Directory, of_server, recovered
 from binlog2s3.serve.dump import DumpSender
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, answer
@@ -57,7 +57,12 @@ def run(config: ServeConfig) -> int:
     ]
     tls = _tls(config)
     with _signals() as stop, ExitStack() as stack:
-        history = stack.enter_context(_history(config, stop))
+        try:
+            history = stack.enter_context(_history(config, stop))
+        except Binlog2s3Error:
+            if stop.number:  # it was ended while it started
+                return stop.exit_code
+            raise
         serving = Serving(config, history)
         stack.callback(serving.close)
         source = Source(
@@ -86,7 +91,7 @@ def run(config: ServeConfig) -> int:
             listener.listen_tcp(*split_listen(config.status_listen))
         _log.info("serving", host=source.address[0], port=source.address[1], what=history.name)
         stop.wait()
-    return 130 if stop.number == signal.SIGINT else 0
+    return stop.exit_code
 
 
 class Serving:
@@ -222,7 +227,10 @@ def _threads(config: ServeConfig) -> int:
 @contextmanager
 def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Directory]:
     if config.directory is not None:
-        yield Directory(config.directory)
+        yield recovered(config.directory, stop)
+        return
+    if config.binlog_dir is not None:
+        yield of_server(config.binlog_dir, stop)
         return
     assert config.s3 is not None  # noqa: S101 - `SERVE` makes no other config
     assert config.source is not None  # noqa: S101
@@ -247,6 +255,11 @@ class _Stop(threading.Event):
     """An event that a signal sets; `number` is the signal's."""
 
     number = 0
+
+    @property
+    def exit_code(self) -> int:
+        """That of a process which this signal has ended."""
+        return 130 if self.number == signal.SIGINT else 0
 
 
 @contextmanager
@@ -302,6 +315,6 @@ def _tls(config: ServeConfig) -> ssl.SSLContext | None:
 
 def _uuid_of(config: ServeConfig) -> str:
     """The server_uuid that replicas see: always the same for one archive."""
-    where = url(config.s3) if config.s3 is not None else str(config.directory)
+    where = url(config.s3) if config.s3 is not None else config.directory or config.binlog_dir
     digest = hashlib.sha256(f"binlog2s3 serve\0{where}\0{config.source}".encode()).digest()
     return str(uuid.UUID(bytes=digest[:16], version=4))

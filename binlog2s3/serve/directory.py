@@ -1,31 +1,35 @@
-"""A directory of binlogs, as `pitr --output-dir` writes it: what `serve --dir` sends.
+"""A directory of binlogs that is served: what `pitr --output-dir` wrote, or a server's own files.
 
-Files are only read, and only regular files with a binlog's name; links are not followed. The
-directory is complete: no more binlogs are expected.
+Law: what `pitr` wrote is served only if its manifest is there and every file is as that says, and
+in the manifest's order. A server's own files must follow each other by name and by GTIDs. The
+directory is complete: no more binlogs are expected, and a client that has all of them waits.
 """
 
 import os
-import stat
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType
+from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType, FormatEvent
 from binlog2s3.binlog.executed import Gathering, executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import AddedGtids, NoPlaceError, StatePlaces, domain_of, places_of
+from binlog2s3.binlog.place import AddedGtids, NoPlaceError, places_of
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.binlog.walk import EventSplitter, wanted_types
 from binlog2s3.errors import DamageError, RecoveryError
 from binlog2s3.formatting import gtids_text
+from binlog2s3.log import Log
+from binlog2s3.recover.manifest import AGAIN, MANIFEST, Manifest
+from binlog2s3.recover.model import PlanPiece
 from binlog2s3.replication.events import gtid_of
 from binlog2s3.replication.feed import MysqlHad, NotServedError
+from binlog2s3.serve.files import SealedFile
 from binlog2s3.serve.model import (
     Beginning,
     Facts,
@@ -37,47 +41,143 @@ from binlog2s3.serve.model import (
 )
 
 _HEAD_MOST = 4 << 20  # a format event, and the GTIDs before the binlog
-_README = "README.txt"
 _GTID_MOST = 1 << 10  # of a GTID event: so much of one is read
+_STRIDE = 1 << 62  # no single transaction is asked for
+_log = Log("serve")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One file, which begins with the format event `form`. `before`: the GTIDs executed before it.
+
+    `piece`: what it has, if `pitr` wrote it. `keeps_gtids`: whether its transactions have GTIDs;
+    None if that is not known.
+    """
+
+    lineage: str
+    name: BinlogName
+    file: SealedFile
+    form: FormatEvent
+    before: Gtids | None
+    keeps_gtids: bool | None
+    piece: PlanPiece | None = None
+
+
+def recovered(directory: Path, stop: threading.Event) -> "Directory":
+    """What `pitr --output-dir` wrote; reads and checks all of it.
+
+    Raises RecoveryError if it is not complete or not as it was written, and when `stop` is set.
+    """
+    manifest = _manifest(directory)
+    if not manifest.files:
+        raise RecoveryError(
+            f"there is no binlog in {directory}: there was nothing to recover",
+            hint="the base backup has all of it",
+        )
+    files = [SealedFile(directory, one.name) for one in manifest.files]
+    for file, written in zip(files, manifest.files, strict=True):
+        if file.size != written.size:
+            raise RecoveryError(
+                f"{file.path} has {file.size} bytes, {MANIFEST} says {written.size}", hint=AGAIN
+            )
+    _log.info("checking the files", files=len(files), bytes=sum(one.size for one in files))
+
+    def check_stop(_: int) -> None:
+        if stop.is_set():
+            raise RecoveryError(f"stopped before all of {directory} was checked")
+
+    for file, written in zip(files, manifest.files, strict=True):
+        if file.crc64(check_stop) != written.crc64:
+            raise RecoveryError(
+                f"{file.path} is not what was written: its checksum differs from {MANIFEST}",
+                hint=AGAIN,
+            )
+    parts = [
+        _Part(
+            lineage=written.piece.lineage,
+            name=written.piece.binlog,
+            file=file,
+            form=_scanned(file).formats[0],
+            before=before,
+            keeps_gtids=bool(written.piece.gtids),
+            piece=written.piece,
+        )
+        for file, written, before in zip(files, manifest.files, manifest.befores(), strict=True)
+    ]
+    if any(part.form.flavour != manifest.flavour for part in parts):
+        raise RecoveryError(f"{directory} has binlogs that are not {manifest.flavour}'s")
+    return Directory(directory, parts, stop)
+
+
+def of_server(directory: Path, stop: threading.Event) -> "Directory":
+    """A server's own binlogs, all of them in this directory. Raises RecoveryError."""
+    parts = []
+    for file, name in _binlogs(directory):
+        head = _scanned(file)
+        before, keeps = head.previous_gtids, None
+        if head.transactions or head.previous_gtids:
+            keeps = not head.anonymous
+        part = _Part(
+            lineage="files",
+            name=name,
+            file=file,
+            form=head.formats[0],
+            before=before,
+            keeps_gtids=keeps,
+        )
+        parts.append(part)
+    if not parts:
+        raise RecoveryError(
+            f"there is no binlog in {directory}",
+            hint="pass a directory that has a server's binlogs; --dir serves what "
+            "`binlog2s3 pitr --output-dir` wrote",
+        )
+    if len({part.form.flavour for part in parts}) > 1:
+        raise RecoveryError(f"{directory} has binlogs of MySQL and of MariaDB")
+    return Directory(directory, parts, stop)
+
+
+def _manifest(directory: Path) -> Manifest:
+    """The manifest of a directory; RecoveryError if there is none that is right."""
+    try:
+        names = {path.name for path in directory.iterdir()}
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+    if MANIFEST not in names:
+        raise RecoveryError(
+            f"{directory} is not complete: it has no {MANIFEST}, which `binlog2s3 pitr "
+            "--output-dir` writes last",
+            hint=f"{AGAIN}; --binlog-dir serves a server's own binlogs",
+        )
+    file = SealedFile(directory, MANIFEST)
+    return Manifest.from_json(file.read(0, Manifest.MOST + 1), str(file.path))
 
 
 class Directory:
-    """Implements `model.ServedHistory` for files. Raises RecoveryError if there are none."""
+    """Implements `model.ServedHistory` for files. `stop` ends what waits."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, parts: Sequence[_Part], stop: threading.Event) -> None:
         self._directory = directory
-        self._paths: dict[tuple[str, BinlogName], Path] = {}
-        self._heads: dict[tuple[str, BinlogName], Scanner] = {}
+        self._stop = stop
+        self._parts: dict[tuple[str, BinlogName], _Part] = {}
+        self._facts: dict[tuple[str, BinlogName], Facts] = {}
         binlogs = []
-        for folder, path, name in _binlogs(directory):
-            head = self._scanned(path)
-            found = head.formats[0]
+        for part in parts:
+            found = part.form
             lineage = Lineage(
-                id=folder,
+                id=part.lineage,
                 source=directory.name,
                 server_uuid="",
                 flavour=found.flavour,
                 server_version=found.server_version,
-                first_binlog=name,
+                first_binlog=part.name,
                 first_binlog_time=datetime.fromtimestamp(found.timestamp, UTC),
                 gtid_set="",
             )
-            one = ServedBinlog(lineage=lineage, name=name, before=head.previous_gtids)
-            self._paths[one.place], self._heads[one.place] = path, head
+            end = None if part.piece is None else part.piece.end
+            one = ServedBinlog(lineage=lineage, name=part.name, end=end, before=part.before)
+            self._parts[one.place] = part
             binlogs.append(one)
-        if not binlogs:
-            raise RecoveryError(
-                f"there is no binlog in {directory}",
-                hint="pass a directory that `binlog2s3 pitr --output-dir` wrote",
-            )
-        flavours = {one.lineage.flavour for one in binlogs}
-        if len(flavours) > 1:
-            raise RecoveryError(f"{directory} has binlogs of MySQL and of MariaDB")
-        if any(path.name.endswith(".partial") for path in directory.rglob("*.partial")):
-            raise RecoveryError(
-                f"{directory} is not complete: a file in it was not written to its end",
-                hint="write the directory again with `binlog2s3 pitr --output-dir`",
-            )
         self._view = view_of(1, tuple(binlogs), 0)
         self._reading = threading.Lock()
         self._walked: _FileLine | None = None
@@ -99,11 +199,9 @@ class Directory:
 
     @property
     def keeps_gtids(self) -> bool | None:
-        """Whether its transactions have GTIDs; None if its first bytes do not show it."""
-        last = self._heads[self._view.binlogs[-1].place]
-        if last.transactions:
-            return not last.anonymous
-        return bool(last.previous_gtids) or None
+        """Whether its transactions have GTIDs; None if only some have, or if that is not known."""
+        keep = {part.keeps_gtids for part in self._parts.values()} - {None}
+        return keep.pop() if len(keep) == 1 else None
 
     def newest_place(self) -> tuple[tuple[str, int], str]:
         """Always unknown: no client waits for more."""
@@ -114,8 +212,9 @@ class Directory:
         return self._view
 
     def wait(self, version: int, seconds: float) -> View:
-        """The view; it never changes."""
-        del version, seconds
+        """The view, which never changes, after so many seconds."""
+        del version
+        self._stop.wait(seconds)
         return self._view
 
     def look(self, seconds: float) -> bool:
@@ -124,16 +223,22 @@ class Directory:
         return True
 
     def first_for(self, have: Gtids) -> Beginning:
-        """The last file that begins with GTIDs which the replica has."""
-        binlogs = self._view.binlogs
+        """The last file before which nothing was executed that the replica does not have."""
         if isinstance(have, MariadbGtidList):
             return self._begin_at_place(have)
+        if any(part.keeps_gtids is False for part in self._parts.values()):
+            raise NotServedError("not all transactions have GTIDs: ask by file and position")
+        binlogs = self._view.binlogs
+        if binlogs[0].before is None:
+            raise NotServedError(
+                f"nothing tells which GTIDs were executed before {binlogs[0].name}: ask by file "
+                "and position"
+            )
         found = None
         for number, one in enumerate(binlogs):
-            if one.before is None and found is None:
-                found = number  # it starts in the middle of its binlog, where the base backup ends
-            elif isinstance(one.before, GtidSet) and one.before <= have:
-                found = number
+            if not isinstance(one.before, GtidSet) or not one.before <= have:
+                break
+            found = number
         if found is None:
             raise self._purged(have)
         return Beginning(binlog=binlogs[found], offset=0, had=MysqlHad(have))
@@ -151,25 +256,9 @@ class Directory:
             places = places_of(self._line(), have, is_sure=True)
             if places.start is None:
                 raise self._purged(have)
-            return beginning(self._view.binlogs, self._before_all(places))
+            return beginning(self._view.binlogs, places)
         except (NoPlaceError, NotThereError) as error:
             raise NotServedError(str(error)) from error
-
-    def _before_all(self, places: StatePlaces) -> StatePlaces:
-        """Take GTIDs that are not there as those of the base backup, if they can only be that.
-
-        A first file that starts in the middle of its binlog does not say what comes before it. Then
-        a lower number than all of the domain's is behind nothing of these files.
-        """
-        if self._view.binlogs[0].before is not None:
-            return places
-        least = self._line().least
-        unknown = tuple(
-            gtid
-            for gtid in places.unknown
-            if int(gtid.rpartition("-")[2]) >= least.get(domain_of(gtid), 0)
-        )
-        return replace(places, unknown=unknown)
 
     def _line(self) -> "_FileLine":
         """What the files' GTIDs are; reads all of them, once."""
@@ -179,11 +268,30 @@ class Directory:
             return self._walked
 
     def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
-        """A directory has only one history."""
+        """See that a replica has what comes before the first file.
+
+        At the beginning of a later one it may be, even if that begins later in its binlog.
+        """
+        part = self._part(binlog)
+        if part.piece is None or not is_replica or binlog is not self._view.binlogs[0]:
+            return
+        if part.piece.begin > max(offset, part.form.offset + part.form.size):
+            raise NotServedError(
+                f"{binlog.name} is here from byte {part.piece.begin} on: a replica that has what "
+                "comes before asks for that position"
+            )
 
     def facts(self, binlog: ServedBinlog) -> Facts:
-        """The file's size; the GTIDs in it are not known."""
-        return Facts(end=self._size(binlog), previous=binlog.before)
+        """Up to where the file can be sent. A server's own file is read for it, once."""
+        part = self._part(binlog)
+        if part.piece is not None:
+            return Facts(end=part.file.size, previous=part.before)
+        with self._reading:
+            found = self._facts.get(binlog.place)
+            if found is None:
+                is_last = binlog is self._view.binlogs[-1]
+                found = self._facts[binlog.place] = _facts_of(part, is_last=is_last)
+            return found
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
         """Always 0: an offset in the file may differ from that in the server's binlog."""
@@ -193,51 +301,72 @@ class Directory:
     def head(self, binlog: ServedBinlog, offset: int) -> bytes:
         """The file's format event."""
         del offset
-        form = self._heads[binlog.place].formats[0]
-        return bytes(self._read(binlog, form.offset, form.offset + form.size))
+        part = self._part(binlog)
+        return part.file.read(part.form.offset, part.form.offset + part.form.size)
 
     def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
-        """The bytes of a block. Raises ArchiveError if the file cannot be read."""
-        return memoryview(self._read(binlog, number * BLOCK_SIZE, upto))
+        """The bytes of a block. Raises RecoveryError if the file cannot be read."""
+        return memoryview(self._part(binlog).file.read(number * BLOCK_SIZE, upto))
 
     def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """Always None: nothing is kept in memory."""
         del binlog, begin, end
         return None
 
+    def _part(self, binlog: ServedBinlog) -> _Part:
+        return self._parts[binlog.place]
+
     def _gtids_of(self, binlog: ServedBinlog) -> Iterator[str]:
         """The GTIDs of a MariaDB's transactions in a file, in order."""
-        trailer = CHECKSUM_SIZE if self._heads[binlog.place].formats[0].checksum == "crc32" else 0
+        part = self._part(binlog)
+        trailer = CHECKSUM_SIZE if part.form.checksum == "crc32" else 0
         splitter = EventSplitter(most=_GTID_MOST, wanted=wanted_types(EventType.MARIADB_GTID))
-        size = self._size(binlog)
-        for begin in range(len(MAGIC), size, BLOCK_SIZE):
-            data = self._read(binlog, begin, min(begin + BLOCK_SIZE, size))
+        begin = len(MAGIC)
+        for block in part.file.blocks():
             try:
-                for part in splitter.feed(data):
-                    if part.size:
-                        _, kind, server_id, *_ = HEADER.unpack_from(part.data)
-                        yield gtid_of(kind, server_id, part.data, trailer)
+                for event in splitter.feed(memoryview(block)[begin:]):
+                    if event.size:
+                        _, kind, server_id, *_ = HEADER.unpack_from(event.data)
+                        yield gtid_of(kind, server_id, event.data, trailer)
             except ValueError as error:
-                raise RecoveryError(f"{self._paths[binlog.place]}: {error}") from error
+                raise RecoveryError(f"{part.file.path}: {error}") from error
+            begin = 0
 
-    def _scanned(self, path: Path) -> Scanner:
-        scanner = Scanner()
-        data = _bytes(path, 0, _HEAD_MOST)
-        try:
-            scanner.feed(data)
-        except DamageError as error:
-            if not scanner.formats:
-                raise RecoveryError(f"{path} is no binlog: {error}") from error
-            # after a part that was left out, positions in events do not match the file's offsets
+
+def _scanned(file: SealedFile) -> Scanner:
+    """The first bytes of a file, read. RecoveryError if it is no binlog."""
+    scanner = Scanner(stride=_STRIDE)
+    try:
+        scanner.feed(file.read(0, _HEAD_MOST))
+    except DamageError as error:
         if not scanner.formats:
-            raise RecoveryError(f"{path} is no binlog: it does not begin with {MAGIC!r}")
-        return scanner
+            raise RecoveryError(f"{file.path} is no binlog: {error}") from error
+        # after a part that was left out, positions in events do not match the file's offsets
+    if not scanner.formats:
+        raise RecoveryError(f"{file.path} is no binlog: it does not begin with {MAGIC!r}")
+    return scanner
 
-    def _size(self, binlog: ServedBinlog) -> int:
-        return self._paths[binlog.place].stat().st_size
 
-    def _read(self, binlog: ServedBinlog, begin: int, end: int) -> bytes:
-        return _bytes(self._paths[binlog.place], begin, end)
+def _facts_of(part: _Part, *, is_last: bool) -> Facts:
+    """What a server's own file has: whole transactions only. RecoveryError if it is damaged.
+
+    The last one may end within a transaction. So may every one of MariaDB's, after a crash, and
+    GTIDs tell whether that lost anything; MySQL shortens such a binlog when it starts again.
+    """
+    scanner = Scanner(stride=_STRIDE)
+    for block in part.file.blocks():
+        try:
+            scanner.feed(block)
+        except DamageError as error:
+            raise RecoveryError(f"{part.file.path} is damaged: {error}") from error
+    whole = scanner.transaction_end
+    if scanner.flavour == "mysql" and not is_last and whole < part.file.size:
+        raise RecoveryError(
+            f"{part.file.path} is not complete: its transactions end at {whole}, and another "
+            "binlog follows",
+            hint="copy it again",
+        )
+    return Facts(end=whole, previous=part.before, added=scanner.gtids)
 
 
 class _FileLine:
@@ -252,8 +381,6 @@ class _FileLine:
     ) -> None:
         self._binlogs = binlogs
         self._gtids_of = gtids_of
-        self.least: dict[int, int] = {}
-        """The least number of each domain."""
         self._added = [self._summed(one) for one in binlogs]
 
     def _summed(self, binlog: ServedBinlog) -> AddedGtids:
@@ -261,8 +388,6 @@ class _FileLine:
         for gtid in self._gtids_of(binlog):
             found.add(gtid)
             count += 1
-            domain, number = domain_of(gtid), int(gtid.rpartition("-")[2])
-            self.least[domain] = min(number, self.least.get(domain, number))
         before, added = binlog.before, found.build()
         return AddedGtids(
             before=before if isinstance(before, MariadbGtidList) else None,
@@ -300,36 +425,38 @@ class _FileLine:
         return f"transaction {offset} of {self._binlogs[number].name}"
 
 
-def _bytes(path: Path, begin: int, end: int) -> bytes:
+def _binlogs(directory: Path) -> Iterator[tuple[SealedFile, BinlogName]]:
+    """A server's own binlogs, in their order. RecoveryError unless each follows the one before."""
+    by_prefix: dict[str, list[BinlogName]] = {}
     try:
-        number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            return os.pread(number, end - begin, begin)
-        finally:
-            os.close(number)
-    except OSError as error:
-        raise RecoveryError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
-
-
-def _binlogs(directory: Path) -> Iterator[tuple[str, Path, BinlogName]]:
-    """Folder, path and name of each binlog, in the order of the history."""
-    try:
-        folders = [directory, *sorted(p for p in directory.iterdir() if p.is_dir())]
-        for folder in folders:
-            is_top = folder == directory
-            if not is_top and not LINEAGE_ID.fullmatch(folder.name):
+        for path in directory.iterdir():
+            try:
+                name = BinlogName.parse(path.name)
+            except ValueError:
                 continue
-            found = []
-            for path in folder.iterdir():
-                if not stat.S_ISREG(path.lstat().st_mode):
-                    continue
-                try:
-                    found.append((BinlogName.parse(path.name), path))
-                except ValueError:
-                    continue
-            for name, path in sorted(found):
-                yield "files" if is_top else folder.name, path, name
+            by_prefix.setdefault(name.prefix, []).append(name)
     except OSError as error:
+        raise _unreadable(directory, error) from error
+    found: list[list[tuple[SealedFile, BinlogName]]] = []
+    for names in by_prefix.values():
+        files = [(SealedFile(directory, str(name)), name) for name in sorted(names)]
+        if any(file.read(0, len(MAGIC)) == MAGIC for file, _ in files):  # other logs have numbers
+            found.append(files)
+    if len(found) > 1:
+        prefixes = " and ".join(sorted(files[0][1].prefix for files in found))
         raise RecoveryError(
-            f"{directory} cannot be read: {os.strerror(error.errno or 0)}"
-        ) from error
+            f"{directory} has the binlogs {prefixes}: nothing tells which are served",
+            hint="pass a directory that has the binlogs of one server, and no relay logs",
+        )
+    for files in found:
+        for (_, name), (_, following) in pairwise(files):
+            if following.number != name.number + 1:
+                raise RecoveryError(
+                    f"{directory} has {name} and {following}, and not what is between them",
+                    hint="pass a directory that has all binlogs from the first one on",
+                )
+        yield from files
+
+
+def _unreadable(directory: Path, error: OSError) -> RecoveryError:
+    return RecoveryError(f"{directory} cannot be read: {os.strerror(error.errno or 0).lower()}")

@@ -275,7 +275,7 @@ def test_a_directory_is_served(scene: Scene) -> None:
         data = bytearray((scene.source.datadir / name).read_bytes())
         data[21] &= 0xFE  # in use
         (directory / name).write_bytes(data)
-    served = Served(scene.place / "dir", ["--dir", str(directory)], command.environment())
+    served = Served(scene.place / "dir", ["--binlog-dir", str(directory)], command.environment())
     scene.serve = served
     served.start()
     scene.replicate()

@@ -43,6 +43,8 @@ from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
+from binlog2s3.serve.directory import Directory, _manifest, recovered
+from binlog2s3.serve.directory import _facts_of as _facts_of_file
 from binlog2s3.serve.dump import _contradiction
 from binlog2s3.server.connection import _connect
 from binlog2s3.server.login import Login, _ssl_mode
@@ -728,6 +730,14 @@ MUTANTS = (
         ((PieceBuilder._excluded, never(when(3, of=5))),),
     ),
     Mutant(
+        "base-backup-once",
+        Promise.RECOVERY,
+        "What a later lineage has of the transactions before the place of the base backup is not "
+        "applied.",
+        ("tests/unit/recover/test_goal.py::test_a_backup_is_not_applied_again_after_a_fail_over",),
+        ((PieceBuilder._excluded, never(choice())),),
+    ),
+    Mutant(
         "damage-not-crossed",
         Promise.RECOVERY,
         "Damaged transactions are not applied.",
@@ -907,6 +917,34 @@ MUTANTS = (
         "A document is not read beyond the size that one of its kind has.",
         ("tests/unit/archive/test_fields.py::test_a_document_is_read_up_to_a_limit",),
         ((fetch, keyword(call(Store.get), most=None)), (parse, never(when(1, of=2)))),
+    ),
+    Mutant(
+        "only-complete-directories",
+        Promise.RECOVERY,
+        "What a stopped run of `pitr --output-dir` left is not served.",
+        ("tests/unit/serve/test_directory.py::test_a_directory_without_a_manifest",),
+        ((_manifest, never(when())),),
+    ),
+    Mutant(
+        "files-as-they-were-written",
+        Promise.RECOVERY,
+        "A file that is not what `pitr --output-dir` wrote is not served.",
+        ("tests/unit/serve/test_directory.py::test_a_file_that_is_not_as_it_was_written",),
+        ((recovered, never(when(4, of=5))),),
+    ),
+    Mutant(
+        "what-comes-before-the-files",
+        Promise.RECOVERY,
+        "A replica that lacks what comes before the files of a recovery is not served by them.",
+        ("tests/unit/serve/test_directory.py::test_what_comes_before_the_files_must_be_there",),
+        ((Directory.first_for, never(when(4, of=5))),),
+    ),
+    Mutant(
+        "the-end-of-a-copied-binlog",
+        Promise.RECOVERY,
+        "A server's binlog that was copied in half is not served as a whole one.",
+        ("tests/unit/serve/test_directory.py::test_a_file_that_was_copied_in_half",),
+        ((_facts_of_file, never(when())),),
     ),
     Mutant(
         "no-path-from-a-plan",

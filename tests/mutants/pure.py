@@ -8,7 +8,8 @@ A survivor that judged.toml does not have fails; it is printed as an entry, with
 judged.toml has for each function its survivors, each with the reason why no test has to miss it.
 
 Law: a survivor is named by its function, by what became of what, and by the number of that in the
-function: `And>Or 2` is the second `and`. So a renamed variable changes nothing.
+function: `And>Or 2` is the second `and`, `And>Or 2.2` the same at another of its operands. So a
+renamed variable changes nothing.
 """
 
 import argparse
@@ -68,12 +69,16 @@ def results(mutated: Path) -> Iterator[tuple[str, str, str]]:
             continue
         tree = ast.parse(meta.with_suffix("").read_text(encoding="utf-8"))
         functions = {n.name: n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        alike: Counter[tuple[str, str]] = Counter()
         for key, code in codes.items():
             module, _, name = key.rpartition(".")
             formed = name.partition(_FORMED_NAME)[0]
             function = formed.removeprefix("xǁ").removeprefix("x_").replace("ǁ", ".")
             where = f"{module.removeprefix(f'{PACKAGE}.')}:{function}"
             what = kind(functions[f"{formed}{_FORMED_NAME}orig"], functions[name])
+            alike[where, what] += 1
+            if alike[where, what] > 1:
+                what += f".{alike[where, what]}"
             if code is None:
                 raise ValueError(f"mutmut did not come to {where}, {what}")
             yield where, what, {0: SURVIVED, 33: NO_TESTS, 34: NO_TESTS}.get(code, KILLED)

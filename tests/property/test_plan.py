@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Flavour, GtidSet
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -349,6 +350,25 @@ def test_positions_alone_are_enough(model: Model, data: st.DataObject) -> None:
     )
     plan = make(request, model)
     assert numbers(applied(plan, model)) == [number for *_, number in ends[first + 1 : last + 1]]
+
+
+@PLANS
+@given(model=histories(EVENTS), gtids=st.sampled_from([None, GtidSet()]), data=st.data())
+def test_a_place_is_continued_from_over_fail_overs(
+    model: Model, gtids: GtidSet | None, data: st.DataObject
+) -> None:
+    """What comes before it is not applied, though the servers that followed have it, too."""
+    places: dict[int, tuple[str, BinlogName, int]] = {}
+    for branch in model.branches:
+        for file in branch.files:
+            for _, end, real in file.places():
+                places.setdefault(real.number, (branch.lineage.id, file.name, end))
+    assume(model.truth)
+    at = data.draw(st.integers(0, len(model.truth) - 1))
+    lineage, name, end = places[model.truth[at].number]
+    start = Start(gtids=gtids, place=(name, end), lineage=lineage)
+    plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
+    assert numbers(applied(plan, model)) == numbers(model.truth[at + 1 :])
 
 
 @PLANS

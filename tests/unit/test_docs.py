@@ -38,6 +38,7 @@ from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
 from binlog2s3.recover import document as pitr_document
 from binlog2s3.recover import view as pitr_view
+from binlog2s3.recover.manifest import Manifest, WrittenFile
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.retain import backup as backup_command
 from binlog2s3.retain import choose
@@ -366,6 +367,27 @@ def test_what_pitr_prints_is_as_documented() -> None:
         are_as_in_the_table(documents, text, first_cell)
     for field in ("goal", "stop", "reachable"):
         are_named_in_the_row(whole["plan"][field], text, field)
+
+
+def test_the_manifest_of_a_recovery_is_as_documented() -> None:
+    """Every field in its order, of the type that is said; a file has a piece's, and two more."""
+    text = page("pitr")
+    plan = pitr_examples.PLAN
+    piece = replace(plan.pieces[0], gtids=GtidSet(), greatest_commit_us=None)
+    whole = Manifest(
+        source="orders", flavour="mysql", server_version="9.7.0", lineage=plan.lineage,
+        written_at=datetime(2026, 1, 2, tzinfo=UTC), before=plan.before, added=plan.adds,
+        skipped=f"{UUID}:7", files=(WrittenFile(piece=piece, size=9, crc64=1),),
+    )  # fmt: skip
+    least = replace(whole, before=None, added=None, skipped="")
+    documents = [json.loads(one.to_json()) for one in (whole, least)]
+    are_as_in_the_table(documents, text, "field of the manifest")
+    file = documents[0]["files"][0]
+    of_piece = pitr_document.piece_document(piece)
+    assert list(file)[: len(of_piece)] == list(of_piece)
+    own = {name: value for name, value in file.items() if name not in of_piece}
+    are_as_in_the_table([own], text, "field of a file")
+    assert f"at most {Manifest.MOST >> 20} MiB" in text
 
 
 def test_what_verify_prints_is_as_documented() -> None:

@@ -82,6 +82,22 @@ def test_what_nobody_has_judged_is_told(mutated: Path) -> None:
     assert new_survivors(found, known | {"binlog.sums:Sum.add": {"*": "why"}}) == {}
 
 
+def test_two_mutations_of_one_condition_are_two(tmp_path: Path) -> None:
+    """Whoever has judged the one has not judged the other."""
+    path = tmp_path / "sums.py"
+    path.write_text(
+        "def x_f__mutmut_orig(a, b, c):\n    return a and b and c\n"
+        "def x_f__mutmut_1(a, b, c):\n    return a and b or c\n"
+        "def x_f__mutmut_2(a, b, c):\n    return a or b and c\n"
+    )
+    codes = {f"binlog2s3.sums.x_f__mutmut_{number}": 0 for number in (1, 2)}
+    path.with_suffix(".py.meta").write_text(json.dumps({"exit_code_by_key": codes}))
+    found = list(results(tmp_path))
+    assert [what for _, what, _ in found] == ["And>Or 1", "And>Or 1.2"]
+    new = new_survivors(found, {"sums:f": {"And>Or 1": "why"}})
+    assert new == {"sums:f": {"And>Or 1.2": ""}}
+
+
 def test_what_survives_no_more_is_told(mutated: Path) -> None:
     """And what is not there."""
     noted(mutated, 1, 0, 1, 1)

@@ -1,24 +1,29 @@
 """A recovery as files: byte-exact, whole or not there, never over something else."""
 
 import io
+import json
 import os
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.output import page_on
+from binlog2s3.recover import export
 from binlog2s3.recover.document import result_document
-from binlog2s3.recover.export import README, SKIPPED, prepare, to_directory
+from binlog2s3.recover.export import README, SKIPPED, prepare
+from binlog2s3.recover.manifest import MANIFEST, Manifest
 from binlog2s3.recover.model import Checked, Plan, PlanPiece, ProgressReport, Stream
 from binlog2s3.recover.view import print_result
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, UUID
@@ -70,6 +75,7 @@ PLANNED = replace(
     before=GtidSet.parse(f"{UUID}:1-5"),
     adds=GtidSet.parse(f"{UUID}:6-8:blue:1"),
 )
+to_directory = partial(export.to_directory, before=PLANNED.before)
 
 
 def stream(
@@ -99,6 +105,7 @@ def test_each_binlog_becomes_a_file_byte_for_byte(tmp_path: Path) -> None:
     result = to_directory(PLANNED, ABOUT, stream(), directory)
     found = files(directory)
     readme = found.pop(README).decode()
+    found.pop(MANIFEST)
     assert found == {
         f"{LINEAGE}/b.000001": HEAD + b"a" * 30 + b"b" * 30 + b"c" * 40,
         f"{OTHER}/b.000002": HEAD + b"d" * 100,
@@ -225,6 +232,69 @@ def test_skipped_transactions_are_committed_empty_by_a_file_of_its_own(tmp_path:
     assert "stay unused" in (tmp_path / "e" / README).read_text()
 
 
+def test_the_manifest_is_last_and_says_what_is_there(tmp_path: Path) -> None:
+    """The plan's order, sizes and sums of what is on the disk, GTIDs; it comes after all else."""
+    seen: list[set[str]] = []
+
+    def looked(one: PlanPiece) -> Iterator[Checked]:
+        for part in PARTS[one.binlog]:
+            seen.append(set(files(tmp_path / "d")))
+            yield part
+
+    plan = replace(PLANNED, skipped=GtidSet.parse(f"{UUID}:9"))
+    to_directory(plan, ABOUT, stream(plan, of=looked), tmp_path / "d")
+    assert not any(name.startswith(MANIFEST) for names in seen for name in names)
+    found = Manifest.from_json((tmp_path / "d" / MANIFEST).read_bytes(), MANIFEST)
+    assert [one.name for one in found.files] == [f"{LINEAGE}/b.000001", f"{OTHER}/b.000002"]
+    assert tuple(one.piece for one in found.files) == TWO
+    for one in found.files:
+        data = (tmp_path / "d" / one.name).read_bytes()
+        assert (one.size, one.crc64) == (len(data), crc64nvme(data))
+    assert (found.before, found.added, found.skipped) == (plan.before, plan.adds, f"{UUID}:9")
+    assert (found.source, found.lineage) == (ABOUT.source, plan.lineage)
+
+
+def test_the_manifest_of_a_mariadb_has_the_last_gtid_of_each_domain(tmp_path: Path) -> None:
+    """As a replica's gtid_slave_pos; a text alone does not tell which server's was the last."""
+    before = MariadbGtidList.parse("0-1-7,1-1-2").then(MariadbGtidList.parse("0-2-8"))
+    plan = replace(PLANNED, flavour="mariadb", pieces=(), adds=None, before=None)
+    export.to_directory(plan, ABOUT, iter(()), tmp_path, before=before)
+    assert json.loads((tmp_path / MANIFEST).read_text())["gtids_before"] == "0-2-8,1-1-2"
+
+
+def test_a_manifest_that_nobody_could_read_is_refused_at_once(tmp_path: Path) -> None:
+    """Before the first byte is written, not after the last one."""
+    many = tuple(replace(TWO[0], binlog=BinlogName("b" * 150, number)) for number in range(40_000))
+    plan = replace(PLANNED, pieces=many)
+    with pytest.raises(RecoveryError, match="the manifest of 40000 binlogs has") as caught:
+        to_directory(plan, ABOUT, stream(plan), tmp_path / "d")
+    assert caught.value.hint
+    assert not (tmp_path / "d").exists()
+
+
+def test_what_a_killed_run_left_is_named(tmp_path: Path) -> None:
+    """The next run says what it is, and what to do; what is whole is named by its manifest."""
+
+    def killed(one: PlanPiece) -> Iterator[Checked]:
+        yield PARTS[one.binlog][0]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        to_directory(PLANNED, ABOUT, stream(of=killed), tmp_path / "d")
+    with pytest.raises(RecoveryError, match=r"a run .* left that did not end") as caught:
+        prepare(tmp_path / "d")
+    assert caught.value.hint.startswith("remove it")
+    to_directory(PLANNED, ABOUT, stream(), tmp_path / "e")
+    with pytest.raises(RecoveryError, match=f"is not empty: {MANIFEST} is in it") as caught:
+        prepare(tmp_path / "e")
+    assert "remove it" not in caught.value.hint
+    (tmp_path / "d" / "mine\x1b[31m").touch()
+    with pytest.raises(RecoveryError, match="is not empty") as caught:
+        prepare(tmp_path / "d")
+    assert "remove it" not in caught.value.hint
+    assert "\x1b" not in str(caught.value)
+
+
 @pytest.mark.parametrize("name", ["x", ".hidden", "README.txt", "b.000001.partial"])
 def test_a_directory_with_something_in_it_is_refused(tmp_path: Path, name: str) -> None:
     """Whatever it is; nothing is written, nothing is read from the stream."""
@@ -258,7 +328,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
-    """The error names it; what was whole stays, README.txt does not come."""
+    """The error names it; what was whole stays, the manifest does not come."""
 
     def hindered(one: PlanPiece) -> Iterator[Checked]:
         yield PARTS[one.binlog][0]
@@ -272,7 +342,7 @@ def test_a_file_that_cannot_get_its_name_is_no_result(tmp_path: Path) -> None:
     assert caught.value.hint == "pass a directory that is empty or does not exist"
     assert f"{OTHER}/b.000002" not in files(tmp_path / "d")
     assert f"{LINEAGE}/b.000001" in files(tmp_path / "d")
-    assert not (tmp_path / "d" / README).exists()
+    assert not (tmp_path / "d" / MANIFEST).exists()
 
 
 @pytest.mark.parametrize("lineage", ["/tmp/x", "..", "../../x", "", "x", f"{LINEAGE}/.."])
@@ -288,7 +358,7 @@ def test_no_name_leads_out_of_the_directory(lineage: str, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["d", "e"]
 
 
-@pytest.mark.parametrize("link", [OTHER, README, f"{README}.partial"])
+@pytest.mark.parametrize("link", [OTHER, README, f"{README}.partial", MANIFEST])
 def test_no_link_in_the_directory_is_followed(link: str, tmp_path: Path) -> None:
     """Somebody else may write there, and puts links in while the first binlog is written."""
     target = tmp_path / "target"
@@ -391,7 +461,7 @@ def test_what_is_not_as_planned_is_an_error(
     with pytest.raises(RecoveryError, match="is not as planned") as caught:
         to_directory(PLANNED, ABOUT, stream(of=wrong), tmp_path / "d")
     assert caught.value.exit_code == 8
-    assert not (tmp_path / "d" / README).exists()
+    assert not (tmp_path / "d" / MANIFEST).exists()
     assert not [path for path in files(tmp_path / "d") if path.endswith(".partial")]
 
 
@@ -403,7 +473,7 @@ def test_other_pieces_than_planned_are_an_error(
     wrong = replace(PLANNED, pieces=pieces)
     with pytest.raises(RecoveryError, match="is not as planned"):
         to_directory(PLANNED, ABOUT, stream(wrong), tmp_path / "d")
-    assert not (tmp_path / "d" / README).exists()
+    assert not (tmp_path / "d" / MANIFEST).exists()
 
 
 def test_progress_is_told(tmp_path: Path) -> None:

@@ -1,15 +1,30 @@
 """Where a goal is, to the microsecond and to the byte: at its edges."""
 
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 
+from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.backup import start_of_gtids
-from binlog2s3.recover.model import BeforeGtid, Goal, Plan, Request, Start, ToGtid, ToTime
+from binlog2s3.recover.model import (
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToGtid,
+    ToPosition,
+    ToTime,
+)
 from binlog2s3.recover.plan import make
-from tests.history_model import HEAD, Model, Real
+from tests.documents import FLOOR
+from tests.history_model import HEAD, File, Model, Real
+from tests.property.test_plan import applied
 
 FIRST, SECOND = BinlogName("mysql-bin", 1), BinlogName("mysql-bin", 2)
 
@@ -105,6 +120,17 @@ def test_a_target_that_has_just_what_is_later(rotates: bool, by_place: bool) -> 
     assert "already past then" in refused(model, goal, past)
 
 
+def test_a_time_is_that_of_the_server_that_committed() -> None:
+    """Not the later one at which a replica committed what it repeats."""
+    model = Model()
+    committed(model, 4)
+    model.fail_over(0, 3)
+    committed(model, 1, 1000)
+    for has in range(3):
+        goal = ToTime(model.truth[2].commit_us, "then")
+        assert planned(model, goal, having(*model.truth[:has])).transactions == 3 - has
+
+
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_target_past_the_time_by_an_earlier_binlog(empty: int) -> None:
     """It begins behind the later transaction, maybe with binlogs between that have none."""
@@ -146,6 +172,22 @@ def test_the_first_microsecond_of_an_archive() -> None:
     begun = model.open.first_us
     assert planned(model, ToTime(begun, "then"), having()).transactions == 0
     assert "before the archive" in refused(model, ToTime(begun - 1, "then"), having())
+
+
+def test_a_floor_says_nothing_of_binlogs_that_are_still_there() -> None:
+    """Somebody is about to prune: until then the archive begins where it began."""
+    model = Model()
+    committed(model, 1)
+    model.rotate()
+    committed(model, 1)
+    lineage = model.branch.lineage
+    model.branch.lineage = replace(lineage, floor=replace(FLOOR, binlog=SECOND))
+    goal = ToTime(model.branch.files[0].first_us, "then")
+    assert planned(model, goal, having()).transactions == 0
+    del model.branch.files[0]
+    first = having(model.truth[0])
+    said = refused(model, ToTime(goal.at_us, "then"), first)
+    assert f"the binlogs before {SECOND} of {lineage.id} were pruned" in said
 
 
 @pytest.mark.parametrize("rotations", [0, 1, 2])
@@ -199,3 +241,179 @@ def test_a_place_that_cannot_be_read_may_be_one() -> None:
     start = Start(place=(FIRST, HEAD + 100))
     goal = ToTime(model.truth[2].commit_us, "then")
     assert "several histories" in refused(model, goal, start)
+
+
+def test_a_place_of_the_lineage_that_is_named() -> None:
+    """Is that one, though a history that was left has such a place, too."""
+    model = Model()
+    committed(model, 3)
+    model.reset()
+    committed(model, 3)
+    model.covered_us = model.clock_us
+    goal = ToTime(model.clock_us, "then")
+    start = Start(place=(FIRST, HEAD + 100), lineage=model.branches[1].lineage.id)
+    assert planned(model, goal, start).transactions == 2
+
+
+@pytest.mark.parametrize("has_gtids", [False, True])
+def test_a_gtid_that_two_servers_have_is_that_of_the_one_where_the_recovery_begins(
+    has_gtids: bool,
+) -> None:
+    """What only the server before has is before that place; what the target has is, too."""
+    model = Model()
+    committed(model, 4)
+    model.fail_over(0, 3)
+    committed(model, 1)
+    have = having(model.truth[0]).gtids if has_gtids else None
+    second = model.branches[1].lineage.id
+    start = Start(gtids=have, place=(FIRST, HEAD), lineage=second)
+    for number, real in enumerate(model.truth):
+        assert real.gtid is not None
+        if number == 0:
+            assert "lies before" in refused(model, ToGtid(real.gtid), start)
+            continue
+        plan = planned(model, ToGtid(real.gtid), start)
+        assert (plan.transactions, plan.stop.lineage) == (number, second)
+        assert planned(model, BeforeGtid(real.gtid), start).transactions == number - 1
+    there = having(*model.truth[:4])
+    plan = planned(model, ToGtid(model.truth[3].gtid or ""), there)
+    assert (plan.pieces, plan.stop.lineage) == ((), model.branches[0].lineage.id)
+
+
+def test_a_gtid_behind_transactions_without_one() -> None:
+    """Is found: gtid_mode was switched on in the middle of a binlog."""
+    model = Model(gtids=False)
+    committed(model, 9)
+    model.with_gtids = True
+    committed(model, 9)
+    for count in (10, 14, 18):
+        goal = ToGtid(model.truth[count - 1].gtid or "")
+        assert planned(model, goal, Start(place=(FIRST, HEAD))).transactions == count
+
+
+def test_what_history_left_does_not_make_a_target_late() -> None:
+    """Times of transactions that were lost in a fail-over are nobody's."""
+    model = Model()
+    committed(model, 3)
+    committed(model, 1, 1000)
+    model.fail_over(1, 0)
+    model.clock_us -= 500
+    committed(model, 1)
+    start = having(*model.truth[:3])
+    goal = ToTime(model.clock_us, "then")
+    model.covered_us = goal.at_us
+    assert planned(model, goal, start).transactions == 1
+    assert planned(model, ToTime(model.truth[2].commit_us, "then"), start).transactions == 0
+
+
+class Vague(Model):
+    """Its cache says of each binlog that it may have a commit up to any time."""
+
+    def not_later(self, lineage: str, at_us: int, begin: BinlogName) -> Iterator[BinlogName]:
+        del at_us
+        yield from (name for name in self.names(lineage) if name >= begin)
+
+
+def test_a_clock_that_came_back_behind_binlogs_that_need_not_be_read() -> None:
+    """They have no transaction, or only later ones: those that follow are looked at."""
+    model = Vague()
+    committed(model, 2)
+    goal = ToTime(model.truth[0].commit_us, "then")
+    for _ in range(2):
+        model.rotate()
+    committed(model, 1)
+    model.rotate()
+    assert planned(model, goal, having()).transactions == 1
+    model.clock_us = goal.at_us - 1
+    model.commit(100, 0)
+    assert "ambiguous" in refused(model, goal, having())
+
+
+def test_a_clock_that_came_back_behind_a_fail_over() -> None:
+    """Is seen if the stop is behind one, and if it is before one, whatever history left there."""
+    model = Model()
+    committed(model, 2)
+    model.rotate()
+    model.fail_over(0, 0)
+    committed(model, 2)
+    for number in (0, 2):
+        goal = ToTime(model.truth[number].commit_us, "then")
+        lived = deepcopy(model)
+        left = lived.branches[0].files[-1]
+        left.ended = True
+        lost = Real(99, f"{lived.branches[0].lineage.server_uuid}:3", goal.at_us, 100)
+        lived.branches[0].files.append(File(left.name.next(), left.before, 0, [lost]))
+        assert planned(lived, goal, having()).transactions == number + 1
+        lived.rotate()
+        lived.clock_us = goal.at_us - 1
+        lived.commit(100, 0)
+        assert "ambiguous" in refused(lived, goal, having())
+
+
+def test_a_place_in_what_two_lineages_have() -> None:
+    """A server that was put back has the bytes of before: up to the cut it is one place."""
+    for gtids in (False, True):
+        model = Model(gtids=gtids)
+        committed(model, 4)
+        model.put_back(1)
+        committed(model, 2)
+        model.rotate()
+        committed(model, 2)
+        for count in range(6):
+            start = Start(place=(FIRST, HEAD + 100 * count))
+            plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
+            assert applied(plan, model) == model.truth[count:]
+            goal = ToPosition(FIRST, HEAD + 400)
+            if count < 4:
+                plan = make(Request(goal=goal, start=start, lineage=model.current), model)
+                kept = [HEAD + 100, HEAD + 200, HEAD + 300]
+                assert [one.transaction.begin for one in plan.kept] == kept
+        model.branches[0].files.clear()
+        plan = make(Request(goal=Latest(), start=Start()), model)
+        assert applied(plan, model) == model.truth
+        plan = make(Request(goal=Latest(), start=Start(place=(FIRST, HEAD + 100))), model)
+        assert applied(plan, model) == model.truth[1:]
+
+
+@pytest.mark.parametrize("back", [1, 3, 4])
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_a_backup_is_not_applied_again_after_a_fail_over(flavour: Flavour, back: int) -> None:
+    """The binlogs of the new primary have it, too, and the base backup has it."""
+    model = Model(flavour=flavour)
+    committed(model, 4)
+    model.fail_over(0, back)
+    committed(model, 2)
+    first = model.branches[0].lineage.id
+    for gtids in (None, GtidSet()) if flavour == "mysql" else (None,):
+        for count in range(5):
+            start = Start(gtids=gtids, place=(FIRST, HEAD + 100 * count), lineage=first)
+            plan = make(Request(goal=Latest(), start=start), model)
+            assert applied(plan, model) == model.truth[count:]
+
+
+def test_what_comes_before_the_archive_is_not_applied_behind_a_fail_over() -> None:
+    """What begins with the archive is said to need it, and gets nothing of it."""
+    model = Model()
+    committed(model, 2)
+    model.rotate()
+    committed(model, 2)
+    model.fail_over(0, 3)
+    committed(model, 1)
+    del model.branches[0].files[0]
+    plan = make(Request(goal=Latest(), start=Start()), model)
+    assert applied(plan, model) == model.truth[2:]
+    assert any("must have these" in warning for warning in plan.warnings)
+
+
+def test_a_goal_in_the_binlog_of_the_place_where_a_recovery_begins() -> None:
+    """What the target has executed of this binlog comes before the goal, and is nothing past it."""
+    model = Model()
+    committed(model, 4)
+    for has in (1, 2):
+        reals = model.truth[:has]
+        start = replace(having(*reals), place=(FIRST, HEAD + 100 * has))
+        for count in range(has, 4):
+            goal = ToGtid(model.truth[count - 1].gtid or "")
+            assert planned(model, goal, start).transactions == count - has
+        past = replace(having(*reals, model.truth[3]), place=(FIRST, HEAD + 100 * has))
+        assert "already past" in refused(model, ToGtid(model.truth[2].gtid or ""), past)

@@ -1,10 +1,14 @@
 """What a plan refuses, and what it says then. That it reaches its goal: tests/property."""
 
+from dataclasses import replace
+
 import pytest
 
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.archive.known import Known
+from binlog2s3.binlog.gtid import GtidSet, either
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.formatting import time_text
 from binlog2s3.recover.backup import start_of_gtids
 from binlog2s3.recover.model import (
     Base,
@@ -20,6 +24,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, File, Model, Real
+from tests.property.test_plan import applied
 
 FIRST = BinlogName("mysql-bin", 1)
 Have = list[Real]
@@ -61,6 +66,7 @@ def test_a_gap_is_not_crossed_unless_it_is_allowed() -> None:
     error = refused(model, Latest(), model.truth[:1])
     assert "had purged" in str(error)
     assert gtid(model.truth[3])[:36] + ":4-5" in str(error)
+    assert error.hint.endswith(f" to {time_text(model.clock_us)}")
     plan = planned(model, Latest(), model.truth[:1], allow_gap=True)
     assert plan.transactions == 5
     assert any("had purged" in warning for warning in plan.warnings)
@@ -154,6 +160,53 @@ def test_a_gtid_of_a_dead_branch_is_no_goal() -> None:
     assert plan.transactions == 4
 
 
+@pytest.mark.parametrize("rotates", [False, True])
+def test_a_target_with_a_hole_may_be_of_a_dead_branch(rotates: bool) -> None:
+    """It lacks something of this history, and has something that was lost with a primary."""
+    model = Model()
+    committed(model, 2)
+    if rotates:
+        model.rotate()
+    committed(model, 3)
+    model.fail_over(2, 1)
+    committed(model, 2)
+    for has in (1, 2):
+        error = refused(model, Latest(), [*model.truth[:has], model.lost[0]], any_holes=True)
+        assert "dead branch" in str(error)
+    assert planned(model, Latest(), model.truth[:2]).transactions == 3
+
+
+class Believing(Model):
+    """Its cache says that all binlogs of a lineage follow each other."""
+
+    def unbroken_to(self, lineage: str, name: BinlogName) -> BinlogName:
+        del name
+        return self.names(lineage)[-1]
+
+
+@pytest.mark.parametrize("kind", [Model, Believing])
+def test_gtids_that_are_missing_in_the_archive_are_not_known(kind: type[Model]) -> None:
+    """A target that has some of what a later binlog says came before it may be of anywhere."""
+    for is_gap in (False, True):
+        model = kind()
+        committed(model, 3)
+        if is_gap:
+            model.gap(2)
+        else:
+            model.rotate()
+            committed(model, 2)
+            model.rotate()
+            del model.branch.files[1]
+        for _ in range(3):
+            committed(model, 1)
+            model.rotate()
+        have = [*model.truth[:2], model.truth[4]]
+        error = refused(model, Latest(), have, allow_gap=True, any_holes=True)
+        assert "not in the archive" in str(error)
+        plan = planned(model, Latest(), model.truth[:2], allow_gap=True)
+        assert plan.transactions == 4
+
+
 def test_gtids_that_the_archive_does_not_know_are_refused() -> None:
     """Unless it is allowed, and then it is a warning."""
     model = Model()
@@ -201,11 +254,12 @@ def test_entries_that_contradict_each_other_break_history() -> None:
     assert "begins after" in str(error)
 
 
-def test_damage_is_not_crossed_unless_it_is_allowed() -> None:
+@pytest.mark.parametrize("damage", [(250, 260), (200, 300), (200, 201), (299, 300)])
+def test_damage_is_not_crossed_unless_it_is_allowed(damage: tuple[int, int]) -> None:
     """Then the transactions that have it are left out, and no others."""
     model = Model()
     committed(model, 5)
-    model.open.damaged = ((HEAD + 250, HEAD + 260),)
+    model.open.damaged = ((HEAD + damage[0], HEAD + damage[1]),)
     error = refused(model, Latest())
     assert "damaged" in str(error)
     assert planned(model, ToGtid(gtid(model.truth[1]))).transactions == 2
@@ -295,6 +349,9 @@ def test_a_place_that_is_later_than_the_target_is_refused() -> None:
     for have in (reals[:1], reals[1:3], [*reals[:2], reals[4]]):
         error = refused(model, Latest(), start=Start(place=place, gtids=having(have)))
         assert "is not at mysql-bin.000001:" in str(error)
+        allowed = Start(place=place, gtids=having(have))
+        plan = planned(model, Latest(), start=allowed, allow_gap=True, any_holes=True)
+        assert plan.transactions == 3 - len([one for one in have if one in reals[3:]])
     for have, count in (([], 3), (reals[:3], 3), (reals[:4], 2), (reals[3:5], 1)):
         plan = planned(model, Latest(), start=Start(place=place, gtids=having(have)))
         assert plan.transactions == count
@@ -315,6 +372,96 @@ def test_no_transaction_without_a_gtid_is_forgotten_before_the_last_binlog() -> 
     committed(model, 3)
     model.rotate()
     refused(model, Latest())
+
+
+def test_damage_in_what_the_target_has_is_nothing_that_is_newer() -> None:
+    """Up to the last byte of the last transaction."""
+    model = Model()
+    committed(model, 3)
+    model.open.damaged = ((HEAD + 250, HEAD + 300),)
+    assert planned(model, Latest(), model.truth).pieces == ()
+
+
+def test_a_binlog_with_and_without_gtids_lies_before_the_start() -> None:
+    """The next one says which GTIDs came before it, and the target has them."""
+    model = Model(gtids=False)
+    committed(model, 2)
+    model.with_gtids = True
+    committed(model, 2)
+    model.rotate()
+    committed(model, 3)
+    assert planned(model, Latest(), model.truth[2:5]).transactions == 2
+
+
+def test_nothing_without_a_gtid_is_passed_over() -> None:
+    """A binlog begins with such transactions, and the target has some of those behind them."""
+    model = Model(gtids=False)
+    committed(model, 6)
+    model.with_gtids = True
+    committed(model, 6)
+    start = Start(place=(FIRST, HEAD + 100), gtids=having(model.truth[6:10]))
+    plan = planned(model, Latest(), start=start, any_holes=True)
+    assert plan.transactions == 5 + 2
+    assert plan.pieces[0].begin == HEAD + 100
+
+
+def test_a_history_that_does_not_say_which_gtids_came_before_it() -> None:
+    """A place tells where to begin, and an empty set says nothing."""
+    model = Model(gtids=False)
+    committed(model, 3)
+    model.open.before = None  # type: ignore[assignment]  # as a server before MySQL 5.6
+    start = Start(place=(FIRST, HEAD + 100), gtids=GtidSet())
+    assert planned(model, Latest(), start=start).transactions == 2
+    assert "does not say which GTIDs" in str(refused(model, Latest()))
+
+
+class Overstated(Model):
+    """The entries of its binlogs name GTIDs that no transaction has."""
+
+    def known(self, lineage: str, name: BinlogName) -> Known:
+        known = super().known(lineage, name)
+        more = GtidSet.parse(f"{self.branch.lineage.server_uuid}:77")
+        return replace(known, gtids_added=either(known.gtids_added, more))
+
+
+def test_gtids_that_nothing_brings_would_be_missing() -> None:
+    """An entry that says more than its binlog has: no plan that promises it is made."""
+    model = Overstated()
+    committed(model, 3)
+    uuid = model.branch.lineage.server_uuid
+    for more in ({}, {"skip": (gtid(model.truth[2]),)}):
+        error = refused(model, Latest(), model.truth[:1], **more)
+        assert str(error) == f"the target would be missing {uuid}:77"
+    start = Start(gtids=having(model.truth[:1]), place=(FIRST, HEAD + 100))
+    for given in ({"start": start}, {"have": model.truth[:1], "allow_gap": True}):
+        assert planned(model, Latest(), **given).transactions == 2  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("skipped", [[1], [1, 2], [0, 1], [3, 4], [0, 2, 4], [0, 1, 3, 4]])
+def test_what_is_skipped_is_left_out(skipped: list[int]) -> None:
+    """One by one, and several in a row; and nothing else is."""
+    model = Model()
+    committed(model, 5)
+    skip = tuple(gtid(model.truth[number]) for number in skipped)
+    plan = planned(model, Latest(), skip=skip)
+    rest = [real for number, real in enumerate(model.truth) if number not in skipped]
+    assert applied(plan, model) == rest
+    assert plan.reach.gtids == having(model.truth)
+
+
+def test_what_is_skipped_is_not_shown_as_kept() -> None:
+    """And what two servers have is shown once."""
+    model = Model()
+    committed(model, 4)
+    skip = (gtid(model.truth[2]),)
+    plan = planned(model, Latest(), skip=skip)
+    assert [one.transaction.gtid for one in plan.kept] == [
+        gtid(model.truth[number]) for number in (0, 1, 3)
+    ]
+    model.fail_over(0, 2)
+    committed(model, 1)
+    plan = planned(model, Latest())
+    assert [one.transaction.gtid for one in plan.kept] == [gtid(one) for one in model.truth[2:]]
 
 
 def test_what_is_skipped_must_be_there_to_skip() -> None:

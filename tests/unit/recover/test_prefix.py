@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
@@ -95,6 +95,43 @@ def test_a_hole_before_a_fail_over_is_filled_once() -> None:
     assert (plan.transactions, plan.adds) == (1, gtids([hole]))
 
 
+def test_all_holes_of_a_binlog_are_named() -> None:
+    """Not only those before the first transaction that the target has."""
+    model = lived(5)
+    have = [model.truth[1], model.truth[3]]
+    missing = f"it has {model.truth[1].gtid}, and is missing "
+    with pytest.raises(RecoveryError, match="has a hole") as caught:
+        planned(model, have)
+    assert f"{missing}{gtids([model.truth[0], model.truth[2]])}, which" in str(caught.value)
+    first, second = str(model.truth[0].gtid), str(model.truth[2].gtid)
+    with pytest.raises(RecoveryError, match=f"is missing {second}, which"):
+        planned(model, have, holes=(first,))
+    assert planned(model, have, holes=(first, second)).transactions == 3
+
+
+def test_a_hole_behind_what_two_servers_have_is_found() -> None:
+    """The new primary has it behind transactions that it repeats."""
+    model = lived(4)
+    model.fail_over(0, 3)
+    for _ in range(3):
+        model.commit(100, 10)
+    for later in (4, 5):
+        have = [*model.truth[:3], model.truth[later]]
+        with pytest.raises(RecoveryError, match="has a hole") as caught:
+            planned(model, have)
+        assert f"is missing {gtids(model.truth[3:later])}, which" in str(caught.value)
+
+
+def test_a_hole_behind_a_place_is_found() -> None:
+    """The first transaction of the next binlog is there, and those between are not."""
+    model = lived(4, 3)
+    have = [model.truth[0], model.truth[4]]
+    start = Start(gtids=gtids(have), place=(BinlogName("mysql-bin", 1), HEAD + 100))
+    with pytest.raises(RecoveryError, match="has a hole") as caught:
+        make(Request(goal=Latest(), start=start), model)
+    assert f"is missing {gtids(model.truth[1:4])}, which" in str(caught.value)
+
+
 def test_a_backup_with_a_hole_can_be_registered() -> None:
     """It reaches the newest place, and what `pitr` needs for that is said."""
     model = lived(3, 2)
@@ -128,6 +165,37 @@ def test_a_backup_that_the_target_has_a_part_of_was_not_restored() -> None:
     assert f"tuesday has {UUID}:5-9, the target has only {UUID}:1-4 of it" in str(caught.value)
     assert f"and has {UUID}:11 besides" in str(caught.value)
     assert "RESET MASTER; SET GLOBAL gtid_purged" in caught.value.hint
+
+
+def test_a_target_with_nothing_of_a_backup_that_sets_its_gtids_was_not_restored_from_it() -> None:
+    """A dump that sets none may have been loaded, and what it has is added then."""
+    said = Base(gtids=GtidSet.parse(f"{UUID}:1-9"), said_by="tuesday", sets_gtids=True)
+    for have in ("", f"{OTHER}:1"):
+        with pytest.raises(RecoveryError, match="tuesday sets its GTIDs"):
+            executed_with(GtidSet.parse(have), said, "RESET")
+    with pytest.raises(RecoveryError, match=f"tuesday has {UUID}:5-9, the target has only"):
+        executed_with(GtidSet.parse(f"{UUID}:1-4"), said, "RESET")
+    for everything in (f"{UUID}:1-9", f"{UUID}:1-12,{OTHER}:1"):
+        have = GtidSet.parse(everything)
+        assert executed_with(have, said, "RESET") == have
+
+
+@pytest.mark.parametrize("said", [GtidSet.parse(f"{UUID}:1-9"), MariadbGtidList.parse("0-1-9")])
+def test_one_of_both_is_enough(said: Gtids) -> None:
+    """What the target has if the backup does not say, and the other way round."""
+    assert executed_with(said, Base(), "RESET") == said
+    assert executed_with(None, Base(gtids=said), "RESET") == said
+    assert executed_with(None, Base(), "RESET") is None
+
+
+def test_mariadbs_gtids_are_joined_and_those_of_another_flavour_are_not() -> None:
+    """The plan refuses a target of another flavour than the history."""
+    ours, theirs = MariadbGtidList.parse("0-1-4,1-1-2"), MariadbGtidList.parse("0-1-3,2-1-1")
+    both = MariadbGtidList.parse("0-1-4,1-1-2,2-1-1")
+    assert executed_with(ours, Base(gtids=theirs), "RESET") == both
+    other = GtidSet.parse(f"{UUID}:1-9")
+    for one, base in ((ours, other), (other, ours)):
+        assert executed_with(one, Base(gtids=base, sets_gtids=True), "RESET") == one
 
 
 def test_a_load_that_was_logged_is_told() -> None:

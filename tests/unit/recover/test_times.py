@@ -1,12 +1,14 @@
 """`--to-time` where commit times cannot all be right: what is refused, shown, and passed over."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Plan, Request, Start, ToTime
 from binlog2s3.recover.plan import make
@@ -154,6 +156,30 @@ def test_exact_times_are_of_the_commit() -> None:
     assert planned(model, model.truth[2].commit_us, accepts=True).transactions == 3
 
 
+class Upgraded(Model):
+    """Exact times from its second binlog on."""
+
+    def transactions(
+        self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
+    ) -> Iterator[Transaction]:
+        for one in super().transactions(lineage, name, begin, end):
+            yield replace(one, commit_exact=name.number > 1)
+
+
+def test_an_exact_time_behind_whole_seconds_is_explained() -> None:
+    """Only two exact times contradict each other."""
+    model = Upgraded()
+    for _ in range(4):
+        model.commit(100, SECOND)
+    model.rotate()
+    at_us = model.truth[2].commit_us
+    model.clock_us = at_us - SECOND
+    model.commit(100, 0)
+    plan = planned(model, at_us)
+    assert plan.transactions == 3
+    assert [one.transaction.gtid for one in plan.disorder] == [gtid(model, 4)]
+
+
 def test_a_session_that_sets_old_times_is_no_obstacle_to_an_earlier_goal() -> None:
     """An old binlog piped into the server today: a binlog of today shows the server's clock."""
     model = lived([0] * 4)
@@ -166,6 +192,20 @@ def test_a_session_that_sets_old_times_is_no_obstacle_to_an_earlier_goal() -> No
     plan = planned(model, at_us)
     assert plan.transactions == 2
     assert len(plan.disorder) == 3
+
+
+def test_a_binlog_that_was_created_just_when_the_stop_was_committed() -> None:
+    """Shows that the clock had come so far; one of a microsecond before does not."""
+    model = lived([0] * 30)
+    at_us, found = model.truth[24].commit_us, model.truth[25]
+    model.rotate()
+    for _ in range(5):
+        model.commit(100, SECOND)
+        claim(model, model.truth[0].commit_us)
+    model.open.first_us = found.commit_us
+    assert planned(model, at_us).transactions == 25
+    model.open.first_us -= 1
+    assert "ambiguous" in str(refused(model, at_us))
 
 
 def test_what_can_be_reached_is_not_what_one_row_says() -> None:

@@ -14,7 +14,7 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, StoreError
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.protocol import Dump, DumpByGtid, DumpByPosition
 from binlog2s3.replication.queries import Identity
@@ -109,7 +109,7 @@ def sending(history: ArchiveHistory, dump: Dump, got: Got) -> Iterator[list[Base
                 ended=lambda seconds: bool(seconds and time.sleep(min(seconds, 0.01))),
                 dumps=lambda: 1,
             ).run()  # fmt: skip
-        except (NotServedError, ArchiveError, OSError) as error:
+        except (Binlog2s3Error, OSError) as error:
             raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -184,6 +184,16 @@ def test_a_position_inside(bucket: Bucket) -> None:
     assert len(got.of(EventType.GTID)) == 7 + 5
     assert int.from_bytes(got.events[0][19:27], "little") == begin
     del second
+
+
+@pytest.mark.parametrize("rotates", [True, False])
+def test_a_position_at_the_end(bucket: Bucket, rotates: bool) -> None:
+    """Of a binlog that goes no further, as after a crash of the source: the next one follows."""
+    first, second = written(12, rotate=rotates), written(5, first=13, rotate=False)
+    bucket.archive(first.data)
+    bucket.chunks(second.data, 0, len(second.data), name=SECOND)
+    got = everything(bucket, at(NAME, len(first.data)))
+    assert len(got.of(EventType.GTID)) == 5
 
 
 def test_only_whole_transactions(bucket: Bucket) -> None:

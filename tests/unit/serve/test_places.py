@@ -1,6 +1,7 @@
 """A MariaDB replica begins behind the place of its GTIDs, whatever the numbers after it."""
 
 import struct
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.protocol import DumpByPosition
-from binlog2s3.serve.directory import Directory
+from binlog2s3.serve.directory import of_server
 from tests.binlog_writer import XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, NAME, TIME, parent_of
 from tests.surveyed import LAYOUT, MARIADB, Bucket
@@ -196,10 +197,10 @@ def test_what_a_fail_over_repeats(upto: int) -> None:
 
 @pytest.mark.parametrize("upto", range(len(EVERYTHING) + 1))
 def test_a_directory(tmp_path: Path, upto: int) -> None:
-    """`serve --dir` asks the same."""
+    """`serve --binlog-dir` asks the same."""
     for name, binlog in zip(NAMES, three(), strict=True):
         (tmp_path / str(name)).write_bytes(binlog.data)
-    served = Directory(tmp_path)
+    served = of_server(tmp_path, threading.Event())
     begins = served.first_for(MariadbGtidList.parse(state_of(EVERYTHING[:upto])))
     first = [one.place for one in served.view().binlogs].index(begins.binlog.place)
     sent = []
@@ -218,16 +219,4 @@ def test_a_directory_that_does_not_tell(tmp_path: Path, state: str) -> None:
     for name, binlog in zip(NAMES, binlogs, strict=True):
         (tmp_path / str(name)).write_bytes(binlog.data)
     with pytest.raises(RecoveryError, match=r"not in this archive|places"):
-        Directory(tmp_path).first_for(MariadbGtidList.parse(state))
-
-
-def test_a_directory_from_the_middle_of_a_binlog(tmp_path: Path) -> None:
-    """It does not say what comes before it: only a lower number can be the base backup's."""
-    binlog = BinlogWriter(server_version=VERSION)
-    for number in (4, 5):
-        binlog.mariadb_transaction([statement("INSERT"), XID], gtid=(0, number))
-    (tmp_path / str(NAME)).write_bytes(binlog.data)
-    served = Directory(tmp_path)
-    assert not served.first_for(MariadbGtidList.parse("0-7-3")).had.has("0-7-4")
-    with pytest.raises(NotServedError, match="not in this archive"):
-        served.first_for(MariadbGtidList.parse("0-7-6"))
+        of_server(tmp_path, threading.Event()).first_for(MariadbGtidList.parse(state))

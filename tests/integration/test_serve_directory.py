@@ -1,0 +1,300 @@
+"""Real replicas of what `pitr --output-dir` wrote, and what it leaves when it is killed."""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.child import free_port
+from lab.disk import temporary_directory
+from lab.fault import Gate
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.apply_pair import RELAXED, Pair, content
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_command import Recovery, read_only
+from tests.integration.recovery_world import wait_durable
+from tests.integration.served import Scene, Served, scene_of
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import PATIENCE, wait_until
+
+BEATS = 5
+
+
+class FailOver:
+    """A source, a server that has taken over from it, and one that is to be their replica.
+
+    The second server was started first, so its lineage has the smaller id.
+    """
+
+    def __init__(self, kind: type[MysqlServer], scene: Scene, second: MysqlServer) -> None:
+        self.scene = scene
+        self.second = second
+        scene.write(10)
+        scene.source.query("FLUSH BINARY LOGS")
+        scene.write(5)
+        self._follow()
+        wait_until(lambda: scene.count(second) == 15, what="the second server has all")
+        bucket = Bucket(scene.minio, scene.bucket)
+        wait_durable(scene.stream, bucket, scene.source)
+        assert scene.stream.terminate() == 0
+        scene.source.kill()
+        second.query(*(("STOP REPLICA",) if kind is MysqlServer else ("STOP SLAVE",)))
+        stream = StreamProcess(
+            scene.place / "stream-second", second, scene.minio, scene.bucket,
+            options={"spool": scene.place / "spool", "spool-min-free-bytes": 0},
+        )  # fmt: skip
+        with stream:
+            stream.wait_for_event("streaming")
+            self.write("promoted", 7)
+            second.query("FLUSH BINARY LOGS")
+            self.write("promoted", 3)
+            wait_durable(stream, bucket, second)
+            assert stream.terminate() == 0
+
+    def _follow(self) -> None:
+        source, second = self.scene.source, self.second
+        login = (source.port, source.repl_user, source.password)
+        if self.scene.pair.is_mysql:
+            second.query(
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={}, "
+                "SOURCE_USER='{}', SOURCE_PASSWORD='{}', SOURCE_SSL=1, "
+                "SOURCE_AUTO_POSITION=1".format(*login),
+                "START REPLICA",
+            )
+        else:
+            second.query(
+                "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='{}', "
+                "MASTER_PASSWORD='{}', MASTER_SSL=0, MASTER_USE_GTID=slave_pos".format(*login),
+                "START SLAVE",
+            )
+
+    def write(self, text: str, count: int) -> None:
+        self.second.query(*[f"INSERT INTO d.t (x) VALUES ('{text}')"] * count)
+
+    @property
+    def recovery(self) -> Recovery:
+        return Recovery(self.scene.minio, self.scene.bucket, read_only(self.scene.minio))
+
+    def gtids(self, server: MysqlServer) -> str:
+        """All that a server has executed."""
+        is_maria = not self.scene.pair.is_mysql
+        own = "gtid_slave_pos" if server is self.scene.target else "gtid_binlog_pos"
+        name = own if is_maria else "gtid_executed"
+        return str(server.query(f"SELECT @@global.{name}")[0][0])
+
+    def earlier(self, count: int) -> str:
+        """What the second server had executed so many transactions ago."""
+        second = self.second
+        if self.scene.pair.is_mysql:
+            ask = "SELECT GTID_SUBTRACT(@@gtid_executed, CONCAT(@@server_uuid, ':{}-10'))"
+            return str(second.query(ask.format(11 - count))[0][0])
+        domain, server, number = self.gtids(second).split("-")
+        return f"{domain}-{server}-{int(number) - count}"
+
+    def beats(self) -> int:
+        """The heartbeats that the replica has received."""
+        if self.scene.pair.is_mysql:
+            table = "performance_schema.replication_connection_status"
+            ask = f"SELECT COUNT_RECEIVED_HEARTBEATS FROM {table}"
+        else:
+            ask = (
+                "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "
+                "WHERE VARIABLE_NAME = 'SLAVE_RECEIVED_HEARTBEATS'"
+            )
+        return int(self.scene.target.query(ask)[0][0])
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def fail_over(
+    request: pytest.FixtureRequest, minio: MinioServer, disk_tmp_path: Path
+) -> Iterator[FailOver]:
+    kind = MysqlServer if request.param == "mysql" else MariadbServer
+    binaries = request.getfixturevalue(f"{request.param}_binaries")
+    options = [*RELAXED, *(["--log-slave-updates"] if kind is MariadbServer else [])]
+    with contextlib.ExitStack() as stack:
+
+        def server(number: int) -> MysqlServer:
+            place = stack.enter_context(temporary_directory())
+            one = kind(binaries, place, server_id=number, options=options)
+            return stack.enter_context(one)
+
+        second = server(2)
+        begun = time.time()  # the first binlog is at least as old
+        wait_until(lambda: int(time.time()) > int(begun), what="the next second")
+        source, target = server(1), server(3)
+        scene = Scene(Pair(source, target), minio, minio.make_bucket(), disk_tmp_path)
+        stack.enter_context(scene.ends)
+        yield FailOver(kind, scene, second)
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_replica_of_what_was_written(fail_over: FailOver, disk_tmp_path: Path) -> None:
+    """Two lineages whose ids are in the other order; once it has all, it costs next to nothing."""
+    scene, out = fail_over.scene, disk_tmp_path / "out"
+    done = fail_over.recovery.run(None, "--latest", "--json", f"--output-dir={out}")
+    assert done.status == 0, done.stderr
+    lineages = [one["lineage"] for one in done.document["plan"]["pieces"]]
+    assert sorted(set(lineages)) == list(dict.fromkeys(lineages))[::-1]
+    scene.serve = Served(disk_tmp_path / "dir", ["--dir", str(out)], command.environment())
+    scene.serve.start()
+    scene.replicate()
+    wait_until(lambda: scene.count(scene.target) == 25, what="the replica has all")
+    assert content(scene.target) == content(fail_over.second)
+    wait_until(
+        lambda: fail_over.gtids(scene.target) == fail_over.gtids(fail_over.second), what="GTIDs"
+    )
+    assert scene.serve.process is not None
+    pid = scene.serve.process.pid
+    beats = wait_until(fail_over.beats, what="a heartbeat")
+    used = cpu_seconds(pid)
+    wait_until(lambda: fail_over.beats() >= beats + BEATS, what="heartbeats, one in a second")
+    assert cpu_seconds(pid) - used < 0.3 * BEATS  # a loop that does not wait uses all of it
+    found = scene.replica()
+    assert (found["Replica_IO_Running"], found["Replica_SQL_Running"]) == ("Yes", "Yes")
+    assert scene.serve.end() == 0
+
+
+def test_a_replica_that_lacks_what_comes_before(fail_over: FailOver, disk_tmp_path: Path) -> None:
+    """The files begin where the base backup ends, which this one is not restored from."""
+    scene, out = fail_over.scene, disk_tmp_path / "out"
+    done = fail_over.recovery.run(
+        None, "--latest", f"--from-gtid-set={fail_over.earlier(5)}", f"--output-dir={out}"
+    )
+    assert done.status == 0, done.stderr
+    scene.serve = Served(disk_tmp_path / "dir", ["--dir", str(out)], command.environment())
+    scene.serve.start()
+    scene.replicate()
+
+    def error() -> str:
+        found = scene.replica()
+        return str(found["Last_IO_Error"]) if found["Last_IO_Errno"] else ""
+
+    said = wait_until(error, what="error 1236")
+    assert "missing GTIDs" in said
+    assert scene.count(scene.target) == -1
+
+
+def test_a_replica_by_position(
+    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """Without GTIDs: from the base backup's place on, over reconnects, and at the end of a file."""
+    with contextlib.ExitStack() as stack:
+        source, target = (
+            stack.enter_context(
+                MysqlServer(
+                    mysql_binaries, stack.enter_context(temporary_directory()), server_id=number,
+                    gtid=False, options=RELAXED,
+                )
+            )
+            for number in (1, 2)
+        )  # fmt: skip
+        scene = Scene(Pair(source, target), minio, minio.make_bucket(), disk_tmp_path)
+        stack.enter_context(scene.ends)
+        scene.serve.start()
+        scene.write(10)
+        scene.replicate((scene.pair.names[0], 4))
+        scene.wait_until_equal()
+        target.query("STOP REPLICA")
+        found = scene.replica()
+        base = (str(found["Relay_Source_Log_File"]), int(found["Exec_Source_Log_Pos"]))
+        scene.write(5)
+        source.kill()  # the binlog ends without a rotate event
+        source.start()
+        scene.write(5)
+        source.query("FLUSH BINARY LOGS")
+        scene.write(5)
+        wait_durable(scene.stream, Bucket(minio, scene.bucket), source)
+        out = disk_tmp_path / "out"
+        asked = (f"--from-binlog={base[0]}", f"--from-position={base[1]}", f"--output-dir={out}")
+        done = Recovery(minio, scene.bucket, read_only(minio)).run(
+            None, "--latest", "--json", *asked
+        )
+        assert done.status == 0, done.stderr
+        pieces = done.document["plan"]["pieces"]
+        assert [piece["transactions"] for piece in pieces] == [5, 5, 5]
+        scene.serve.end()
+        scene.serve = Served(disk_tmp_path / "dir", ["--dir", str(out)], command.environment())
+        scene.serve.start()
+        scene.forget()
+        scene.replicate((base[0], 4))
+        said = wait_until(lambda: str(scene.replica()["Last_IO_Error"]), what="error 1236")
+        assert f"is here from byte {base[1]} on" in said
+        scene.forget()
+        end = pieces[0]["end"]
+        scene.replicate(base)
+        target.query(
+            "STOP REPLICA",
+            f"START REPLICA UNTIL SOURCE_LOG_FILE='{base[0]}', SOURCE_LOG_POS={end}",
+        )
+        wait_until(lambda: scene.replica()["Replica_SQL_Running"] == "No", what="the file's end")
+        target.query("STOP REPLICA")
+        scene.forget()
+        scene.replicate((base[0], end))
+        scene.wait_until_equal()
+        target.query("STOP REPLICA IO_THREAD", "START REPLICA IO_THREAD")
+        scene.wait_until_equal()
+        assert scene.serve.end() == 0
+
+
+def test_a_run_that_is_killed(
+    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """`kill -9` in the middle: `serve` and the next run refuse what it left, and say what to do."""
+    bucket = minio.make_bucket()
+    with scene_of(MysqlServer, mysql_binaries, minio, bucket, disk_tmp_path) as scene:
+        names = []
+        for _ in range(6):
+            scene.write(5)
+            names.append(scene.pair.names[-1])
+            scene.source.query("FLUSH BINARY LOGS")
+        for name in names:
+            scene.stream.wait_for_event("binlog archived", binlog=name)
+        assert scene.stream.terminate() == 0
+        out = disk_tmp_path / "out"
+        gate = Gate(method="GET", path=f"binlogs/{names[2]}")
+        recovery = Recovery(minio, scene.bucket, read_only(minio))
+        with RecordingProxy(minio.endpoint_url, [gate]) as proxy:
+            asked = ("--latest", f"--output-dir={out}", f"--endpoint-url={proxy.url}")
+            with recovery.started(None, *asked) as process:
+                wait_until(lambda: list(out.glob(f"*/{names[1]}")), what="two files")
+                process.send_signal(signal.SIGKILL)
+                assert process.wait(PATIENCE) == -signal.SIGKILL
+            gate.open()
+        password = disk_tmp_path / "password"
+        password.write_text("x")
+        serve = ("serve", f"--dir={out}", f"--listen=127.0.0.1:{free_port()}", "--user=u")
+        done = command.run(*serve, f"--password-file={password}")
+        ended = json.loads(done.stderr)
+        assert done.returncode == 8
+        assert f"{out} is not complete: it has no manifest.json, which " in ended["error"]
+        assert "write the directory again" in ended["hint"]
+        said = recovery.refused(None, "--latest", f"--output-dir={out}")
+        assert "has what a run of pitr --output-dir left that did not end" in said
+        assert "hint: remove it" in said
+        done_again = recovery.run(None, "--latest", f"--output-dir={disk_tmp_path / 'again'}")
+        assert done_again.status == 0, done_again.stderr
+        (disk_tmp_path / "again" / "README.txt").unlink()  # people may do as they like with it
+        scene.serve.end()
+        scene.serve = Served(
+            disk_tmp_path / "dir",
+            ["--dir", str(disk_tmp_path / "again")],
+            command.environment(),
+        )
+        scene.serve.start()
+        scene.replicate()
+        scene.wait_until_equal()
+        assert scene.serve.end() == 0
