@@ -40,7 +40,6 @@ ROOMS = {
     "pymysql": {"server"},
     "rich": {"", "cli"},
     "tenacity": {"store", "stream"},
-    "urllib3": {"store"},
     "zstandard": {"binlog", "recover"},
     "cryptography": {"replication"},
 }
