@@ -110,9 +110,11 @@ class TimeZones:
         """How the zones differ where they first do; "" if they do not, as far as is known."""
         return next(iter(self._differences.values()), "")
 
-    def look(self, open_stream: OpenStream, transactions: Transactions) -> None:
-        """Look through the binlogs of another or unknown zone, unless they are very large."""
-        if self._accepted or sum(piece.size for piece in self._doubtful) > LOOKED_AT_MOST:
+    def look(
+        self, open_stream: OpenStream, transactions: Transactions, *, most: int = LOOKED_AT_MOST
+    ) -> None:
+        """Look through the binlogs of another or unknown zone, unless they exceed `most` bytes."""
+        if self._accepted or sum(piece.size for piece in self._doubtful) > most:
             return
         self._is_looked = True
         hits = list[tuple[PlanPiece, _Hit]]()
@@ -151,7 +153,7 @@ class TimeZones:
 
     def _refusal(self, found: Dependent, difference: str) -> RecoveryError:
         tz = tz_of(self._source_zones)
-        value = f"TZ={tz}" if tz is not None else "TZ set to the source's time zone"
+        value = f"TZ='{tz}'" if tz is not None else "TZ set to the source's time zone"
         before = f"--before-gtid {found.gtid} stops before it; " if found.gtid is not None else ""
         return RecoveryError(
             f"{found} depends on the system time zone, and the source's and the target's are "

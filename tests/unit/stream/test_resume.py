@@ -14,6 +14,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import StreamConfig
 from binlog2s3.errors import GapError, SourceError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
@@ -74,6 +75,7 @@ class Server:
         self._executed = executed
         self.before: dict[int, str | None] = {}
         self.checked: list[BinlogName] = []
+        self.zone: SystemZone | SourceError | None = None
 
     def facts(self) -> ServerFacts:
         uuid = self._uuids.pop(0) if len(self._uuids) > 1 else self._uuids[0]
@@ -84,6 +86,11 @@ class Server:
 
     def check_privileges(self, binlog: BinlogName) -> None:
         self.checked.append(binlog)
+
+    def time_zone(self, year: int) -> SystemZone | None:
+        if isinstance(self.zone, SourceError):
+            raise self.zone
+        return self.zone
 
     def previous_gtids(self, binlog: BinlogName) -> str | None:
         return self.before.get(binlog.number)
