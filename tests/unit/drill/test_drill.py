@@ -35,6 +35,7 @@ from binlog2s3.drill.restore import (
     values_of,
 )
 from binlog2s3.drill.scratch import (
+    ScratchServer,
     ScratchSettings,
     account_sql,
     refuse_other_flavour,
@@ -153,6 +154,22 @@ def test_the_scratch_server_is_private(tmp_path: Path) -> None:
     found = server_options(replace(settings, flavour="mariadb"), workspace)
     assert "--skip-slave-start" in found
     assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
+
+
+def test_the_scratch_server_has_the_sources_time_zone(tmp_path: Path) -> None:
+    """By TZ; without one it has drill's own."""
+    program = tmp_path / "mysqld"
+    program.write_text(f'#!/bin/sh\nprintf "%s" "$TZ" > {tmp_path}/zone\nexit 1\n')
+    program.chmod(0o755)
+    workspace = Workspace(tmp_path, ID, "orders", TIME)
+    workspace.make()
+    settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
+    own = os.environ.get("TZ", "")
+    for tz, found in (("<+0900>-09:00", "<+0900>-09:00"), (None, own)):
+        server = ScratchServer(program, replace(settings, tz=tz), workspace, ID)
+        with pytest.raises(RecoveryError):
+            server.initialise()
+        assert (tmp_path / "zone").read_text() == found
 
 
 def test_its_account_leaves_no_trace_in_the_binary_log() -> None:

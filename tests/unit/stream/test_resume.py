@@ -378,3 +378,15 @@ def test_the_first_binlog_of_all_is_none(ask: Asks) -> None:
         ask(Server(rows(3)), None, doubt)
     assert caught.value.transient
     assert ask(Server(rows(4, 5)), None, doubt).begin == name(4)  # it was purged meanwhile
+
+
+def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
+    """A proxy that refuses the question does not end the run; a server that is gone does."""
+    server = Server(rows(3, 4, 5))
+    server.zone = SystemZone.of("SYSTEM", 2026, [3600] * 24)
+    assert ask(server).time_zone == server.zone
+    server.zone = SourceError("refused", answered=True)
+    assert ask(server).time_zone is None
+    server.zone = SourceError("gone")
+    with pytest.raises(SourceError, match="gone"):
+        ask(server)
