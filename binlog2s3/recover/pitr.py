@@ -358,17 +358,21 @@ class _Recovery:
 
     def _time_zones(self, plan: Plan, extract: Extract, survey: Survey) -> TimeZones | None:
         """See whether the target's system time zone makes other values of the plan's statements."""
-        if self._apply is None or self._target is None or not plan.pieces:
+        config, server = self._config, self._target.server if self._target is not None else None
+        writes = config.output_dir is not None and not config.dry_run
+        if not plan.pieces or not (self._apply is not None or writes):
             return None
-        server = self._target.server
         found = TimeZones(
-            plan, survey.time_zone, server.time_zone, accepted=self._config.accept_time_zone
+            plan,
+            survey.time_zone,
+            server.time_zone if server is not None else lambda _year: None,
+            accepted=config.accept_time_zone,
         )
         found.look(extract.stream, survey.transactions)
         if found.refusal is not None:
             self._refuse(found.refusal)
         self._warnings += found.warnings()
-        if found.difference:
+        if found.difference and server is not None:
             self._warnings += events_warning(server, found.difference)
         return found
 

@@ -80,11 +80,14 @@ class TimeZones:
         *,
         accepted: bool,
     ) -> None:
-        """`target`: the target's zone in a year. `accepted`: other values are wanted."""
+        """`target`: the target's zone in a year, None if it is not known (yet).
+
+        `accepted`: other values are wanted.
+        """
         self._accepted = accepted
         self._doubtful = list[PlanPiece]()
         self._differences = dict[tuple[str, BinlogName], str]()
-        self._source_zones = dict[SystemZone, None]()
+        self._zones = dict[tuple[str, BinlogName], SystemZone]()
         targets = dict[int, SystemZone | None]()
         for piece in plan.pieces:
             key = (piece.lineage, piece.binlog)
@@ -92,6 +95,7 @@ class TimeZones:
             if zone is None:
                 self._doubtful.append(piece)
                 continue
+            self._zones[key] = zone
             if zone.year not in targets:
                 targets[zone.year] = target(zone.year)
             other = targets[zone.year]
@@ -100,10 +104,10 @@ class TimeZones:
             elif difference := differs(zone, other):
                 self._doubtful.append(piece)
                 self._differences[key] = difference
-                self._source_zones[zone] = None
         self._is_looked = False
         self.refusal: RecoveryError | None = None
         self.unknown: Dependent | None = None
+        self._unknown_zone: SystemZone | None = None
 
     @property
     def difference(self) -> str:
@@ -149,11 +153,12 @@ class TimeZones:
             self.refusal = self._refusal(_named(piece, hit, transactions), difference)
         elif self.unknown is None:
             self.unknown = _named(piece, hit, transactions)
+            self._unknown_zone = self._zones.get((piece.lineage, piece.binlog))
         return difference != ""
 
     def _refusal(self, found: Dependent, difference: str) -> RecoveryError:
-        tz = tz_of(self._source_zones)
-        value = f"TZ='{tz}'" if tz is not None else "TZ set to the source's time zone"
+        zones = {self._zones[key] for key in self._differences}
+        value = _tz_text(zones)
         before = f"--before-gtid {found.gtid} stops before it; " if found.gtid is not None else ""
         return RecoveryError(
             f"{found} depends on the system time zone, and the source's and the target's are "
@@ -183,9 +188,15 @@ class TimeZones:
 
     def unknown_text(self) -> str:
         """That the zone of a transaction that depends on it is unknown; there must be one."""
+        depends = f"{self.unknown} depends on the system time zone"
+        if self._unknown_zone is not None:
+            return (
+                f"{depends}, and the source's is {self._unknown_zone}: the server that applies it "
+                f"needs the same, {_tz_text([self._unknown_zone])} in the environment of its mysqld"
+            )
         return (
-            f"{self.unknown} depends on the system time zone, and the archive does not tell the "
-            "source's: if the target's is another one, times are wrong"
+            f"{depends}, and the archive does not tell the source's: if the target's is another "
+            "one, times are wrong"
         )
 
     @property
@@ -220,6 +231,11 @@ class TimeZones:
                     yield Checked(data=checked.data[: hit.begin], done=checked.done[: hit.number])
                 raise self.refusal
             yield checked
+
+
+def _tz_text(zones: Collection[SystemZone]) -> str:
+    tz = tz_of(zones)
+    return f"TZ='{tz}'" if tz is not None else "TZ set to the source's time zone"
 
 
 def events_warning(server: Server, difference: str) -> Iterator[str]:

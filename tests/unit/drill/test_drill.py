@@ -44,6 +44,7 @@ from binlog2s3.drill.scratch import (
 from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from lab.disk import temporary_directory
 from lab.pitr_examples import PLAN
 from tests.documents import BACKUP, TIME
 from tests.documents import DRILL as RESULT
@@ -156,20 +157,21 @@ def test_the_scratch_server_is_private(tmp_path: Path) -> None:
     assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
 
 
-def test_the_scratch_server_has_the_sources_time_zone(tmp_path: Path) -> None:
+def test_the_scratch_server_has_the_sources_time_zone() -> None:
     """By TZ; without one it has drill's own."""
-    program = tmp_path / "mysqld"
-    program.write_text(f'#!/bin/sh\nprintf "%s" "$TZ" > {tmp_path}/zone\nexit 1\n')
-    program.chmod(0o755)
-    workspace = Workspace(tmp_path, ID, "orders", TIME)
-    workspace.make()
-    settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
-    own = os.environ.get("TZ", "")
-    for tz, found in (("<+0900>-09:00", "<+0900>-09:00"), (None, own)):
-        server = ScratchServer(program, replace(settings, tz=tz), workspace, ID)
-        with pytest.raises(RecoveryError):
-            server.initialise()
-        assert (tmp_path / "zone").read_text() == found
+    with temporary_directory() as directory:  # its path is short: a socket is in it
+        program = directory / "mysqld"
+        program.write_text(f'#!/bin/sh\nprintf "%s" "$TZ" > {directory}/zone\nexit 1\n')
+        program.chmod(0o755)
+        workspace = Workspace(directory, ID, "orders", TIME)
+        workspace.make()
+        settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
+        own = os.environ.get("TZ", "")
+        for tz, found in (("<+0900>-09:00", "<+0900>-09:00"), (None, own)):
+            server = ScratchServer(program, replace(settings, tz=tz), workspace, ID)
+            with pytest.raises(RecoveryError):
+                server.initialise()
+            assert (directory / "zone").read_text() == found
 
 
 def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
