@@ -157,15 +157,24 @@ class TimeZones:
         return difference != ""
 
     def _refusal(self, found: Dependent, difference: str) -> RecoveryError:
-        zones = {self._zones[key] for key in self._differences}
-        value = _tz_text(zones)
-        before = f"--before-gtid {found.gtid} stops before it; " if found.gtid is not None else ""
+        value = _tz_text({self._zones[key] for key in self._differences})
+        goal = f"--before-gtid {found.gtid}" if found.gtid else f"--to-position {found.place}"
+        restart = (
+            f"restart the target's mysqld with the source's zone, {value} in its environment "
+            "(Environment= of its systemd unit, or --timezone of mysqld_safe)"
+        )
+        if self._is_looked:
+            hint = f"{restart}, and run the same command again; {goal} stops before it"
+        else:  # a run that has begun must end before a restart: that would look like a crash
+            hint = (
+                f"run the same command with the goal {goal}, so that it ends there; then "
+                f"{restart}, and continue; MariaDB: with --from-gtid-set and its gtid_slave_pos "
+                "instead of the base backup"
+            )
         return RecoveryError(
             f"{found} depends on the system time zone, and the source's and the target's are "
             f"{difference}: the target would store other times",
-            hint=f"restart the target's mysqld with the source's zone, {value} in its environment "
-            "(Environment= of its systemd unit, or --timezone of mysqld_safe), and run the same "
-            f"command again; {before}--accept-time-zone applies it all the same",
+            hint=f"{hint}; --accept-time-zone applies it all the same",
         )
 
     def warnings(self) -> Iterator[str]:
