@@ -233,13 +233,25 @@ def test_a_large_plan_is_looked_at_while_it_is_sent(size: int) -> None:
 
     with pytest.raises(RecoveryError, match="depends on the system time zone") as raised:
         send()
-    wanted = f"--before-gtid {UUID}:3" if size > 7 else "--to-position mysql-bin.000001:"
-    assert f"run the same command with the goal {wanted}" in raised.value.hint
+    assert f"run the same command with the goal --before-gtid {UUID}:3" in raised.value.hint
     begin = binlog.made.transactions[2].begin
     assert bytes(sent[:begin]) == bytes(binlog.made.data[:begin])
     text = bytes(sent[begin:])
     assert size == 7 or text == b""
     assert ALTER.encode() not in text
+
+
+def test_a_transaction_whose_end_was_not_read_is_named_by_its_place() -> None:
+    """Its first statement depends on the zone, and the others have not come yet."""
+    binlog = Binlog(PLAIN, [("BEGIN", None), DEPENDS[0], ("COMMIT", None)], size=7)
+    found = binlog.zones(most=10)
+    with pytest.raises(RecoveryError, match="the transaction at mysql-bin") as raised:
+        b"".join(binlog.sent(found))
+    place = f"mysql-bin.000001:{binlog.made.transactions[1].begin}"
+    assert f"with the goal --to-position {place}, so that" in raised.value.hint
+    looked = binlog.zones().refusal
+    assert looked is not None
+    assert str(looked).startswith(f"{UUID}:2 ")
 
 
 def test_an_unknown_zone_of_a_large_plan_is_told_afterwards() -> None:
