@@ -28,12 +28,15 @@ from binlog2s3.archive.fields import (
     server_uuid,
     source_name,
     text,
+    time_zone,
+    time_zone_field,
 )
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.transactions import credible
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import iso_text, us_of
 
@@ -137,6 +140,7 @@ def floor_name(number: int) -> str:
 class Lineage:
     """One unbroken history of one server. `gtid_set`: the GTIDs executed before it began.
 
+    `time_zone`: the server's when the lineage began; None if it was not asked (0.2.0 did not).
     `floor` is no part of the document: it is the greatest floor in the bucket, as `Catalog` found
     it.
     """
@@ -150,6 +154,7 @@ class Lineage:
     first_binlog_time: datetime
     gtid_set: str
     parent: Parent | None = None
+    time_zone: SystemZone | None = field(default=None, compare=False)
     floor: LineageFloor | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 1 << 20
@@ -180,6 +185,7 @@ class Lineage:
                 "first_binlog_time": iso_text(self.first_binlog_time),
                 "gtid_set": self.gtid_set,
                 "parent": asdict(self.parent) if self.parent else None,
+                **time_zone_field(self.time_zone),
             }
         )
 
@@ -201,6 +207,7 @@ class Lineage:
                 first_binlog_time=moment(document["first_binlog_time"]),
                 gtid_set=gtids(document["gtid_set"]),
                 parent=parent,
+                time_zone=or_none(time_zone, document.get("time_zone")),
             )
         check_place(key, "archive", found.source, found.id, "lineage.json")
         return found
@@ -214,6 +221,8 @@ class Entry:
     if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
     ROTATE names. `gtids_go_back`: whether numbers of a MariaDB's domain and server go back; None in
     the entries of older versions, and so in their pages, which are equal to the entries for that.
+    `time_zone`: the source's while the binlog was read; None in those, too, and in an entry that is
+    made from the object alone.
     """
 
     name: BinlogName
@@ -237,6 +246,7 @@ class Entry:
     archived_at: datetime
     damaged: tuple[Mapping[str, Any], ...] = ()
     gtids_go_back: bool | None = field(default=None, compare=False)
+    time_zone: SystemZone | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 64 << 20
 
@@ -270,6 +280,7 @@ class Entry:
             "next_binlog": self.next_binlog,
             "archived_at": iso_text(self.archived_at),
             **back,
+            **time_zone_field(self.time_zone),
         }
 
     def check_size(self, lineage: str, size: int) -> None:
@@ -320,6 +331,7 @@ class Entry:
             archived_at=archived_at,
             damaged=each(_range, document["damaged"]),
             gtids_go_back=or_none(flag, document.get("gtids_go_back")),
+            time_zone=or_none(time_zone, document.get("time_zone")),
         )
 
 

@@ -11,10 +11,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Any, TypeVar
 
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, MisplacedError
 
 FORMAT = 1
@@ -209,3 +210,29 @@ def moment(value: Any) -> datetime:
     if found.tzinfo is None:
         raise ValueError(f"{value!r:.40} has no time zone")
     return found.astimezone(UTC)
+
+
+def time_zone(value: Any) -> SystemZone:
+    """The source's system time zone."""
+    document = mapping(value)
+    return SystemZone(
+        name=text(document["name"]),
+        changes=tuple(
+            (date.fromisoformat(day), _offset(seconds))
+            for day, seconds in mapping(document["offsets"]).items()
+        ),
+    )
+
+
+def _offset(value: Any) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{value!r:.40} is not an offset from UTC")
+    return value
+
+
+def time_zone_field(zone: SystemZone | None) -> dict[str, Any]:
+    """The field `time_zone` of a document; none if the zone is not known."""
+    if zone is None:
+        return {}
+    offsets = {day.isoformat(): seconds for day, seconds in zone.changes}
+    return {"time_zone": {"name": zone.name, "offsets": offsets}}

@@ -9,6 +9,7 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids
 from binlog2s3.binlog.transactions import Transaction
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
 
@@ -24,8 +25,8 @@ class Known:
     that is unknown. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`: see
-    `documents.Entry`.
+    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`,
+    `time_zone`: see `documents.Entry`.
     """
 
     name: BinlogName
@@ -48,6 +49,7 @@ class Known:
     server_id: int | None = None
     server_version: str = ""
     gtids_go_back: bool | None = None
+    time_zone: SystemZone | None = None
 
     def is_credible(self, one: Transaction) -> bool:
         """Whether one of its transactions may have been committed when it says so."""
@@ -93,6 +95,7 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         server_id=entry.server_id,
         server_version=_version(entry),
         gtids_go_back=entry.gtids_go_back,
+        time_zone=entry.time_zone,
     )
 
 

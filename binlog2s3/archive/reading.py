@@ -11,6 +11,7 @@ from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Commits
+from binlog2s3.binlog.zone import SystemZone
 
 _ANY_GRID = Grid(5 << 20)
 
@@ -19,6 +20,7 @@ class BinlogReading:
     """One binlog as its bytes arrive. The first `size` bytes are checked.
 
     `grid` says of which parts the digest keeps checksums; readers that upload nothing need none.
+    `time_zone`: the source's, if it was asked.
     """
 
     def __init__(self, name: BinlogName, grid: Grid = _ANY_GRID) -> None:
@@ -26,6 +28,7 @@ class BinlogReading:
         self.scanner = Scanner(stride=BLOCK_SIZE)
         self.digest = Digest(grid)
         self.commits = Commits()
+        self.time_zone: SystemZone | None = None
 
     @property
     def size(self) -> int:
@@ -126,6 +129,7 @@ class BinlogReading:
             archived_at=archived_at,
             damaged=tuple({"begin": first, "end": after} for first, after in scanner.damaged),
             gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
+            time_zone=self.time_zone,
         )
 
     def entry_end(self) -> EntryEnd:

@@ -26,9 +26,12 @@ from binlog2s3.archive.fields import (
     server_uuid,
     source_name,
     text,
+    time_zone,
+    time_zone_field,
 )
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.transactions import is_credible
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.formatting import iso_text, us_of
 
 WriterState = Literal[
@@ -146,7 +149,8 @@ class Heartbeat(Process):
     """A writer's own object: who writes, what is durable, and up to when nothing is missing.
 
     `covered_until`: all commits up to this time, by the source's clock, are durable. `status`: the
-    rest of its status (`status.document`); None from an older version.
+    rest of its status (`status.document`); None from an older version. `time_zone`: the source's
+    when it was last asked; None if it was not.
     """
 
     generation: int
@@ -157,6 +161,7 @@ class Heartbeat(Process):
     server: Position | None
     covered_until: datetime | None
     status: Mapping[str, Any] | None = None
+    time_zone: SystemZone | None = None
 
     MOST: ClassVar[int] = 1 << 20
 
@@ -197,6 +202,7 @@ class Heartbeat(Process):
                 "server": asdict(self.server) if self.server else None,
                 "covered_until": iso_text(self.covered_until) if self.covered_until else None,
                 "status": self.status,
+                **time_zone_field(self.time_zone),
             }
         )
 
@@ -215,6 +221,7 @@ class Heartbeat(Process):
                 server=or_none(_position, document["server"]),
                 covered_until=or_none(moment, document["covered_until"]),
                 status=or_none(mapping, document.get("status")),
+                time_zone=or_none(time_zone, document.get("time_zone")),
             )
         name = f"{found.generation:06d}-{found.token}.json"
         check_place(key, "live", found.source, "writers", name)

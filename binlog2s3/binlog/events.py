@@ -10,6 +10,7 @@ or IndexError if the body does not have the layout of its type.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from struct import Struct
@@ -445,15 +446,11 @@ _SIZES = {0: 4, 1: 8, 3: 4, 4: 6, 7: 2, 8: 2, 9: 8, 10: 4}
 """Status variables of a QUERY event with a fixed size (libbinlogevents `Query_event`)."""
 _COUNTED = {5: 0, 6: 0, 2: 1}
 """Status variables that begin with their length, and the number of additional bytes."""
-_SQL_MODE, _CHARSET = 1, 4
+_SQL_MODE, _CHARSET, _TIME_ZONE = 1, 4, 5
 
 
-def status_settings(status: bytes) -> tuple[int | None, int | None]:
-    """sql_mode and the client's charset, from the status variables of a QUERY event.
-
-    None for one that is missing.
-    """
-    sql_mode = charset = None
+def _status_variables(status: bytes) -> Iterator[tuple[int, bytes]]:
+    """The status variables of a QUERY event, each with its code, up to one of unknown size."""
     at = 0
     while at < len(status):
         code, at = status[at], at + 1
@@ -462,12 +459,32 @@ def status_settings(status: bytes) -> tuple[int | None, int | None]:
         elif code in _SIZES:
             size = _SIZES[code]
         else:
-            break
+            return
         value, at = status[at : at + size], at + size
         if len(value) < size:
-            break
+            return
+        yield code, value
+
+
+def status_settings(status: bytes) -> tuple[int | None, int | None]:
+    """sql_mode and the client's charset, from the status variables of a QUERY event.
+
+    None for one that is missing.
+    """
+    sql_mode = charset = None
+    for code, value in _status_variables(status):
         if code == _SQL_MODE:
             sql_mode = int.from_bytes(value, "little")
         elif code == _CHARSET:
             charset = int.from_bytes(value[:2], "little")
     return sql_mode, charset
+
+
+def status_time_zone(status: bytes) -> bytes | None:
+    """The session's time zone, from the status variables of a QUERY event.
+
+    A server writes it (Q_TIME_ZONE_CODE) only if executing the statement has used it; None: it has
+    not. The name is "SYSTEM", an offset, or one of the time zone tables.
+    """
+    found = (value[1:] for code, value in _status_variables(status) if code == _TIME_ZONE)
+    return next(found, None)

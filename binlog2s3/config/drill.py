@@ -77,6 +77,14 @@ class DrillConfig:
             "`pitr` does.",
         ),
     ] = False
+    accept_time_zone: Annotated[
+        bool,
+        Option(
+            "",
+            "Apply transactions whose result depends on the system time zone although the scratch "
+            "server's is not the source's, as `pitr` does.",
+        ),
+    ] = False
     check_sql: Annotated[
         Path | None,
         Option(

@@ -158,6 +158,14 @@ class PitrConfig:
             "clock was wrong, or sessions set their time.",
         ),
     ] = False
+    accept_time_zone: Annotated[
+        bool,
+        Option(
+            "",
+            "Apply transactions whose result depends on the system time zone although the "
+            "target's is not the source's: times in them will be other ones.",
+        ),
+    ] = False
     allow_source: Annotated[
         bool,
         Option("", "Allow a target that is the streamed server, or has its server_uuid."),
@@ -340,7 +348,13 @@ def _table_problems(given: Given) -> Iterable[str]:
 
 
 def _output_problems(given: Given) -> Iterable[str]:
-    for name in ("serve-address", "stop-target-threads", "workers", "allow-non-transactional"):
+    for name in (
+        "serve-address",
+        "stop-target-threads",
+        "workers",
+        "allow-non-transactional",
+        "accept-time-zone",
+    ):
         if given.wants(name) and given.wants("output-dir"):
             yield contradiction(given, name, "output-dir", "no target is written to")
     for name in ("output-dir", "json", "table"):

@@ -62,7 +62,9 @@ from binlog2s3.recover.backup import read_backup, start_of_registered
 from binlog2s3.recover.model import BucketHistory, Goal, Latest, Plan, Request, ToTime
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import best_for, history_flavour
+from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import numbers
+from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.recover.view import Result
 from binlog2s3.retain.backup import survey_of
 from binlog2s3.store.contract import Store
@@ -132,6 +134,7 @@ class _Drill:
         self._backup: Backup | None = None
         self._statements: list[str] = []
         self._source_version = ""
+        self._tz: str | None = None
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
         self._result = DrillResult(
@@ -209,6 +212,7 @@ class _Drill:
             log_bin=plan.stop.binlog.prefix,
             server_id=2**31 + secrets.randbelow(2**31 - 1),
             more=config.mysqld_option,
+            tz=self._tz,
         )
         server = ScratchServer(program, settings, workspace, self._result.id)
         self._at("restore")
@@ -260,6 +264,7 @@ class _Drill:
                     "missing or damaged",
                 )
             self._source_version = version_of_source(found[1], survey)
+            self._tz = _tz(found[1], survey)
         return found
 
     def _goal(self) -> Goal:
@@ -309,6 +314,7 @@ class _Drill:
                 to_time=config.to_time,
                 latest=config.to_time is None,
                 accept_times=config.accept_times,
+                accept_time_zone=config.accept_time_zone,
                 from_backup_id=backup.id,
                 yes=True,
             ),
@@ -351,6 +357,21 @@ def version_of_source(plan: Plan, history: BucketHistory) -> str:
     """
     said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
     return printable(said or plan.server_version)
+
+
+def _tz(plan: Plan, history: Survey) -> str | None:
+    """The value of TZ for the scratch server, so that its system time zone is the source's."""
+    binlogs = {(piece.lineage, piece.binlog) for piece in plan.pieces}
+    found = {history.time_zone(*one) for one in {*binlogs, (plan.stop.lineage, plan.stop.binlog)}}
+    known = [zone for zone in found if zone is not None]
+    tz = tz_of(known) if known else None
+    if known and tz is None:
+        say(
+            "warning",
+            "no time zone of this machine has the offsets of the source's system time zone "
+            f"({'; '.join(sorted(map(str, known)))}): the scratch server has this machine's",
+        )
+    return tz
 
 
 def is_other_series(version: str, source: str) -> bool:

@@ -40,13 +40,17 @@ _MARIADB_SCRIPTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScratchSettings:
-    """What the scratch server must have in common with the source, and the operator's options."""
+    """What the scratch server must have in common with the source, and the operator's options.
+
+    `tz` is the value of the variable TZ, which makes its system time zone; None leaves drill's own.
+    """
 
     flavour: Flavour
     has_gtids: bool
     log_bin: str
     server_id: int
     more: tuple[str, ...] = ()
+    tz: str | None = None
 
 
 def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]:
@@ -172,9 +176,14 @@ class ScratchServer:
         return [str(self._program.absolute()), "--no-defaults"]
 
     def _started(self, argv: Sequence[str], given: Path | None) -> "subprocess.Popen[bytes]":
-        workspace = self._workspace
+        workspace, tz = self._workspace, self._settings.tz
         return started(
-            self._id, argv, workspace.server_log, directory=workspace.directory, given=given
+            self._id,
+            argv,
+            workspace.server_log,
+            directory=workspace.directory,
+            given=given,
+            environment={"TZ": tz} if tz is not None else {},
         )
 
     def _run(self, argv: Sequence[str], given: Path | None) -> None:

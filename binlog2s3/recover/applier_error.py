@@ -144,6 +144,9 @@ _RESTORE = {
 """Errors that another run cannot fix."""
 _FIX = {
     1153: _PACKET,
+    1298: "load the time zone tables into the target, without a trace in its binlog: "
+    "(echo 'SET sql_log_bin = 0;'; mysql_tzinfo_to_sql /usr/share/zoneinfo) | mysql mysql "
+    "(MariaDB: mariadb-tzinfo-to-sql)",
     1301: _PACKET,
     1666: "SET GLOBAL binlog_format = ROW at the target",
     1950: "if the target's own binlog has this very GTID, it was applied already, and must not be "

@@ -49,6 +49,7 @@ _MADE_BY = re.compile(r"^-- MySQL dump .*\bDistrib ([0-9]{1,3}(?:\.[0-9]{1,3}){2
 _READS_UNDER_LOCK = (8, 0, 32)
 _VERSION = re.compile(r"^-- Server version\s+(\S+)", re.MULTILINE)
 _DATABASE = re.compile(r"^-- Host: .*    Database: (\S.*)$", re.MULTILINE)
+_TIME_ZONE = re.compile(r"^/\*!40103 SET TIME_ZONE='\+00:00' \*/;", re.MULTILINE)
 _COMPLETED = re.compile(r"^-- Dump completed(?: on (.*)|[ \t]*)$", re.MULTILINE)
 _HEADING = re.compile(
     r"^-- .*(?:(?P<own>recovery from\s*$|SHOW MASTER STATUS|SHOW BINARY LOG STATUS"
@@ -320,6 +321,11 @@ def _doubts_of_dump(
         yield (
             "MariaDB's GTIDs are at the end of a dump, which is not read if it is compressed: "
             "binlog and position are used"
+        )
+    if not _TIME_ZONE.search(header):
+        yield (
+            "it does not set a time zone (--skip-tz-utc, --compact): loaded in a session with "
+            "another one than the dump's, its TIMESTAMPs are other moments, and nothing shows it"
         )
     database = _DATABASE.search(header)
     if database:

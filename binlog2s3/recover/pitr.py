@@ -57,6 +57,7 @@ from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts, reset_of
+from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -118,6 +119,7 @@ class _Recovery:
             state = _state_before(plan, survey) if self._apply is not None else None
             self._check(plan, survey, state)
             extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
+            zones = self._time_zones(plan, extract, survey)
             only = self._only(plan, extract, survey) if config.tables else None
         self._warnings += [str(error) for error in survey.problems]
         self._warnings += replaced_texts(self._store.replaced)
@@ -159,7 +161,11 @@ class _Recovery:
             opened: OpenStream = extract.stream
             if only is not None and not only.looked:
                 opened = watched(opened, config.tables)
+            if zones is not None:
+                opened = zones.watched(opened)
             result = self._applied(self._apply, plan, opened, survey, state)
+            if zones is not None and zones.is_news:
+                say("warning", zones.unknown_text())
             return self._done(plan, about, replace(result, base_backup=base))
         with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             before = _gtids_before(plan, survey)
@@ -353,6 +359,26 @@ class _Recovery:
         for refusal in found.refusals:
             self._refuse(refusal)
         return found.found()
+
+    def _time_zones(self, plan: Plan, extract: Extract, survey: Survey) -> TimeZones | None:
+        """See whether the target's system time zone makes other values of the plan's statements."""
+        config, server = self._config, self._target.server if self._target is not None else None
+        writes = config.output_dir is not None and not config.dry_run
+        if not plan.pieces or not (self._apply is not None or writes):
+            return None
+        found = TimeZones(
+            plan,
+            survey.time_zone,
+            server.time_zone if server is not None else lambda _year: None,
+            accepted=config.accept_time_zone,
+        )
+        found.look(extract.stream, survey.transactions)
+        if found.refusal is not None:
+            self._refuse(found.refusal)
+        self._warnings += found.warnings()
+        if found.difference and server is not None:
+            self._warnings += events_warning(server, found.difference)
+        return found
 
     def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
         """What is known of the base backup, before the first transaction is applied."""

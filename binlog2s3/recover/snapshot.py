@@ -27,6 +27,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover import one_binlog
@@ -347,6 +348,16 @@ class Survey:
     def known(self, lineage: str, name: BinlogName) -> Known:
         """What is known of a binlog: from its entry, or by reading all of it, once."""
         return self.find(lineage, name).known
+
+    def time_zone(self, lineage: str, name: BinlogName) -> SystemZone | None:
+        """The source's system time zone while it wrote a binlog; None if nothing tells it.
+
+        A binlog without one was written before its lineage's writer asked, or is open: then it is
+        what that writer said last, or the lineage.
+        """
+        writer = self._seen().writer
+        told = writer.time_zone if writer is not None and writer.lineage == lineage else None
+        return self.known(lineage, name).time_zone or told or self._by_id(lineage).time_zone
 
     def find(self, lineage: str, name: BinlogName) -> Found:
         """What is known of a binlog, and how to read it."""

@@ -18,6 +18,7 @@ from pymysql.cursors import DictCursor
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.zone import SystemZone, sampled_days
 from binlog2s3.errors import SourceError
 from binlog2s3.server.errors import FOREIGN, NO_LOG, privilege_error, translate
 from binlog2s3.server.login import Login
@@ -245,6 +246,25 @@ class Server:
     def read_only(self) -> bool:
         """Whether the server refuses writes."""
         return bool(int(self._one("SELECT @@global.read_only AS read_only")["read_only"]))
+
+    def time_zone(self, year: int) -> SystemZone | None:
+        """Its system time zone in this year; None if it does not tell.
+
+        CONVERT_TZ knows SYSTEM and +00:00 without time zone tables, needs no privilege, and leaves
+        the session as it is.
+        """
+        asked = ", ".join(
+            f"TIMESTAMPDIFF(SECOND, '{day}', CONVERT_TZ('{day}', '+00:00', 'SYSTEM')) AS d{number}"
+            for number, day in enumerate(sampled_days(year))
+        )
+        row = self._one(f"SELECT @@global.time_zone AS name, {asked}")
+        name = str(row.pop("name"))
+        try:
+            return SystemZone.of(
+                name if name.isprintable() else "", year, [int(value) for value in row.values()]
+            )
+        except (TypeError, ValueError):  # NULL, for a year that it does not know
+            return None
 
     def expiry(self) -> float | None:
         """How many seconds the server keeps a closed binlog; None if it keeps it forever.

@@ -323,6 +323,7 @@ class Loop:
             server=position_of(sight),
             covered_until=self._intake.covered_until(),
             status=without_gtids(status) if status is not None else None,
+            time_zone=self._intake.time_zone,
         )
 
     def _store_over(self, succeeded: bool) -> None:

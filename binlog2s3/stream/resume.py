@@ -9,11 +9,13 @@ proved again by the bytes of the run itself.
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import Config, StreamConfig
 from binlog2s3.errors import GapError, SourceError
 from binlog2s3.log import Log
@@ -47,7 +49,7 @@ class Heading:
 
     `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
     `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
-    and there is nothing to compare.
+    and there is nothing to compare. `time_zone`: the server's, None if it does not tell.
     """
 
     facts: ServerFacts
@@ -57,6 +59,7 @@ class Heading:
     tip: Tip | None = None
     overlap: Overlap | None = None
     parent: Parent | None = None
+    time_zone: SystemZone | None = None
 
     @property
     def position(self) -> int:
@@ -112,7 +115,8 @@ class Pilot:
         if facts.uuid not in self._checked:
             server.check_privileges(listed[0].name)
             self._checked.add(facts.uuid)
-        plain = Heading(facts=facts, tool=tool, listed=listed, begin=listed[0].name)
+        zone = _time_zone(server)
+        plain = Heading(facts=facts, tool=tool, listed=listed, begin=listed[0].name, time_zone=zone)
         if tip is None:
             return replace(plain, begin=self._first(listed, doubt))
         if facts.flavour != tip.lineage.flavour:
@@ -276,6 +280,17 @@ class Pilot:
             return None
         name, offset, gtids = found
         return parent(tip, "exact", binlog=name, offset=offset, gtids=gtids)
+
+
+def _time_zone(server: Server) -> SystemZone | None:
+    """The server's time zone this year. A proxy that refuses the question does not end the run."""
+    try:
+        return server.time_zone(datetime.now(UTC).year)
+    except SourceError as error:
+        if not error.answered:
+            raise
+        _log.warning("the server does not tell its time zone", error=error)
+        return None
 
 
 def _unreadable(doubt: Doubt) -> SourceError:

@@ -148,6 +148,7 @@ def describe(
         first_binlog_time=begun,
         gtid_set=str(before) if before is not None else "",
         parent=parent,
+        time_zone=first.time_zone,
     )
 
 

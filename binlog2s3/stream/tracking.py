@@ -17,6 +17,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -42,7 +43,7 @@ class Intake:
 
     `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
     `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
-    lineage that grew before this one.
+    lineage that grew before this one. `time_zone`: the source's, when the last run began.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Intake:
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
         self.last: Track | None = None
+        self.time_zone: SystemZone | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -179,14 +181,18 @@ class Intake:
         if coverage is not None:
             coverage.seen(position)
 
-    def follow(self, listed: Iterable[ServerBinlog]) -> None:
-        """Note what the server listed, oldest first, before the run that begins now."""
+    def follow(self, listed: Iterable[ServerBinlog], time_zone: SystemZone | None = None) -> None:
+        """Note what the server said before the run that begins now: its binlogs, its time zone."""
+        self.time_zone = time_zone
+        for track in self._open:  # of an earlier process
+            track.time_zone = track.time_zone or time_zone
         sizes = {row.name: row.size for row in listed}
         self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
 
     def admit(self, track: Track) -> None:
         """Take a binlog in. It goes to an uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
+        track.time_zone = self.time_zone
         self.last = track
         self._open.append(track)
         self._waiting.append(track)

@@ -26,6 +26,7 @@ from binlog2s3.binlog.fast import leap
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
+from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
 from binlog2s3.errors import DamageError
 from binlog2s3.recover.export import _lineage_of
@@ -41,6 +42,7 @@ from binlog2s3.recover.privileges import _missing
 from binlog2s3.recover.route import RouteGtids, _numbered
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
+from binlog2s3.recover.time_zones import _Reader
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered
@@ -667,6 +669,20 @@ MUTANTS = (
             "tests/unit/recover/test_origin.py::test_gtids_that_are_not_those_of_the_place_prove_nothing",
         ),
         ((_has_at, becomes(returned(5, of=5), "True")),),
+    ),
+    Mutant(
+        "zone-of-a-statement",
+        Promise.RECOVERY,
+        "A statement that was executed in the zone SYSTEM counts as one that depends on it.",
+        ("tests/unit/recover/test_time_zones.py::test_statements_that_depend_on_it",),
+        ((_Reader._begin, never(when(2, of=3))),),
+    ),
+    Mutant(
+        "zones-by-their-offsets",
+        Promise.RECOVERY,
+        "Two time zones are the same only if their offsets are, on all days.",
+        ("tests/unit/recover/test_time_zones.py::test_zones_that_change_on_other_days_differ",),
+        ((differs, never(when())),),
     ),
     Mutant(
         "target-past-the-goal",

@@ -66,6 +66,7 @@ FOREIGN = {
     "--build-arg",  # docker build
     "--cap-drop",  # docker run
     "--checksum-mode",  # aws s3api
+    "--compact",  # mysqldump
     "--decompress",  # xtrabackup
     "--defaults-file",  # mysql and mysqlbinlog
     "--enforce-gtid-consistency",  # mysqld
@@ -103,6 +104,7 @@ FOREIGN = {
     "--single-transaction",
     "--skip-add-drop-table",  # mysqldump
     "--skip-triggers",  # mysqldump
+    "--skip-tz-utc",  # mysqldump
     "--socket",  # mysql
     "--source-data",
     "--ssl-mode",

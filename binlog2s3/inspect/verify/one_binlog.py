@@ -199,12 +199,12 @@ def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
 def differences(entry: Entry, found: Entry) -> list[str]:
     """The fields in which an entry differs from a pass over all bytes.
 
-    `archived_at` and `reached_us` are left out: the bytes do not show when they were received.
+    Left out is what the bytes do not show: when they were received, and the source's time zone.
     """
     wrong = []
     for field in Entry.__dataclass_fields__:
         said, is_so = getattr(entry, field), getattr(found, field)
-        if field in ("archived_at", "reached_us") or said == is_so:
+        if field in ("archived_at", "reached_us", "time_zone") or said == is_so:
             continue
         if field == "blocks":
             wrong.append(f"blocks: {_block_difference(entry, found)}")

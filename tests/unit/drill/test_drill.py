@@ -35,6 +35,7 @@ from binlog2s3.drill.restore import (
     values_of,
 )
 from binlog2s3.drill.scratch import (
+    ScratchServer,
     ScratchSettings,
     account_sql,
     refuse_other_flavour,
@@ -43,6 +44,7 @@ from binlog2s3.drill.scratch import (
 from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from lab.disk import temporary_directory
 from lab.pitr_examples import PLAN
 from tests.documents import BACKUP, TIME
 from tests.documents import DRILL as RESULT
@@ -153,6 +155,23 @@ def test_the_scratch_server_is_private(tmp_path: Path) -> None:
     found = server_options(replace(settings, flavour="mariadb"), workspace)
     assert "--skip-slave-start" in found
     assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
+
+
+def test_the_scratch_server_has_the_sources_time_zone() -> None:
+    """By TZ; without one it has drill's own."""
+    with temporary_directory() as directory:  # its path is short: a socket is in it
+        program = directory / "mysqld"
+        program.write_text(f'#!/bin/sh\nprintf "%s" "$TZ" > {directory}/zone\nexit 1\n')
+        program.chmod(0o755)
+        workspace = Workspace(directory, ID, "orders", TIME)
+        workspace.make()
+        settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
+        own = os.environ.get("TZ", "")
+        for tz, found in (("<+0900>-09:00", "<+0900>-09:00"), (None, own)):
+            server = ScratchServer(program, replace(settings, tz=tz), workspace, ID)
+            with pytest.raises(RecoveryError):
+                server.initialise()
+            assert (directory / "zone").read_text() == found
 
 
 def test_its_account_leaves_no_trace_in_the_binary_log() -> None:

@@ -36,6 +36,7 @@ MYSQLDUMP = f"""\
 
 /*!40101 SET @OLD_CHARACTER_SET_CLIENT=@@CHARACTER_SET_CLIENT */;
 /*!50503 SET NAMES utf8mb4 */;
+/*!40103 SET TIME_ZONE='+00:00' */;
 SET @MYSQLDUMP_TEMP_LOG_BIN = @@SESSION.SQL_LOG_BIN;
 SET @@SESSION.SQL_LOG_BIN= 0;
 
@@ -95,6 +96,7 @@ MARIADB_DUMP = """\
 -- Server version	10.11.18-MariaDB-0+deb12u1-log
 
 /*!40101 SET NAMES utf8mb4 */;
+/*!40103 SET TIME_ZONE='+00:00' */;
 CHANGE MASTER TO MASTER_USE_GTID=slave_pos;
 
 -- A corresponding to the above master-data CHANGE-MASTER settings to the slave gtid state is \
@@ -398,6 +400,14 @@ def test_a_dump_by_mariadb_dump(how: str, tmp_path: Path) -> None:
     assert point.warnings == ()
 
 
+def test_a_dump_that_sets_no_time_zone(tmp_path: Path) -> None:
+    """--skip-tz-utc or --compact: what it loads depends on the session's zone."""
+    for dump in (MYSQLDUMP, MARIADB_DUMP):
+        text = dump.replace("/*!40103 SET TIME_ZONE='+00:00' */;\n", "")
+        (warning,) = (one for one in read(tmp_path, text).warnings if "time zone" in one)
+        assert warning.startswith("it does not set a time zone (--skip-tz-utc, --compact)")
+
+
 def test_an_older_dump_by_mariadb(tmp_path: Path) -> None:
     """With its GTIDs in the header, commented or not."""
     # https://mariadb.com/kb/en/mariadb-dump/#option-gtid, the file of 10.1 to 10.5
@@ -405,6 +415,7 @@ def test_an_older_dump_by_mariadb(tmp_path: Path) -> None:
         text = (
             "-- MySQL dump 10.16  Distrib 10.1.17-MariaDB, for Linux (x86_64)\n--\n"
             "-- Host: localhost    Database: \n-- Server version\t10.1.17-MariaDB\n\n"
+            "/*!40103 SET TIME_ZONE='+00:00' */;\n"
             "--\n-- Position to start replication or point-in-time recovery from\n--\n\n"
             "-- CHANGE MASTER TO MASTER_LOG_FILE='bin.000002', MASTER_LOG_POS=3732;\n\n"
             "--\n-- GTID to start replication from\n--\n\n"

@@ -14,6 +14,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import StreamConfig
 from binlog2s3.errors import GapError, SourceError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
@@ -74,6 +75,7 @@ class Server:
         self._executed = executed
         self.before: dict[int, str | None] = {}
         self.checked: list[BinlogName] = []
+        self.zone: SystemZone | SourceError | None = None
 
     def facts(self) -> ServerFacts:
         uuid = self._uuids.pop(0) if len(self._uuids) > 1 else self._uuids[0]
@@ -84,6 +86,11 @@ class Server:
 
     def check_privileges(self, binlog: BinlogName) -> None:
         self.checked.append(binlog)
+
+    def time_zone(self, year: int) -> SystemZone | None:
+        if isinstance(self.zone, SourceError):
+            raise self.zone
+        return self.zone
 
     def previous_gtids(self, binlog: BinlogName) -> str | None:
         return self.before.get(binlog.number)
@@ -371,3 +378,15 @@ def test_the_first_binlog_of_all_is_none(ask: Asks) -> None:
         ask(Server(rows(3)), None, doubt)
     assert caught.value.transient
     assert ask(Server(rows(4, 5)), None, doubt).begin == name(4)  # it was purged meanwhile
+
+
+def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
+    """A proxy that refuses the question does not end the run; a server that is gone does."""
+    server = Server(rows(3, 4, 5))
+    server.zone = SystemZone.of("SYSTEM", 2026, [3600] * 24)
+    assert ask(server).time_zone == server.zone
+    server.zone = SourceError("refused", answered=True)
+    assert ask(server).time_zone is None
+    server.zone = SourceError("gone")
+    with pytest.raises(SourceError, match="gone"):
+        ask(server)

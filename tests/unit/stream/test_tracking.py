@@ -18,6 +18,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.shutdown import Stop
@@ -444,3 +445,18 @@ def test_the_server_went_on_behind_another_end(bench: Bench, now: tuple[ServerBi
     with pytest.raises(ElsewhereError, match="its own"):
         bench.intake.judge({row.name: row for row in now}, streaming=True)
     assert not track.closed
+
+
+def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
+    """Its binlogs, the open one of an earlier process too, and the lineage that begins."""
+    zone = SystemZone.of("SYSTEM", 2026, [3600] * 24)
+    bench.intake.begin(UUID_A, "mysql", None)
+    first = bench.track(bench.run(), 1, binlog(1))
+    bench.intake.admit(first)
+    assert first.time_zone is None
+    bench.intake.follow((), zone)
+    bench.intake.judge({})
+    assert first.time_zone == zone
+    assert bench.intake.lineage is not None
+    assert bench.intake.lineage.time_zone == zone
+    assert bench.admit(2).time_zone == zone
