@@ -111,6 +111,12 @@ class UnsupportedError(StoreError):
     """The store does not support the request (501 NotImplemented and similar)."""
 
 
+class VersionConflictError(StoreError):
+    """Versions of an object differ, and nothing shows which one was written first by a streamer."""
+
+    exit_code = 7
+
+
 class StoreSettingError(StoreError):
     """The store does not support what the configuration requires: the operator has to fix it."""
 

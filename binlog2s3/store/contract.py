@@ -6,7 +6,7 @@ Every implementation passes the suite in tests/contract.
 import io
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
@@ -52,6 +52,22 @@ class ObjectLock:
         return f"{self.mode}:{self.days}d"
 
 
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """What an operator says of objects whose versions differ.
+
+    `versions`: the id of the version that counts, by key; `NO_VERSION`: none does. `before`: where
+    versions differ, only those count that were put before this time.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    before: datetime | None = None
+
+
+NO_VERSION = "none"
+"""In place of a version's id: no version of the object counts."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where the bucket is and how to connect to it. Keys come from boto3's own chain.
@@ -59,8 +75,8 @@ class StoreConfig:
     `checksum`: auto sends CRC64NVME if the store accepts it, else Content-MD5; crc64nvme requires
     that the store confirms it; md5 sends Content-MD5; none sends no digest except that of the
     signature. `max_bandwidth`: bytes a second for all bodies that are sent; None: no limit.
-    `object_lock`: how long to lock what is put to be kept. `oldest_below`: below this
-    prefix, the oldest version of an object is read, if the bucket has Object Lock.
+    `object_lock`: how long to lock what is put to be kept. `written_once`: below this prefix it is
+    decided which version of an object is read, if the bucket has Object Lock; `picks` help.
     """
 
     bucket: str
@@ -73,7 +89,8 @@ class StoreConfig:
     sse_kms_key_id: str | None = None
     checksum: Literal["auto", "crc64nvme", "md5", "none"] = "auto"
     object_lock: ObjectLock | None = None
-    oldest_below: str = ""
+    written_once: str = ""
+    picks: Picks = field(default_factory=Picks)
     concurrency: int = 8
     max_bandwidth: int | None = None
     connect_timeout_seconds: float = 10.0
