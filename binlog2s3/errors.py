@@ -111,12 +111,6 @@ class UnsupportedError(StoreError):
     """The store does not support the request (501 NotImplemented and similar)."""
 
 
-class VersionConflictError(StoreError):
-    """Versions of an object differ, and nothing shows which one was written first by a streamer."""
-
-    exit_code = 7
-
-
 class StoreSettingError(StoreError):
     """The store does not support what the configuration requires: the operator has to fix it."""
 
@@ -131,8 +125,16 @@ class MisplacedError(ArchiveError):
     """A document whose content belongs under another key: of another source, or binlog."""
 
 
+class VersionConflictError(ArchiveError):
+    """Versions of an object differ, and nothing shows which one counts."""
+
+
 class ForkError(ArchiveError):
     """The source has other bytes than the archive at the same place."""
+
+
+class TakenError(ForkError):
+    """Somebody wrote under a key before the streamer did: its history has to go on elsewhere."""
 
 
 class ElsewhereError(ForkError):

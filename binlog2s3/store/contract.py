@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from binlog2s3.errors import SpoolError, StoreError
+from binlog2s3.formatting import iso_text
 
 OnError = Callable[[StoreError, int, float], None]
 """Called after each failed attempt that will be repeated: error, number, seconds to wait."""
@@ -50,6 +51,22 @@ class ObjectLock:
 
     def __str__(self) -> str:
         return f"{self.mode}:{self.days}d"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectVersion:
+    """A version of an object, or a delete marker, which has no size. `latest`: the newest one."""
+
+    key: str
+    version: str
+    at: datetime
+    latest: bool
+    size: int | None = None
+    etag: str = ""
+    storage_class: str = "STANDARD"
+
+    def __str__(self) -> str:
+        return f"{self.version} (put at {iso_text(self.at)}, {self.size} bytes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +377,12 @@ class Store(Protocol):
         """The next level of the keys below `prefix`, each once, in order: names and `folders/`.
 
         `list_names("p/")` over p/a, p/b/1 and p/b/2 gives "a" and "b/".
+        """
+
+    def kept(self, prefix: str) -> Iterable[ObjectVersion]:
+        """All versions of what is or was below a prefix; none if the bucket has no Object Lock.
+
+        In key order, the newest version of each key first, with delete markers.
         """
 
     def delete(self, keys: Iterable[str]) -> None:

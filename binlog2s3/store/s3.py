@@ -34,6 +34,7 @@ from binlog2s3.store.contract import (
     Body,
     FileSlice,
     ObjectInfo,
+    ObjectVersion,
     OnError,
     OnOver,
     PartInfo,
@@ -61,7 +62,6 @@ from binlog2s3.store.settings import BucketSettings
 from binlog2s3.store.versions import (
     ChosenVersions,
     Evidence,
-    ObjectVersion,
     version_notes,
     versions_below,
 )
@@ -110,6 +110,7 @@ class _Learned:
     refuses_delete_objects: bool = False
     evidence: MakeEvidence | None = None
     chosen: ChosenVersions | None = None
+    is_locked: bool | None = None
 
 
 class S3Store:
@@ -239,6 +240,16 @@ class S3Store:
             objects = (item["Key"] for item in page.get("Contents", ()))
             folders = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
             yield from sorted(name.removeprefix(prefix) for name in (*objects, *folders))
+
+    def kept(self, prefix: str) -> Iterator[ObjectVersion]:
+        learned = self._learned
+        if learned.is_locked is None:
+            try:
+                learned.is_locked = self.settings.has_object_lock()
+            except RefusedError:  # it may not be asked: what is locked needs it
+                learned.is_locked = self._config.object_lock is not None
+        if learned.is_locked:
+            yield from versions_below(self._ask, prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
         left = [*keys]
@@ -436,10 +447,6 @@ class S3Store:
         """What to say of objects that were not read in their newest, or oldest version."""
         chosen = self._learned.chosen
         return version_notes(chosen.replaced, chosen.preceded) if chosen is not None else ()
-
-    def versions(self, prefix: str) -> Iterator[ObjectVersion]:
-        """All versions and delete markers below a prefix, by key, the newest of each key first."""
-        return versions_below(self._ask, prefix)
 
     def _chosen(self, key: str) -> ChosenVersions | None:
         """The versions that count, if that is decided under this key or prefix."""

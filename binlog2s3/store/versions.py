@@ -23,8 +23,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     VersionConflictError,
 )
-from binlog2s3.formatting import iso_text
-from binlog2s3.store.contract import NO_VERSION, ObjectInfo, Picks
+from binlog2s3.store.contract import NO_VERSION, ObjectInfo, ObjectVersion, Picks
 from binlog2s3.store.errors import UnsetError
 from binlog2s3.store.requests import Answer, needed, onward
 
@@ -106,22 +105,6 @@ def hold_on(ask: Ask, key: str, **version: str) -> Hold:
     return Hold(until, is_legal)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectVersion:
-    """A version of an object, or a delete marker, which has no size. `latest`: the newest one."""
-
-    key: str
-    version: str
-    at: datetime
-    latest: bool
-    size: int | None = None
-    etag: str = ""
-    storage_class: str = "STANDARD"
-
-    def __str__(self) -> str:
-        return f"{self.version} (put at {iso_text(self.at)}, {self.size} bytes)"
-
-
 @dataclass(slots=True, kw_only=True)
 class ChosenVersions:
     """Chooses the version of each object that counts, below a prefix.
@@ -169,14 +152,20 @@ class ChosenVersions:
     def objects(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
         """The chosen versions below a prefix, in key order, after `start_after`.
 
-        Raises VersionConflictError at the first key of which nothing decides.
+        Where nothing decides, there is an object: the oldest version, which cannot be read.
         """
         for key, group in groupby(versions_below(self.ask, prefix, start_after), _key):
-            found = self._choose(key, list(group), 0)
+            versions = list(group)
+            self._known.pop(key, None)
+            try:
+                found = self._choose(key, versions, 0)
+            except VersionConflictError:  # raised again where the object is needed
+                found = [one for one in versions if one.size is not None][-1]
+            else:
+                if found is not None:
+                    self._known[key] = found
             if found is None or found.size is None:
-                self._known.pop(key, None)
                 continue
-            self._known[key] = found
             if key.encode() > start_after.encode():
                 yield ObjectInfo(
                     key=key,

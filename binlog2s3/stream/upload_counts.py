@@ -15,7 +15,8 @@ _TWICE, _BACK = 2.1, 3.0
 class Counts:
     """Since an uploader began: what it sent, made durable and archived, requests that failed.
 
-    `acts`: requests that brought bytes, or an entry, into the bucket.
+    `acts`: requests that brought bytes, or an entry, into the bucket. `planted`: keys under which
+    somebody wrote before the streamer did.
     """
 
     sent_bytes: int = 0
@@ -24,6 +25,7 @@ class Counts:
     acts: int = 0
     failures: int = 0
     last_error: tuple[datetime, str] | None = None
+    planted: frozenset[str] = frozenset()
 
 
 class UploadPace:
