@@ -11,15 +11,26 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
+from typing import Any
 
+import boto3
 import pytest
 
+from binlog2s3.archive.backups import registered
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import ArchiveError, VersionConflictError
+from binlog2s3.store.contract import NO_VERSION, ObjectLock, Picks, StoreConfig
+from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory
 from lab.mysql import MysqlServer
-from lab.s3 import MinioServer, environment_for
+from lab.s3 import REGION, MinioServer, environment_for
+from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, turn_of
 from tests.integration.bucket import Bucket
 from tests.integration.recovery_command import Recovery
 from tests.integration.recovery_truth import binlog_files, gtids_of, load
@@ -233,3 +244,84 @@ def test_what_a_streamer_could_not_see_is_not_chosen_in_silence(
     verified = world.run("verify", f"--object-version={key}={real}", rights="reader")
     assert verified.returncode == 0, verified.stdout + verified.stderr
     assert "before they were written" in verified.stdout
+
+
+def store_of(minio: MinioServer, bucket: str, **settings: Any) -> S3Store:
+    """The bucket as a command sees it."""
+    session = boto3.session.Session(minio.access_key, minio.secret_key)
+    config = StoreConfig(
+        bucket=bucket,
+        endpoint_url=minio.endpoint_url,
+        region=REGION,
+        addressing_style="path",
+        **settings,
+    )
+    return S3Store(config, stop=Event(), session=lambda **_: session, evidence=Evidence)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("default_retention", [False, True])
+def test_forged_documents_in_a_real_store(minio: MinioServer, *, default_retention: bool) -> None:
+    """A turn, a lineage, a floor and a backup of somebody are not taken for ours; an entry neither.
+
+    All were put, with and without a lock, and deleted before ours came.
+    """
+    bucket = locked_bucket(minio, default_retention=default_retention)
+    layout = Layout("pre", "orders")
+    turn = turn_of(BEAT)
+    first = replace(ENTRY, name=LINEAGE.first_binlog, size=4, crc64=crc64nvme(b"true"))
+    second = replace(first, name=NAME)
+    theirs = replace(second, size=6, crc64=crc64nvme(b"forged"))
+    documents = {
+        layout.lineage(ID): (LINEAGE, replace(LINEAGE, gtid_set="")),
+        layout.turn(turn.number): (turn, replace(turn, lineage=ID.replace("a1b2", "ffff"))),
+        layout.floor(ID, NAME.number): (FLOOR, replace(FLOOR, gtid_set="")),
+        layout.backup(BACKUP.id): (BACKUP, replace(BACKUP, location="s3://evil/backup")),
+    }
+    writer = store_of(minio, bucket, object_lock=ObjectLock("GOVERNANCE", 1))
+    with closing(minio.client()) as client, closing(writer):
+
+        def plant_one(key: str, body: bytes) -> None:
+            client.put_object(Bucket=bucket, Key=key, Body=body)
+            client.delete_object(Bucket=bucket, Key=key)
+
+        def put(key: str, body: bytes) -> None:
+            writer.put(key, body, if_absent=True, kept=True)
+
+        put(layout.lineage(ID), LINEAGE.to_json())
+        plant_one(layout.binlog(ID, NAME), b"forged")
+        plant_one(layout.entry(ID, NAME), theirs.to_json())
+        for entry, body in ((first, b"true"), (second, b"true")):
+            put(layout.binlog(ID, entry.name), body)
+            put(layout.entry(ID, entry.name), entry.to_json())
+        ids = {}
+        with closing(store_of(minio, bucket, written_once="pre/archive/")) as store:
+            catalog = Catalog(store, layout)
+            assert catalog.entry(LINEAGE, NAME) == second
+            assert store.get(layout.binlog(ID, NAME)) == b"true"
+            (note,) = store.version_notes()
+            assert "2 objects before they were written" in note
+        for key, (ours, forged_one) in documents.items():
+            if key != layout.lineage(ID):
+                plant_one(key, forged_one.to_json())
+                put(key, ours.to_json())
+            else:
+                client.put_object(Bucket=bucket, Key=key, Body=forged_one.to_json())
+            for row in client.list_object_versions(Bucket=bucket, Prefix=key)["Versions"]:
+                where = {"Bucket": bucket, "Key": key, "VersionId": row["VersionId"]}
+                if client.get_object(**where)["Body"].read() == ours.to_json():
+                    ids[key] = row["VersionId"]
+    with closing(store_of(minio, bucket, written_once="pre/archive/")) as store:
+        catalog = Catalog(store, layout)
+        for ask in (catalog.turn, catalog.lineages):
+            with pytest.raises(VersionConflictError, match="nothing shows which one is right"):
+                ask()
+        unreadable: list[ArchiveError] = []
+        assert registered(catalog, unreadable) == []
+        assert "nothing shows which one is right" in str(unreadable[0])
+    picks = Picks({**ids, layout.backup(BACKUP.id): NO_VERSION})
+    with closing(store_of(minio, bucket, written_once="pre/archive/", picks=picks)) as store:
+        catalog = Catalog(store, layout)
+        assert catalog.turn() == turn
+        assert catalog.lineages() == [replace(LINEAGE, floor=FLOOR)]
+        assert registered(catalog) == []
