@@ -5,6 +5,7 @@ describes it. An entry is written after the entry of the binlog before it, and e
 lineage.json; below the first binlog that is kept, nothing is known of that order.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog, Document, read
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
+from binlog2s3.archive.fields import FORMAT
 from binlog2s3.archive.layout import Layout, Place
 from binlog2s3.archive.pages import Page, name_at
 from binlog2s3.archive.retired import Retired
@@ -66,7 +68,7 @@ class Evidence:
         try:
             found = _KINDS[place.kind].from_json(data, key)
         except ArchiveError:
-            return None
+            return data if _is_of_later(data) else None
         # these are written again after somebody deleted them
         if isinstance(found, Entry):
             return replace(found, archived_at=_ONCE, reached_us=None)
@@ -126,6 +128,19 @@ class Evidence:
 
     def _place(self, key: str) -> Place | None:
         return self._layout(key).place_of(key)
+
+
+def _is_of_later(data: bytes) -> bool:
+    """Whether a document may be one that only a later version of the program can read."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(found, dict):
+        return False
+    coded = {found.get(name, "none") for name in ("encoding", "encryption")
+             if isinstance(found.get(name, "none"), str)}  # fmt: skip
+    return coded != {"none"} or found.get("format", FORMAT) != FORMAT
 
 
 def _keys(store: Store, prefix: str) -> list[str]:

@@ -4,6 +4,7 @@ A bucket with Object Lock that keeps every version; only what is asked of versio
 """
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -223,6 +224,18 @@ def test_what_is_no_document_of_its_key_does_not_count(key: str) -> None:
     bucket.put(key, 220, ours)
     bucket.put(key, 230, None)
     assert bucket.chosen().of(key) == real
+
+
+@pytest.mark.parametrize("field", ["format", "encryption"])
+def test_a_document_of_a_later_version_may_be_the_right_one(field: str) -> None:
+    """It cannot be read, so nothing shows that another one is."""
+    later = json.loads(ENTRY.to_json()) | {field: 2 if field == "format" else "AES"}
+    bucket = LockedBucket()
+    bucket.put(ENTRY_KEY, 100, json.dumps(later).encode())
+    bucket.put(ENTRY_KEY, 200, ENTRY.to_json())
+    bucket.put(BINLOG_KEY, 99, REAL)
+    with pytest.raises(VersionConflictError):
+        bucket.read_by(ENTRY_KEY)
 
 
 def test_a_document_that_was_written_again_is_no_conflict() -> None:
