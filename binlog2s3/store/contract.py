@@ -382,7 +382,8 @@ class Store(Protocol):
     def kept(self, prefix: str) -> Iterable[ObjectVersion]:
         """All versions of what is or was below a prefix; none if the bucket has no Object Lock.
 
-        In key order, the newest version of each key first, with delete markers.
+        In key order, the newest version of each key first, with delete markers. If they may not be
+        listed, it is a StoreError that no policy repeats.
         """
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -113,6 +113,10 @@ class _Learned:
     is_locked: bool | None = None
 
 
+class _DeniedError(StoreError):
+    """What is not asked again, although an operator could allow it."""
+
+
 class S3Store:
     """A bucket, through boto3. Nothing is opened until the first call.
 
@@ -153,7 +157,7 @@ class S3Store:
     @property
     def settings(self) -> BucketSettings:
         """The settings of the bucket, over the same connections."""
-        return BucketSettings(self._requests, self._version)
+        return BucketSettings(self._ask, self._version)
 
     def close(self) -> None:
         self._requests.link.close()
@@ -244,12 +248,13 @@ class S3Store:
     def kept(self, prefix: str) -> Iterator[ObjectVersion]:
         learned = self._learned
         if learned.is_locked is None:
+            settings = BucketSettings(self._ask_or_fail, self._version)
             try:
-                learned.is_locked = self.settings.has_object_lock()
-            except RefusedError:  # it may not be asked: what is locked needs it
+                learned.is_locked = settings.has_object_lock()
+            except _DeniedError:
                 learned.is_locked = self._config.object_lock is not None
         if learned.is_locked:
-            yield from versions_below(self._ask, prefix)
+            yield from versions_below(self._ask_or_fail, prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
         left = [*keys]
@@ -438,6 +443,17 @@ class S3Store:
 
     def _ask(self, operation: str, key: str, **params: Any) -> Answer:
         return self._requests.retry(lambda: self._requests.once(operation, key, **params))
+
+    def _ask_or_fail(self, operation: str, key: str, **params: Any) -> Answer:
+        """The same for what can be done without: nobody waits until it is allowed."""
+
+        def act() -> Answer:
+            try:
+                return self._requests.once(operation, key, **params)
+            except MendableError as error:
+                raise _DeniedError(str(error), hint=error.hint) from error
+
+        return self._requests.retry(act)
 
     def _look(self, key: str) -> Answer:
         with_checksum = {"ChecksumMode": "ENABLED"} if self._integrity.wants_crc64 else {}

@@ -206,7 +206,8 @@ def test_what_a_streamer_could_not_see_is_not_chosen_in_silence(
     world = World(mysql, minio, bucket, disk_tmp_path)
     mysql.query(*TABLE)
     blind = policy("streamer", bucket)
-    denied = {"Effect": "Deny", "Action": ["s3:ListBucketVersions"], "Resource": ["arn:aws:s3:::*"]}
+    actions = ["s3:ListBucketVersions", "s3:GetBucketObjectLockConfiguration"]
+    denied = {"Effect": "Deny", "Action": actions, "Resource": ["arn:aws:s3:::*"]}
     for statement in blind["Statement"]:
         if statement["Sid"] == "ReadAndAdd":
             statement["Action"].append("s3:PutObjectRetention")
