@@ -19,6 +19,7 @@ import pytest
 
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
@@ -28,13 +29,14 @@ from binlog2s3.errors import ArchiveError, VersionConflictError
 from binlog2s3.store.contract import NO_VERSION, ObjectLock, Picks, StoreConfig
 from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory
+from lab.fault import Answer, on
 from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer, environment_for
 from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, turn_of
 from tests.integration.bucket import Bucket
 from tests.integration.recovery_command import Recovery
 from tests.integration.recovery_truth import binlog_files, gtids_of, load
-from tests.integration.stream_process import StreamProcess
+from tests.integration.stream_process import StreamProcess, proxied
 from tests.integration.test_prune import TABLE, World, policy
 from tests.waiting import wait_until
 
@@ -102,8 +104,19 @@ def forged(world: World, numbers: Sequence[int]) -> dict[str, tuple[bytes, bytes
 
 
 def plant(world: World, lineage: str, binlogs: dict[str, tuple[bytes, bytes]]) -> None:
-    """Put these binlogs and their entries, and delete them again."""
+    """Put these binlogs and their entries, and delete them again.
+
+    Of the first one, which is open, a chunk as well; and a part of an upload that stays.
+    """
     with closing(world.minio.client()) as client:
+        name, (binlog, _) = next(iter(binlogs.items()))
+        chunk = Chunk(0, len(binlog), crc64nvme(binlog))
+        key = LAYOUT.chunk(lineage, BinlogName.parse(name), chunk)
+        client.put_object(Bucket=world.bucket, Key=key, Body=binlog)
+        client.delete_object(Bucket=world.bucket, Key=key)
+        key = LAYOUT.binlog(lineage, BinlogName.parse(name))
+        begun = client.create_multipart_upload(Bucket=world.bucket, Key=key)["UploadId"]
+        client.upload_part(Bucket=world.bucket, Key=key, UploadId=begun, PartNumber=1, Body=binlog)
         for name, (binlog, entry) in binlogs.items():
             ours = BinlogName.parse(name)
             keys = {LAYOUT.binlog(lineage, ours): binlog, LAYOUT.entry(lineage, ours): entry}
@@ -205,21 +218,11 @@ def test_what_a_streamer_could_not_see_is_not_chosen_in_silence(
     bucket = locked_bucket(minio, default_retention=default_retention)
     world = World(mysql, minio, bucket, disk_tmp_path)
     mysql.query(*TABLE)
-    blind = policy("streamer", bucket)
-    actions = ["s3:ListBucketVersions", "s3:GetBucketObjectLockConfiguration"]
-    denied = {"Effect": "Deny", "Action": actions, "Resource": ["arn:aws:s3:::*"]}
-    for statement in blind["Statement"]:
-        if statement["Sid"] == "ReadAndAdd":
-            statement["Action"].append("s3:PutObjectRetention")
-    blind["Statement"].append(denied)
-    with StreamProcess(
-        disk_tmp_path,
-        mysql,
-        minio,
-        bucket,
-        options=LOCK,
-        environment=environment_for(**minio.restricted(blind)),
-    ) as stream:
+    # MinIO takes s3:ListBucket for s3:ListBucketVersions
+    body = b"<Error><Code>AccessDenied</Code><Message>no</Message></Error>"
+    denied = Answer(403, headers={"x-amz-request-id": "1"}, body=body)
+    rules = [on(denied, method="GET", query=r"(^|&)(versions|object-lock)(&|=|$)")]
+    with proxied(disk_tmp_path, mysql, minio, bucket, rules, options=LOCK) as (stream, _):
         world.write(2)
         wait_until(lambda: len(entries(world)) == 2, what="two entries")
         world.back_up("kept")
@@ -309,9 +312,10 @@ def test_forged_documents_in_a_real_store(minio: MinioServer, *, default_retenti
             else:
                 client.put_object(Bucket=bucket, Key=key, Body=forged_one.to_json())
             for row in client.list_object_versions(Bucket=bucket, Prefix=key)["Versions"]:
-                where = {"Bucket": bucket, "Key": key, "VersionId": row["VersionId"]}
-                if client.get_object(**where)["Body"].read() == ours.to_json():
-                    ids[key] = row["VersionId"]
+                id_ = row["VersionId"]
+                found = client.get_object(Bucket=bucket, Key=key, VersionId=id_)
+                if found["Body"].read() == ours.to_json():
+                    ids[key] = id_
     with closing(store_of(minio, bucket, written_once="pre/archive/")) as store:
         catalog = Catalog(store, layout)
         for ask in (catalog.turn, catalog.lineages):
