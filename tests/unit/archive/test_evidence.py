@@ -26,7 +26,7 @@ from tests.memory_store import MemoryStore
 LAYOUT = Layout("pre", "orders")
 FIRST = BinlogName.parse("mysql-bin.000001")
 THIRD = BinlogName.parse("mysql-bin.000003")
-REAL, FORGED = b"the source's own bytes", b"the bytes of somebody"
+REAL, FORGED = b"the source's own bytes", b"the bytes of somebody!"
 
 
 def entry(name: BinlogName, data: bytes = REAL) -> bytes:
