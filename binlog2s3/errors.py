@@ -129,8 +129,16 @@ class MisplacedError(ArchiveError):
     """A document whose content belongs under another key: of another source, or binlog."""
 
 
+class VersionConflictError(ArchiveError):
+    """Versions of an object differ, and nothing shows which one counts."""
+
+
 class ForkError(ArchiveError):
     """The source has other bytes than the archive at the same place."""
+
+
+class TakenError(ForkError):
+    """Somebody wrote under a key before the streamer did: its history has to go on elsewhere."""
 
 
 class ElsewhereError(ForkError):

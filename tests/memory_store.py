@@ -19,7 +19,7 @@ from typing import Literal, TypeVar
 
 from binlog2s3.binlog.checksum import composite_etag, crc64nvme, md5
 from binlog2s3.errors import ObjectTooLargeError, StoreError
-from binlog2s3.store.contract import Body, ObjectInfo, PartInfo, UploadInfo
+from binlog2s3.store.contract import Body, ObjectInfo, ObjectVersion, PartInfo, UploadInfo
 from binlog2s3.store.errors import Failure, translate
 
 Result = TypeVar("Result")
@@ -78,6 +78,7 @@ class MemoryStore:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.objects: dict[str, _Object] = {}
+        self.versions: list[ObjectVersion] = []
         self.uploads: dict[str, _Upload] = {}
         self.calls: dict[str, int] = defaultdict(int)
         self.late: list[tuple[str, Callable[[], object]]] = []
@@ -231,6 +232,9 @@ class MemoryStore:
             return names
 
         yield from self._do("list_names", act, prefix)
+
+    def kept(self, prefix: str) -> Iterator[ObjectVersion]:
+        return (one for one in self.versions if one.key.startswith(prefix))
 
     def delete(self, keys: Iterable[str]) -> None:
         """See Store."""

@@ -5,7 +5,8 @@ not of this format: nothing under it is read, changed or deleted.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import floor_name
@@ -222,8 +223,48 @@ class Layout:
             return False
         return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(binlog)
 
+    def place_of(self, key: str) -> "Place | None":
+        """What an object below `archive/` is, by its key; None if it is of no format of ours."""
+        first, _, rest = key.removeprefix(self.archive).partition("/")
+        folder, _, last = rest.partition("/")
+        found = Place("lineage", lineage=first)
+        if key == self.retired:
+            return Place("retired")
+        if self.turn_number(key) is not None:
+            return Place("turn")
+        if self.backup_id(key) is not None:
+            return Place("backup")
+        if self.drill_id(key) is not None:
+            return Place("drill")
+        if not key.startswith(self.archive) or not LINEAGE_ID.fullmatch(first):
+            return None
+        if key == self.lineage(first):
+            return found
+        if self.floor_number(first, key) is not None:
+            return replace(found, kind="floor")
+        if folder == "pages":
+            return replace(found, kind="page")
+        name = last.removesuffix(".json") if folder == "entries" else last
+        if not _is_name(name):
+            return None
+        binlog = BinlogName.parse(name)
+        if key == self.entry(first, binlog):
+            return replace(found, kind="entry", binlog=binlog)
+        return replace(found, kind="binlog", binlog=binlog) if folder == "binlogs" else None
+
     def _root(self) -> str:
         return f"{self.prefix}/" if self.prefix else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an object below `archive/` is: of which lineage, and of which binlog, if of one."""
+
+    kind: Literal[
+        "turn", "backup", "drill", "retired", "lineage", "floor", "page", "entry", "binlog"
+    ]
+    lineage: str = ""
+    binlog: BinlogName | None = None
 
 
 def _is_name(text: str) -> bool:

@@ -146,5 +146,7 @@ def words_of(ctx: click.Context, raw: dict[str, Any], options: Sequence[Option])
         words += ["--config", ctx.meta[_PATH]]
     for option in options:
         if ctx.get_parameter_source(option.parameter) is ParameterSource.COMMANDLINE:
-            words += [f"--{option.name}", str(raw[option.parameter])]
+            value = raw[option.parameter]
+            for one in value if option.repeatable else (value,):
+                words += [f"--{option.name}", str(one)]
     return tuple(words)

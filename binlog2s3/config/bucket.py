@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from binlog2s3.config.given import CommandOptions
 from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.points import Moment
 from binlog2s3.config.values import BY_NAME, S3Config, s3_of
 from binlog2s3.store.contract import StoreConfig
 
@@ -19,12 +20,41 @@ FromLineage = Annotated[
 _READING = ("endpoint-url", "region", "addressing-style", "profile", "concurrency")
 
 
+@dataclass(frozen=True, slots=True)
+class _PickOptions:
+    """The options that become `S3Config.picks`."""
+
+    object_version: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "KEY=ID",
+            "With Object Lock, where versions of an object differ: the version of this key that "
+            "counts; KEY=none: none of them does. May be given several times.",
+            "object version",
+        ),
+    ] = ()
+    versions_before: Annotated[
+        Moment | None,
+        Option(
+            "TIME",
+            "With Object Lock, where versions of an object differ: only those count that were put "
+            "before this time, by the store's clock.",
+            "time",
+        ),
+    ] = None
+
+
+PICK_OPTIONS = options_of(_PickOptions)
+"""Those that decide between versions of an object that differ."""
+
+
 def reading(source: str, *, required: bool = True, otherwise: str = "") -> tuple[Option, ...]:
     """The options of `stream` that a reader has, too; `source` is the help of --source."""
     return (
         replace(BY_NAME["source"], help=source, required=required, otherwise=otherwise),
         replace(BY_NAME["s3-url"], help="Where the archive is: s3://bucket/prefix."),
         *(BY_NAME[name] for name in _READING),
+        *PICK_OPTIONS,
     )
 
 
@@ -62,10 +92,10 @@ def for_reading(s3: S3Config) -> StoreConfig:
 def for_restoring(s3: S3Config) -> StoreConfig:
     """The same for a command that sees what Object Lock keeps, even if it was replaced or deleted.
 
-    Below archive/ objects are written once, so their oldest version counts.
+    Below archive/ objects are written once: `store.versions` decides which version counts.
     """
     below = f"{s3.prefix}/archive/" if s3.prefix else "archive/"
-    return replace(for_reading(s3), oldest_below=below)
+    return replace(for_reading(s3), written_once=below, picks=s3.picks)
 
 
 def for_writing(s3: S3Config) -> StoreConfig:

@@ -64,6 +64,7 @@ Kind = Literal[
     "position",
     "table",
     "object lock",
+    "object version",
 ]
 Value = str | int | float | bool | Path
 _KINDS: Mapping[object, Kind] = {
@@ -258,6 +259,14 @@ def parse_object_lock(text: str) -> ObjectLock:
     return ObjectLock("GOVERNANCE" if match[1][:1] in "Gg" else "COMPLIANCE", int(match[2]))
 
 
+def parse_object_version(text: str) -> tuple[str, str]:
+    """The key and the version's id of KEY=ID. Raises ValueError."""
+    key, sign, version = text.strip().rpartition("=")
+    if not (key and sign and version):
+        raise ValueError(f"{_shown(text)} is not of the form KEY=ID")
+    return key, version
+
+
 def split_listen(text: str) -> tuple[str, int]:
     """Host and port of HOST:PORT or [IPV6]:PORT. Raises ValueError."""
     match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+)):([0-9]{1,5})", text)
@@ -319,6 +328,7 @@ _MADE: Mapping[Kind, Callable[[str], object]] = {
     "position": parse_position,
     "table": parse_table,
     "object lock": parse_object_lock,
+    "object version": parse_object_version,
 }
 _CHECKED: Mapping[Kind, Callable[[str], object]] = {
     "command": _check_command,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from binlog2s3.config.bucket import reading
+from binlog2s3.config.bucket import PICK_OPTIONS, reading
 from binlog2s3.config.given import CommandOptions, Given, contradiction
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.values import BY_NAME, S3Config, s3_of
@@ -157,6 +157,7 @@ _SPOOL = replace(BY_NAME["spool"], help="Spool of the streamer to ask.")
 _SHARED = tuple(
     replace(option, required=False)
     for option in reading("Source to show.", otherwise="that of the streamer that answers")
+    if option not in PICK_OPTIONS
 )
 
 

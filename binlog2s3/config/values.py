@@ -6,6 +6,7 @@ in a `Config`, only the path of its file.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +14,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
 from binlog2s3.config.options import MIB, Option, fill, options_of, split_s3_url
 from binlog2s3.config.timing import DEFAULT, Timing
-from binlog2s3.store.contract import IMMEDIATE_STORAGE_CLASSES, ObjectLock
+from binlog2s3.store.contract import IMMEDIATE_STORAGE_CLASSES, ObjectLock, Picks
 
 SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY")
 MIN_PART_SIZE = 5 * MIB  # S3's smallest inner part
@@ -117,7 +118,10 @@ class MysqlConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config:
-    """The bucket, and how to reach it. `prefix` has no slash at either end and may be empty."""
+    """The bucket, and how to reach it. `prefix` has no slash at either end and may be empty.
+
+    `picks` is for commands that read: which versions of objects count.
+    """
 
     bucket: str
     prefix: str
@@ -189,6 +193,7 @@ class S3Config:
             least=64 << 10,
         ),
     ] = None
+    picks: Picks = field(default_factory=Picks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -387,7 +392,12 @@ BY_NAME = {option.name: option for option in OPTIONS}
 def s3_of(values: Mapping[str, Any]) -> S3Config:
     """Where the bucket is."""
     bucket, prefix = split_s3_url(values["s3-url"])
-    return fill(S3Config, _S3, values, bucket=bucket, prefix=prefix)
+    before = values.get("versions-before")
+    picks = Picks(
+        dict(values.get("object-version") or ()),
+        datetime.fromtimestamp(before.at_us / 1e6, UTC) if before is not None else None,
+    )
+    return fill(S3Config, _S3, values, bucket=bucket, prefix=prefix, picks=picks)
 
 
 def _config(values: Mapping[str, Any]) -> Config:

@@ -21,6 +21,7 @@ from binlog2s3 import __version__
 from binlog2s3.archive.backups import Backup, new_id, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, DrillStep
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import GtidSet, parse
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
@@ -84,7 +85,7 @@ def run(config: DrillConfig) -> int:
     """
     lower_priority(config.nice, config.ionice)
     with (
-        opened(for_writing(config.s3), sigterm_interrupts=True) as store,
+        opened(for_writing(config.s3), sigterm_interrupts=True, evidence=Evidence) as store,
         locked(config.work_dir),
     ):
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.listing import (
     Binlog,
@@ -41,7 +42,8 @@ _STYLES: Mapping[State, str] = {
 
 def show(config: ListConfig) -> None:
     """Run the command. Raises StoreError, and ArchiveError if there is nothing to show."""
-    with opened(for_restoring(config.s3)) as store, progress_of("entries") as advance:
+    s3 = for_restoring(config.s3)
+    with opened(s3, evidence=Evidence) as store, progress_of("entries") as advance:
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         listing = gather(store, config, workers, advance)
     for warning in listing.warnings:

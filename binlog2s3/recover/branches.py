@@ -15,7 +15,7 @@ from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.errors import ArchiveError, Binlog2s3Error
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, VersionConflictError
 from binlog2s3.formatting import time_text
 from binlog2s3.recover.route import Route
 
@@ -38,7 +38,8 @@ class Branches:
         for lineage in self._history.lineages:
             if name not in self._history.names(lineage.id):
                 continue
-            size = self._history.known(lineage.id, name).size
+            known = self._known(lineage.id, name)
+            size = known.size if known is not None else -1
             if self._end_on_route(lineage.id, name, size) < offset <= size:
                 found.append(lineage.id)
         return found
@@ -50,12 +51,28 @@ class Branches:
                 yield lineage, executed(last.gtids_before).plus(last.gtids_added).gtids
 
     def outside(self) -> Iterator[tuple[str, Known]]:
-        """The lineages that have bytes outside of the route, each with its last binlog."""
+        """The lineages that have bytes outside of the route, each with its last binlog.
+
+        Not those of which nothing shows what their binlogs are: they prove nothing.
+        """
         for lineage in self._history.lineages:
-            for name in self._history.names(lineage.id)[-1:]:
-                last = self._history.known(lineage.id, name)
-                if self._end_on_route(lineage.id, name, last.size) != last.size:
-                    yield lineage.id, last
+            names = reversed(self._history.names(lineage.id))
+            there = (self._known(lineage.id, name) for name in names)
+            last = next((one for one in there if one is not None), None)
+            if last is None:
+                continue
+            if self._end_on_route(lineage.id, last.name, last.size) != last.size:
+                yield lineage.id, last
+
+    def _known(self, lineage: str, name: BinlogName) -> Known | None:
+        """What is known of a binlog; None if it is not on the route and its versions differ."""
+        try:
+            return self._history.known(lineage, name)
+        except VersionConflictError:
+            leg = self._legs.get(lineage)
+            if leg is not None and leg.holds(name):
+                raise
+            return None
 
     def begun_before(self, at_us: int) -> str:
         """The last lineage not on the route that began at or before this time; "" if none did."""

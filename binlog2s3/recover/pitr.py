@@ -14,6 +14,7 @@ from functools import partial
 from binlog2s3.archive.backups import Backup, one_of, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import proof_of
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.executed import gathered
@@ -62,7 +63,6 @@ from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_r
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.s3 import S3Store, opened
-from binlog2s3.store.versions import replaced_texts
 from binlog2s3.workers import Workers
 
 Done = Callable[[Plan, Result | None], object]
@@ -77,7 +77,8 @@ def run(config: PitrConfig, done: Done | None = None) -> int:
     """
     with ExitStack() as stack:
         # SIGTERM interrupts, so that the channel is removed
-        store = stack.enter_context(opened(for_restoring(config.s3), sigterm_interrupts=True))
+        s3 = for_restoring(config.s3)
+        store = stack.enter_context(opened(s3, sigterm_interrupts=True, evidence=Evidence))
         at: Target | None = None
         if config.target is not None:
             login = partial(resolve, config.target)
@@ -122,7 +123,7 @@ class _Recovery:
             zones = self._time_zones(plan, extract, survey)
             only = self._only(plan, extract, survey) if config.tables else None
         self._warnings += [str(error) for error in survey.problems]
-        self._warnings += replaced_texts(self._store.replaced)
+        self._warnings += self._store.version_notes()
         if self._facts is not None and config.output_dir is None:
             self._warnings += preflight.warnings(
                 self._facts,

@@ -14,6 +14,7 @@ from typing import Any
 
 from binlog2s3.archive.backups import Backup, id_of, new_id, registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.gtid import Flavour
@@ -29,7 +30,7 @@ from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
-from binlog2s3.store.versions import Hold, replaced_texts
+from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
 
@@ -43,7 +44,7 @@ Row = tuple[Backup, list[BackupReach]]
 
 def run(config: BackupConfig, action: Action, id_: str | None) -> int:
     """Run the command; the exit code. Raises StoreError, ArchiveError, RecoveryError."""
-    with opened(for_writing(config.s3)) as store:
+    with opened(for_writing(config.s3), evidence=Evidence) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
             hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
@@ -61,7 +62,7 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
                 rows = [row]
             else:
                 rows = listed(catalog, look())
-        for text in replaced_texts(store.replaced):
+        for text in store.version_notes():
             say("warning", text)
     if config.as_json:
         print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201

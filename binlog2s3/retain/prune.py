@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Archived, Catalog, read
 from binlog2s3.archive.documents import Lineage, LineageFloor
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, name_at
@@ -51,7 +52,7 @@ from binlog2s3.retain.choose import (
 from binlog2s3.retain.view import confirmed, document, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.s3 import S3Store, opened
-from binlog2s3.store.versions import Hold, replaced_texts
+from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
 
@@ -65,19 +66,19 @@ class Bucket:
     """The store; the time by the earlier of two clocks, so that nothing looks older than it is.
 
     `hold_on` says how Object Lock keeps an object; None if the bucket has none. `is_versioned`:
-    deleting frees nothing. `replaced`: the keys that were read in an older version.
+    deleting frees nothing. `notes`: what to say of versions.
     """
 
     store: Store
     now: datetime
     hold_on: Callable[[str], Hold] | None = None
     is_versioned: bool = False
-    replaced: Callable[[], Iterable[str]] = tuple
+    notes: Callable[[], Iterable[str]] = tuple
 
 
 def run(config: PruneConfig) -> int:
     """Run the command; the exit code. Raises StoreError, ArchiveError, RecoveryError."""
-    with opened(for_writing(config.s3)) as store:
+    with opened(for_writing(config.s3), evidence=Evidence) as store:
         return Prune(config, _bucket(store, config)).run()
 
 
@@ -90,7 +91,7 @@ def _bucket(store: S3Store, config: PruneConfig) -> Bucket:
         min(now, clock or now),
         settings.hold_on if settings.has_object_lock() else None,
         bool(settings.versioning()),
-        lambda: store.replaced,
+        store.version_notes,
     )
 
 
@@ -120,7 +121,7 @@ class Prune:
                 raise survey.unreadable[0]
             choice = self.choice(survey)
         below = list(self._below(choice, self._abandoned(survey)))
-        for text in replaced_texts(self._bucket.replaced()):
+        for text in self._bucket.notes():
             say("warning", text)
         if not config.as_json:
             print_choice(config, choice, below, page_on(sys.stdout))

@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.options import split_listen
@@ -235,7 +236,7 @@ def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Di
     assert config.s3 is not None  # noqa: S101 - `SERVE` makes no other config
     assert config.source is not None  # noqa: S101
     settings = replace(for_restoring(config.s3), read_timeout_seconds=15.0)
-    store = S3Store(settings, stop=stop)
+    store = S3Store(settings, stop=stop, evidence=Evidence)
     with ExitStack() as stack:
         stack.callback(store.close)
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))

@@ -302,6 +302,7 @@ class Vitals:
     taken something since the first failure. `clean_up_error`: why leftovers in the bucket are
     not deleted, "" if they are. Of a standby, `unsaved_bytes`: bytes in its spool
     that are not known to be in the bucket; `may_be_last_copy`: the writer cannot reach the source.
+    `planted`: keys of the archive under which somebody wrote before the streamer did.
     """
 
     phase: Phase = "running"
@@ -326,6 +327,7 @@ class Vitals:
     loop_idle: float = 0.0
     unsaved_bytes: int = 0
     may_be_last_copy: bool = False
+    planted: tuple[str, ...] = ()
 
     @property
     def never_ran(self) -> bool:
@@ -398,6 +400,13 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         limit = 0 if vitals.never_ran else timing.source_seconds
         yield _trouble("source", vitals.child_gone, limit, text)
     yield from _store_troubles(vitals, timing)
+    if vitals.planted:
+        text = (
+            f"somebody wrote under {len(vitals.planted)} keys of the archive before the streamer "
+            f"did, for example {vitals.planted[0]}"
+        )
+        hint = "who has keys of this bucket? The log names the versions: docs/guides/bucket.md"
+        yield _trouble("planted", 0, 1, text, hint)
     if vitals.unsaved_bytes:
         text = f"the bucket may not have {vitals.unsaved_bytes} bytes that are in this spool"
         hint = "the writer reads them from the source; if the source has lost them, restart this "

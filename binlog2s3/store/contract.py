@@ -6,7 +6,7 @@ Every implementation passes the suite in tests/contract.
 import io
 import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import accumulate
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from binlog2s3.errors import SpoolError, StoreError
+from binlog2s3.formatting import iso_text
 
 OnError = Callable[[StoreError, int, float], None]
 """Called after each failed attempt that will be repeated: error, number, seconds to wait."""
@@ -53,14 +54,46 @@ class ObjectLock:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectVersion:
+    """A version of an object, or a delete marker, which has no size. `latest`: the newest one."""
+
+    key: str
+    version: str
+    at: datetime
+    latest: bool
+    size: int | None = None
+    etag: str = ""
+    storage_class: str = "STANDARD"
+
+    def __str__(self) -> str:
+        return f"{self.version} (put at {iso_text(self.at)}, {self.size} bytes)"
+
+
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """What an operator says of objects whose versions differ.
+
+    `versions`: the id of the version that counts, by key; `NO_VERSION`: none does. `before`: where
+    versions differ, only those count that were put before this time.
+    """
+
+    versions: Mapping[str, str] = field(default_factory=dict)
+    before: datetime | None = None
+
+
+NO_VERSION = "none"
+"""In place of a version's id: no version of the object counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
     """Where the bucket is and how to connect to it. Keys come from boto3's own chain.
 
     `checksum`: auto sends CRC64NVME if the store accepts it, else Content-MD5; crc64nvme requires
     that the store confirms it; md5 sends Content-MD5; none sends no digest except that of the
     signature. `max_bandwidth`: bytes a second for all bodies that are sent; None: no limit.
-    `object_lock`: how long to lock what is put to be kept. `oldest_below`: below this
-    prefix, the oldest version of an object is read, if the bucket has Object Lock.
+    `object_lock`: how long to lock what is put to be kept. `written_once`: below this prefix it is
+    decided which version of an object is read, if the bucket has Object Lock; `picks` help.
     """
 
     bucket: str
@@ -73,7 +106,8 @@ class StoreConfig:
     sse_kms_key_id: str | None = None
     checksum: Literal["auto", "crc64nvme", "md5", "none"] = "auto"
     object_lock: ObjectLock | None = None
-    oldest_below: str = ""
+    written_once: str = ""
+    picks: Picks = field(default_factory=Picks)
     concurrency: int = 8
     max_bandwidth: int | None = None
     connect_timeout_seconds: float = 10.0
@@ -343,6 +377,13 @@ class Store(Protocol):
         """The next level of the keys below `prefix`, each once, in order: names and `folders/`.
 
         `list_names("p/")` over p/a, p/b/1 and p/b/2 gives "a" and "b/".
+        """
+
+    def kept(self, prefix: str) -> Iterable[ObjectVersion]:
+        """All versions of what is or was below a prefix; none if the bucket has no Object Lock.
+
+        In key order, the newest version of each key first, with delete markers. If they may not be
+        listed, it is a StoreError that no policy repeats.
         """
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -7,13 +7,13 @@ import contextlib
 import signal
 import threading
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from functools import partial
 from typing import Any
 
-from binlog2s3.binlog.checksum import crc64_base64
+from binlog2s3.binlog.checksum import crc64_base64, crc64_of_blocks
 from binlog2s3.errors import (
     ObjectMissingError,
     StoreError,
@@ -34,6 +34,7 @@ from binlog2s3.store.contract import (
     Body,
     FileSlice,
     ObjectInfo,
+    ObjectVersion,
     OnError,
     OnOver,
     PartInfo,
@@ -59,7 +60,12 @@ from binlog2s3.store.requests import (
     size_of,
 )
 from binlog2s3.store.settings import BucketSettings
-from binlog2s3.store.versions import OldestVersions
+from binlog2s3.store.versions import (
+    ChosenVersions,
+    Evidence,
+    version_notes,
+    versions_below,
+)
 
 __all__ = [
     "IMMEDIATE_STORAGE_CLASSES",
@@ -83,6 +89,8 @@ __all__ = [
 ]
 
 _KEYS_PER_DELETE = 1000
+MakeEvidence = Callable[["S3Store", str], Evidence]
+"""Makes what decides between versions: of this store, below this prefix."""
 _CRC64 = "CRC64NVME"
 
 
@@ -101,14 +109,17 @@ class _Learned:
     integrity: Integrity
     uploads: dict[str, _Upload] = field(default_factory=dict)
     refuses_delete_objects: bool = False
-    oldest: OldestVersions | None = None
+    evidence: MakeEvidence | None = None
+    chosen: ChosenVersions | None = None
+    is_locked: bool | None = None
 
 
 class S3Store:
     """A bucket, through boto3. Nothing is opened until the first call.
 
     `stop` ends every wait between attempts at once, by raising the last error. `session` makes
-    the boto3 session; it is called again after the store refused the credentials.
+    the boto3 session; it is called again after the store refused the credentials. `evidence`
+    decides between versions that differ; without it, none counts.
     """
 
     def __init__(
@@ -119,12 +130,13 @@ class S3Store:
         policy: RetryPolicy = PREFLIGHT,
         on_error: OnError | None = None,
         session: MakeSession = any_session,
+        evidence: MakeEvidence | None = None,
     ) -> None:
         self._config = config
         most = config.max_bandwidth
         link = Link(config, session, Bandwidth(most) if most else None)
         self._requests = Requests(link, stop, policy, on_error)
-        self._learned = _Learned(Integrity(config))
+        self._learned = _Learned(Integrity(config), evidence=evidence)
 
     def with_policy(
         self, policy: RetryPolicy, on_error: OnError | None = None, on_over: OnOver | None = None
@@ -142,7 +154,7 @@ class S3Store:
     @property
     def settings(self) -> BucketSettings:
         """The settings of the bucket, over the same connections."""
-        return BucketSettings(self._requests, self._version)
+        return BucketSettings(self._ask, self._version)
 
     def close(self) -> None:
         self._requests.link.close()
@@ -207,8 +219,8 @@ class S3Store:
             return None
 
     def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
-        if (oldest := self._oldest(prefix)) is not None:
-            yield from oldest.objects(prefix, start_after=start_after)
+        if (chosen := self._chosen(prefix)) is not None:
+            yield from chosen.objects(prefix, start_after=start_after)
             return
         for page in self._pages(Prefix=prefix, StartAfter=start_after):
             for item in page.get("Contents", ()):
@@ -222,13 +234,25 @@ class S3Store:
                 )
 
     def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
-        if (oldest := self._oldest(prefix)) is not None:
-            yield from oldest.names(prefix, delimiter)
+        if (chosen := self._chosen(prefix)) is not None:
+            yield from chosen.names(prefix, delimiter)
             return
         for page in self._pages(Prefix=prefix, Delimiter=delimiter):
             objects = (item["Key"] for item in page.get("Contents", ()))
             folders = (item["Prefix"] for item in page.get("CommonPrefixes", ()))
             yield from sorted(name.removeprefix(prefix) for name in (*objects, *folders))
+
+    def kept(self, prefix: str) -> Iterator[ObjectVersion]:
+        learned = self._learned
+        ask = partial(self._ask, final=MendableError)  # nobody waits until it is allowed
+        if learned.is_locked is None:
+            settings = BucketSettings(ask, self._version)
+            try:
+                learned.is_locked = settings.has_object_lock()
+            except MendableError:
+                learned.is_locked = self._config.object_lock is not None
+        if learned.is_locked:
+            yield from versions_below(ask, prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
         left = [*keys]
@@ -456,25 +480,31 @@ class S3Store:
         params |= {"ChecksumMode": "ENABLED"} if self._integrity.wants_crc64 else {}
         return self._ask("head_object", key, **params)
 
-    @property
-    def replaced(self) -> frozenset[str]:
-        """The keys that were read in their oldest version, because it was replaced or hidden."""
-        oldest = self._learned.oldest
-        return frozenset(oldest.replaced) if oldest is not None else frozenset()
+    def version_notes(self) -> Sequence[str]:
+        """What to say of objects that were not read in their newest, or oldest version."""
+        chosen = self._learned.chosen
+        return version_notes(chosen.replaced, chosen.preceded) if chosen is not None else ()
 
-    def _oldest(self, key: str) -> OldestVersions | None:
-        """The oldest versions, if those count under this key or prefix."""
-        below = self._config.oldest_below
+    def _chosen(self, key: str) -> ChosenVersions | None:
+        """The versions that count, if that is decided under this key or prefix."""
+        below = self._config.written_once
         if not below:
             return None
-        if self._learned.oldest is None:
-            is_locked = self.settings.has_object_lock
-            self._learned.oldest = OldestVersions(below, self._ask, is_locked)
-        return self._learned.oldest if self._learned.oldest.apply_to(key) else None
+        if self._learned.chosen is None:
+            make = self._learned.evidence
+            self._learned.chosen = ChosenVersions(
+                below=below,
+                ask=self._ask,
+                is_locked=self.settings.has_object_lock,
+                contents=_Versions(self._requests, self._integrity),
+                evidence=make(self, below) if make is not None else None,
+                picks=self._config.picks,
+            )
+        return self._learned.chosen if self._learned.chosen.apply_to(key) else None
 
     def _version(self, key: str) -> dict[str, Any]:
-        oldest = self._oldest(key)
-        return {"VersionId": oldest.of(key)} if oldest is not None else {}
+        chosen = self._chosen(key)
+        return {"VersionId": chosen.of(key)} if chosen is not None else {}
 
     def _pages(self, **params: Any) -> Iterator[Answer]:
         while True:
@@ -501,9 +531,37 @@ class S3Store:
         return replace(self._requests, policy=replace(policy, attempts=most))
 
 
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """Reads one version of an object, as `versions.Contents` says."""
+
+    requests: Requests
+    integrity: Integrity
+
+    def read(self, key: str, version: str, most: int) -> bytes:
+        return b"".join(self._blocks(key, version, most))
+
+    def crc64(self, key: str, version: str, size: int) -> int:
+        params = {"ChecksumMode": "ENABLED"} if self.integrity.wants_crc64 else {}
+        params |= {"VersionId": version}
+        answer = self.requests.retry(lambda: self.requests.once("head_object", key, **params))
+        kept = info_of(key, answer).crc64
+        return kept if kept is not None else crc64_of_blocks(self._blocks(key, version, size))
+
+    def _blocks(self, key: str, version: str, most: int) -> Iterator[bytes]:
+        id_ = {"VersionId": version}
+        with Download(self.requests, key, 0, None, most=most, version=id_) as download:
+            while block := self.requests.retry(download.block):
+                yield block
+
+
 @contextlib.contextmanager
 def opened(
-    config: StoreConfig, *, policy: RetryPolicy = PREFLIGHT, sigterm_interrupts: bool = False
+    config: StoreConfig,
+    *,
+    policy: RetryPolicy = PREFLIGHT,
+    sigterm_interrupts: bool = False,
+    evidence: MakeEvidence | None = None,
 ) -> Iterator[S3Store]:
     """The store while a command runs. At the end, threads that still wait in it are stopped.
 
@@ -516,4 +574,5 @@ def opened(
             before = signal.signal(signal.SIGTERM, signal.default_int_handler)
             stack.callback(signal.signal, signal.SIGTERM, before)
         stack.callback(stop.set)
-        yield stack.enter_context(contextlib.closing(S3Store(config, stop=stop, policy=policy)))
+        store = S3Store(config, stop=stop, policy=policy, evidence=evidence)
+        yield stack.enter_context(contextlib.closing(store))

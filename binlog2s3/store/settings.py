@@ -10,18 +10,19 @@ from typing import Any
 
 from binlog2s3.errors import ObjectMissingError, UnsupportedError
 from binlog2s3.store.errors import UnsetError
-from binlog2s3.store.requests import Answer, Requests
-from binlog2s3.store.versions import Hold, hold_on
+from binlog2s3.store.requests import Answer
+from binlog2s3.store.versions import Ask, Hold, hold_on
 
 
 class BucketSettings:
     """Questions about a bucket's settings. Each raises StoreError, also if it is denied.
 
-    `version`: which version of an object is read, as a parameter of requests; none: the newest.
+    `ask` makes a request. `version`: which version of an object is read, as a parameter of
+    requests; none: the newest.
     """
 
-    def __init__(self, requests: Requests, version: Callable[[str], dict[str, str]]) -> None:
-        self._requests = requests
+    def __init__(self, ask: Ask, version: Callable[[str], dict[str, str]]) -> None:
+        self._ask_of = ask
         self._version = version
 
     def clock(self, prefix: str) -> datetime | None:
@@ -87,14 +88,7 @@ class BucketSettings:
     def delete_versions(self, versions: Iterable[tuple[str, str]]) -> None:
         """Delete these versions permanently; raise at the first failure."""
         for key, version in versions:
-            self._requests.retry(
-                lambda key=key, version=version: self._requests.once(  # type: ignore[misc]
-                    "delete_object", key, VersionId=version
-                )
-            )
+            self._ask_of("delete_object", key, VersionId=version)
 
     def _ask(self, operation: str, **params: Any) -> Answer:
         return self._ask_of(operation, "", **params)
-
-    def _ask_of(self, operation: str, key: str, **params: Any) -> Answer:
-        return self._requests.retry(lambda: self._requests.once(operation, key, **params))

@@ -46,7 +46,8 @@ class Job:
     By part number: `parts` that the store has from us, and `listed` parts that were there already,
     which count once they were compared with our bytes. `acknowledged` says since when a chunk is
     known to have our bytes; it is kept after an error. `direct` is None until it is decided whether
-    the binlog goes without chunks: see `decide.Observed`.
+    the binlog goes without chunks: see `decide.Observed`. `is_taken`: somebody wrote under its
+    entry's key before; it gets an entry there when its history has ended.
     """
 
     track: Track
@@ -68,6 +69,7 @@ class Job:
     copied: int = 0
     begun_at: float = 0.0
     unfinishable: bool = False
+    is_taken: bool = False
     direct: bool | None = None
     _marks: dict[int, Mark] = field(default_factory=dict)
     _waiting_since: float | None = None

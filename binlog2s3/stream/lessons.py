@@ -3,6 +3,7 @@
 | a run ends with | what it means | what was read |
 |---|---|---|
 | `ElsewhereError` | the server's history continues elsewhere: compare the bytes | `GO_BACK` |
+| `TakenError` | the history goes on in a lineage beside this one | `KEEP` |
 | `ForkError` | the server sends another history: compare the bytes | `FORGET_RUN` |
 | damage before the known bytes came again | a refusal | `KEEP` |
 | damage for the first time | perhaps the spool's disk: the event is fetched again | `READ_AGAIN` |
@@ -23,7 +24,7 @@ from enum import Enum, auto
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError
+from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError, TakenError
 from binlog2s3.stream.resume import Doubt
 
 _REFUSALS = 3
@@ -107,6 +108,8 @@ def judge(lessons: Lessons, error: Exception, seen: BeingRead | None) -> tuple[L
     match error:
         case ElsewhereError():
             return replace(lessons, doubt=Doubt(why=str(error))), EndAction.GO_BACK
+        case TakenError():
+            return replace(lessons, doubt=Doubt(why=str(error), taken=True)), EndAction.KEEP
         case ForkError():
             return replace(lessons, doubt=Doubt(why=str(error))), EndAction.FORGET_RUN
         case DamageError() if seen is not None:

@@ -30,6 +30,7 @@ from binlog2s3.errors import (
     PreconditionError,
     SpoolError,
     StoreError,
+    TakenError,
     UnsupportedError,
     UploadMissingError,
 )
@@ -81,6 +82,7 @@ class RemoteBinlog:
     """The binlog of `track` in the bucket, under its lineage.
 
     `bodies` is the same store, for what sends the binlog's bytes.
+    `is_hidden`: whether readers could take something else for an entry under this key.
     """
 
     def __init__(
@@ -90,11 +92,13 @@ class RemoteBinlog:
         lineage: str,
         grid: Grid,
         track: Track,
+        is_hidden: Callable[[str], bool] = lambda _: False,
         *,
         bodies: Store | None = None,
     ) -> None:
         self._store = store
         self._bodies = bodies if bodies is not None else store
+        self._is_hidden = is_hidden
         self.grid = grid
         self._track = track
         self.key = layout.binlog(lineage, track.name)
@@ -283,7 +287,12 @@ class RemoteBinlog:
             raise ForkError(what, hint="two histories under one name; nothing was overwritten")
 
     def put_entry(self) -> None:
-        """See the function `put_entry`."""
+        """See the function `put_entry`. Raises TakenError if readers could not tell which it is."""
+        if self._store.head(self.entry_key) is None and self._is_hidden(self.entry_key):
+            raise TakenError(
+                f"somebody wrote {self.entry_key} before the streamer did, and deleted it",
+                hint="a new lineage begins with this binlog; who has keys of this bucket?",
+            )
         put_entry(self._store, self.entry_key, self._track)
 
     def clear(self) -> None:

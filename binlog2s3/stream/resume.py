@@ -72,11 +72,13 @@ class Doubt:
     """Why the next run does not simply continue: the bytes are compared first.
 
     `refused`: the source does not give what comes next. `unreadable`: what it gives of this binlog,
-    which comes next, is damaged in the first event.
+    which comes next, is damaged in the first event. `taken`: somebody wrote under the key of the
+    next entry, so the history goes on in another lineage.
     """
 
     why: str
     refused: bool = False
+    taken: bool = False
     unreadable: BinlogName | None = None
 
 
@@ -121,7 +123,9 @@ class Pilot:
             return replace(plain, begin=self._first(listed, doubt))
         if facts.flavour != tip.lineage.flavour:
             raise _refused(tip, facts, "it is of another flavour")
-        if facts.uuid == tip.lineage.server_uuid:
+        if facts.uuid == tip.lineage.server_uuid and doubt is not None and doubt.taken:
+            tip, course = self._beside(server, plain, tip.lineage)
+        elif facts.uuid == tip.lineage.server_uuid:
             course = self._same(server, plain, tip, doubt)
         else:
             tip, course = self._another(server, plain, tip, doubt)
@@ -164,6 +168,19 @@ class Pilot:
                 "base backup; --on-gap continue begins a new lineage after the gap",
             )
         return replace(plain, begin=course.begin, tip=None, parent=origin)
+
+    def _beside(self, server: Server, plain: Heading, lineage: Lineage) -> tuple[Tip, Course]:
+        """Go on in a new lineage, from the first binlog on that has no entry in this one."""
+        end = replace(archive_end(self._catalog, lineage), next_size=0)
+        tip = tip_of_archive(self._catalog, end)
+        later = [row for row in plain.listed if row.name >= end.next_binlog]
+        course = same_server(tip, later or plain.listed, server.previous_gtids)
+        if isinstance(course, GoOn):
+            origin = parent(tip, "exact") if tip.last is not None else lineage.parent
+            return tip, Begin(begin=course.begin, parent=origin)
+        if isinstance(course, Contradicts):
+            return tip, Begin(begin=(later or plain.listed)[0].name, parent=parent(tip, "unknown"))
+        return tip, course
 
     def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
         if doubt is not None and doubt.unreadable == tip.following:

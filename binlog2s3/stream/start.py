@@ -8,7 +8,7 @@ Law: a startup never splices two histories. From the spool, it takes only what f
 
 import secrets
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent, lineage_id
@@ -150,6 +150,12 @@ def describe(
         parent=parent,
         time_zone=first.time_zone,
     )
+
+
+def renamed(lineage: Lineage) -> Lineage:
+    """The same new lineage with another id."""
+    id_ = lineage_id(lineage.first_binlog_time, lineage.server_uuid, secrets.token_hex(2))
+    return replace(lineage, id=id_)
 
 
 def read_undescribed(store: Store, layout: Layout, end: ArchiveEnd) -> list[BinlogReading]:

@@ -183,7 +183,7 @@ class Supervisor:
         if self._stop.is_set():
             return
         self._lessons = replace(self._lessons, failures=self._lessons.failures + 1)
-        if self._lessons.doubt is not None:
+        if self._lessons.doubt is not None and not self._lessons.doubt.taken:
             self._bring_in()
         heading, self._heading = self._heading or self._ask(), None
         self.run = run = self._begin(heading, self._turn(heading))

@@ -22,9 +22,10 @@ from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
+from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.start import describe
+from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.uploads import Uploads
 from binlog2s3.stream.watermark import Coverage
@@ -60,6 +61,7 @@ class Intake:
         self._spool = spool
         self._writer = writer
         self._uploads = uploads
+        self._plants = Plants(store, layout, uploads.counts)
         self._has_turn = False
         self._waiting: list[Track] = []  # until their lineage is known
         self._open: list[Track] = []  # not closed yet
@@ -276,7 +278,7 @@ class Intake:
     def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
         """Describe it, or take the same one of another writer, and take the turn for it."""
         if self.lineage is None:
-            lineage = self._decided_already(lineage) or self._put(lineage)
+            lineage = self._decided_already(lineage) or self._put(self._unused(lineage))
         elif not self._described:
             self._put(lineage)
         if not self._has_turn:
@@ -301,6 +303,12 @@ class Intake:
             if _same_beginning(other, lineage):
                 return other
         return None
+
+    def _unused(self, lineage: Lineage) -> Lineage:
+        """The same lineage under an id that nobody has written under."""
+        while self._plants.in_lineage(lineage.id):
+            lineage = renamed(lineage)
+        return lineage
 
     def _put(self, lineage: Lineage) -> Lineage:
         key, document = self._layout.lineage(lineage.id), lineage.to_json()

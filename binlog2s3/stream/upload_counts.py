@@ -18,7 +18,8 @@ class Counts:
 
     `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
     and its hint. `clean_up_error`: why leftovers in the bucket could not be deleted, the last time
-    that it was tried; "" if they could.
+    that it was tried; "" if they could. `planted`: keys under which somebody
+    wrote before the streamer did.
     """
 
     sent_bytes: int = 0
@@ -28,6 +29,7 @@ class Counts:
     failures: int = 0
     last_error: tuple[datetime, str, str] | None = None
     clean_up_error: str = ""
+    planted: frozenset[str] = frozenset()
 
 
 _HOUR_SECONDS = 3600.0

@@ -24,6 +24,7 @@ from binlog2s3.errors import (
     PreconditionError,
     StoreError,
     StoreSettingError,
+    TakenError,
     UnsupportedError,
     UploadMissingError,
 )
@@ -53,6 +54,7 @@ from binlog2s3.stream.decide import (
 )
 from binlog2s3.stream.job import Job, urgency
 from binlog2s3.stream.leftovers import Leftovers
+from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
@@ -136,15 +138,26 @@ class Uploader:
         self._gone = 0  # bytes of the binlogs that it has no job for any more
         self.newest_commit_us: int | None = None
         self.totals = totals if totals is not None else Counts()
+        self._plants = Plants(store, layout, self.totals)
         self.leftovers = Leftovers(store, layout, lineage, workers, self.totals)
         self._taken_at: dict[type[Action], float] = {}
 
     def add(self, track: Track) -> None:
         """Upload this binlog, which may still grow."""
         place = RemoteBinlog(
-            self._store, self._layout, self._lineage, self._limits.grid, track, bodies=self._bodies
+            self._store,
+            self._layout,
+            self._lineage,
+            self._limits.grid,
+            track,
+            self._is_hidden,
+            bodies=self._bodies,
         )
         self._jobs[track.name] = Job(track, place)
+
+    def _is_hidden(self, entry: str) -> bool:
+        """Whether this entry may be hidden by another. Not asked in a history that has ended."""
+        return not self._is_past and self._plants.hide_entry(entry)
 
     def abandon(self, track: Track) -> None:
         """Upload what there is as chunks and free the spool: the source cannot send the rest."""
@@ -272,7 +285,9 @@ class Uploader:
                 continue
             if isinstance(action, PutChunk) and self._flying(PutChunk) >= self._most_full_chunks:
                 continue
-            if isinstance(action, PutEntry) and self._comes_after_another(job):
+            if isinstance(action, PutEntry) and (
+                self._comes_after_another(job) or (job.is_taken and not self._is_past)
+            ):
                 continue
             if isinstance(action, Release):
                 self._release(job)
@@ -442,6 +457,10 @@ class Uploader:
         if self._jobs.get(job.track.name) is not job:
             _log.info("a failed request is no longer needed", binlog=job.track.name, error=error)
             return
+        if isinstance(error, TakenError):
+            job.is_taken = True
+            if self._is_past:  # it was asked before
+                return
         if isinstance(error, ForkError) and self._is_past:
             self.drop(job.track)
             _log.error("left in the spool: the bucket has other bytes", error,

@@ -34,6 +34,7 @@ from binlog2s3.errors import (
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
+from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Stop, every
 from binlog2s3.stream.spool import Rank, Spool
@@ -175,6 +176,7 @@ class Writer:
     def take_turn(self, store: Store, lineage: str) -> None:
         """Record permanently that this lineage is the current one, before its first byte is put.
 
+        A number that somebody used and deleted is passed over: readers may see both turns.
         A turn of an earlier writer that arrives late finds its number taken. Raises SupersededError
         if there is a greater writer, StoreError if `store` refuses, ArchiveError if there is no
         greater number.
@@ -185,6 +187,9 @@ class Writer:
             self.look(store)
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
+            used = Plants(store, self._layout, self._uploads.counts).turns(before)
+            while number in used:
+                number = _after(number, self._layout.turn(number))
             turn = Turn(
                 number=number,
                 lineage=lineage,

@@ -15,6 +15,7 @@ from typing import Any
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.chunks import Chunks, join
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.fields import _matching, check_place, parse
 from binlog2s3.archive.history import Leg, _barrier, breaks, missing_binlogs
 from binlog2s3.archive.known import Known
@@ -54,7 +55,7 @@ from binlog2s3.store.contract import Store
 from binlog2s3.store.integrity import Integrity
 from binlog2s3.store.requests import Requests
 from binlog2s3.store.s3 import S3Store
-from binlog2s3.store.versions import Hold
+from binlog2s3.store.versions import ChosenVersions, Hold
 from binlog2s3.stream.adopt import _checked
 from binlog2s3.stream.archive_end import ArchiveEnd
 from binlog2s3.stream.decide import Held, PutEntry, Verify, _archived, _chunks, decide, is_closed
@@ -230,6 +231,38 @@ MUTANTS = (
         "prune deletes nothing that Object Lock keeps: a delete would only hide it.",
         ("tests/unit/retain/test_prune.py::test_what_object_lock_keeps_is_not_deleted",),
         ((Prune._unlocked, becomes(call(Hold.keeps), "False")),),
+    ),
+    Mutant(
+        "of-versions-that-differ-none-is-taken",
+        Promise.RECOVERY,
+        "Of versions of an object that differ, none is read because it is the oldest.",
+        ("tests/unit/archive/test_evidence.py::test_two_documents_under_one_key",),
+        ((ChosenVersions._choose, always(when(5, of=10))),),
+    ),
+    Mutant(
+        "a-binlog-is-the-one-of-its-entry",
+        Promise.RECOVERY,
+        "Of versions of a binlog that differ, the one is read that its entry describes.",
+        (
+            "tests/unit/archive/test_evidence.py::test_an_entry_older_than_the_one_before_it_does_not_count",
+        ),
+        ((ChosenVersions._is, becomes(returned(2, of=2), "True")),),
+    ),
+    Mutant(
+        "an-order-that-was-forged-decides-nothing",
+        Promise.RECOVERY,
+        "An entry below a floor says nothing of when the one after it was written.",
+        ("tests/unit/archive/test_evidence.py::test_order_is_not_forged_where_nothing_is_kept",),
+        ((Evidence.before, never(when(3, of=4))),),
+    ),
+    Mutant(
+        "no-entry-where-another-one-is",
+        Promise.RECOVERY,
+        "No entry is written where readers could take another one for it.",
+        (
+            "tests/unit/stream/test_uploader.py::test_an_entry_that_somebody_planted_ends_the_history",
+        ),
+        ((RemoteBinlog.put_entry, never(when(1))),),
     ),
     Mutant(
         "something-stays-recoverable",

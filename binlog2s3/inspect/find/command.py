@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.gtid import Flavour
@@ -33,7 +34,8 @@ _ALL = "all"
 def run(config: FindConfig) -> int:
     """Run the command; returns the exit code. Raises the error that stopped it."""
     query = _query(config)
-    with opened(for_restoring(config.s3), sigterm_interrupts=True) as store:
+    s3 = for_restoring(config.s3)
+    with opened(s3, sigterm_interrupts=True, evidence=Evidence) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:

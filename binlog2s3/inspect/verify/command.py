@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
+from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, where_to_look
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
@@ -38,7 +39,6 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
-from binlog2s3.store.versions import replaced_texts
 from binlog2s3.workers import Workers
 
 _PAUSE_SECONDS = 1.0
@@ -48,10 +48,11 @@ _DEFECTS = 7
 
 def run(config: VerifyConfig) -> int:
     """Run the command; returns the exit code. Raises the error that stopped it."""
-    with opened(for_restoring(config.s3), sigterm_interrupts=True) as store:
+    s3 = for_restoring(config.s3)
+    with opened(s3, sigterm_interrupts=True, evidence=Evidence) as store:
         verify = Verifier(config, store, pause=partial(sleep, _PAUSE_SECONDS))
         report = verify.run()
-        for text in replaced_texts(store.replaced):
+        for text in store.version_notes():
             report.sources[0].notes.append(text)
     if config.as_json:
         print(json.dumps(document(report), indent=1))  # noqa: T201 - the program's output

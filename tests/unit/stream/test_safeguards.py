@@ -52,6 +52,7 @@ from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Tailer, Track, TrackState
 from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT
@@ -225,6 +226,7 @@ def test_what_follows_an_unproved_end_is_not_uploaded(tmp_path: Path) -> None:
         open=lambda *_: None,
         end_history=lambda: None,
         wait_for=lambda request: request(),
+        counts=Counts(),
     )
     writer: Any = SimpleNamespace(look=lambda _: None, take_turn=lambda *_: None)
     intake = Intake(store=MemoryStore(), layout=LAYOUT, spool=spool, writer=writer, uploads=uploads)

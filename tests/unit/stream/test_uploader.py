@@ -2,6 +2,7 @@
 
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError
-from binlog2s3.store.contract import Body, ObjectInfo, PartInfo
+from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError, TakenError
+from binlog2s3.store.contract import Body, ObjectInfo, ObjectVersion, PartInfo
 from binlog2s3.stream import remote
 from binlog2s3.stream.archive_end import archive_end
 from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutChunk, PutPart, PutWhole
@@ -355,6 +356,30 @@ def test_what_contradicts_the_bucket_stops_a_history_that_goes_on(tmp_path: Path
     fetch_all(streamer)
     with pytest.raises(ForkError, match="holds other bytes than"):
         settle(streamer, now)
+    streamer.close()
+
+
+def test_an_entry_that_somebody_planted_ends_the_history(tmp_path: Path) -> None:
+    """The binlog gets no entry, once that is told; in a history that has ended it gets one."""
+    now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
+    key = LAYOUT.entry(LINEAGE, FIRST)
+    store.versions = [
+        ObjectVersion(key=key, version="v", at=datetime.now(UTC), latest=False, size=9)
+    ]
+    streamer = a_streamer(tmp_path, source, now, 4, store)
+    source.write(300)
+    source.rotate()
+    fetch_all(streamer)
+    with pytest.raises(TakenError, match="before the streamer did"):
+        settle(streamer, now)
+    for _ in range(20):
+        arrive(streamer, now)
+    assert LAYOUT.binlog(LINEAGE, FIRST) in store.objects
+    assert key not in store.objects
+    assert not streamer.uploader.done
+    streamer.uploader.end_history()
+    settle(streamer, now)
+    assert key in store.objects
     streamer.close()
 
 

@@ -18,6 +18,7 @@ from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, Supers
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.writer import Vacancy, Writer, new_token
 from tests.documents import BEAT, ID
 from tests.memory_store import MemoryStore
@@ -50,7 +51,7 @@ def writer(store: MemoryStore, spool: Spool) -> Writer:
         target="s3://b/p",
         interval_seconds=30.0,
         progress=lambda beat: replace(beat, state="idle", server_uuid=BEAT.server_uuid),
-        uploads=SimpleNamespace(hand_in=lambda _: None),  # type: ignore[arg-type]
+        uploads=SimpleNamespace(hand_in=lambda _: None, counts=Counts()),  # type: ignore[arg-type]
         stop=Stop(),
     )
 
