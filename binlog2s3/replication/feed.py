@@ -145,6 +145,10 @@ class Feed:
         that applies there. If `begin` is 0, it is the binlog's own, and the next event is the one
         after it.
         """
+        if self.at is not None and self.at[0] == self.name:  # the binlog before ends there
+            if self.at[1] != self.position:
+                raise not_between(*self.at)
+            self.at = None
         self.name = name
         self.position = begin or len(MAGIC)
         is_asked = self.at is not None and self.at[0] == self.name

@@ -178,8 +178,10 @@ class Directory:
                 self._walked = _FileLine(self._view.binlogs, self._gtids_of)
             return self._walked
 
-    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
-        """A directory has only one history."""
+    def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
+        """None: a directory has only one history."""
+        del name, offset, is_here
+        return ()
 
     def facts(self, binlog: ServedBinlog) -> Facts:
         """The file's size; the GTIDs in it are not known."""
