@@ -7,9 +7,12 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.backup import start_of_gtids
-from binlog2s3.recover.model import BeforeGtid, Goal, Plan, Request, Start, ToGtid, ToTime
+from binlog2s3.recover.model import BeforeGtid, Goal, Latest, Plan, Request, Start, ToGtid, ToTime
 from binlog2s3.recover.plan import make
+from tests.documents import BEAT, LINEAGE, NAME
 from tests.history_model import HEAD, Model, Real
+from tests.surveyed import Bucket
+from tests.unit.serve.test_dump import OTHER_ID, put_back
 
 FIRST, SECOND = BinlogName("mysql-bin", 1), BinlogName("mysql-bin", 2)
 
@@ -199,3 +202,27 @@ def test_a_place_that_cannot_be_read_may_be_one() -> None:
     start = Start(place=(FIRST, HEAD + 100))
     goal = ToTime(model.truth[2].commit_us, "then")
     assert "several histories" in refused(model, goal, start)
+
+
+def test_a_place_that_a_dead_branch_may_have_had() -> None:
+    """The source died with bytes that the bucket does not have: a backup may be of those.
+
+    `serve` refuses a replica at that place by the same rule.
+    """
+    bucket = Bucket(replace(LINEAGE, first_binlog=NAME, gtid_set=""))
+    _, ours, cut = put_back(bucket, open_dead=True, lost=2)
+    beat = replace(BEAT, generation=9, lineage=OTHER_ID, durable=None, covered_until=None)
+    bucket.beat(beat)
+    ends = [one.end for one in ours.transactions]
+    for offset, histories in ((cut, 1), (ends[3], 2), (ends[4], 2), (ends[5], 2)):
+        start = Start(place=(NAME, offset))
+        if histories == 1:
+            assert make(Request(goal=Latest(), start=start), bucket.survey()).transactions == 4
+            continue
+        with pytest.raises(RecoveryError, match="several histories") as caught:
+            make(Request(goal=Latest(), start=start), bucket.survey())
+        assert f"--from-lineage {OTHER_ID}" in caught.value.hint
+        chosen = Request(goal=Latest(), start=replace(start, lineage=OTHER_ID))
+        plan = make(chosen, bucket.survey())
+        assert plan.lineage == OTHER_ID
+        assert plan.transactions == sum(one.begin >= offset for one in ours.transactions)
