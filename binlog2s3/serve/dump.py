@@ -490,32 +490,39 @@ def _ambiguous(
     view: View, asked: AskedName, offset: int, found: Sequence[int], others: Sequence[str]
 ) -> str:
     """Why a place is not served that other histories have, too, or that only others have."""
-    left = _left(view, (others[0], asked.binlog), offset) if others else ""
     if not found:
-        return left
-    ids = ", ".join([*(view.binlogs[number].lineage.id for number in found), *others])
-    names = " or ".join(view.binlogs[number].full_name for number in found)
-    return (
-        f"{asked.binlog}:{offset} is in several histories: {ids}; ask for {names} if that is the "
-        f"binlog which is meant{f'; if not: {left}' if left else ''}"
+        return _left(view, (others[0], asked.binlog), offset)
+    text = f"{asked.binlog}:{offset} is in several histories: ask for " + " or ".join(
+        view.binlogs[number].full_name for number in found
     )
+    if not others:
+        return text
+    end = _last_of(view, others[0])
+    of = f", a dead branch, which the history left at {end}" if end else ""
+    return f"{text}, unless the client has followed lineage {others[0]}{of}"
 
 
 def _left(view: View, place: tuple[str, BinlogName], offset: int) -> str:
     """Why an offset of a binlog of a lineage is not, or no longer, part of the history."""
     lineage, name = place
-    ours = [one for one in view.binlogs if one.lineage.id == lineage]
-    if ours:
-        end = f":{ours[-1].end}" if ours[-1].end is not None else ""
+    if end := _last_of(view, lineage):
         return (
-            f"the history that is written now left lineage {lineage} at {ours[-1].name}{end}, "
-            f"before {name}:{offset}: what this replica got after that is a dead branch"
+            f"the history that is written now left lineage {lineage} at {end}, before "
+            f"{name}:{offset}: what this replica got after that is a dead branch"
         )
     last = view.binlogs[-1].lineage.id if view.binlogs else "another one"
     return (
         f"lineage {lineage} has ended, and nothing proves that {last}, which is written now, "
         "continues from it"
     )
+
+
+def _last_of(view: View, lineage: str) -> str:
+    """Where the history leaves a lineage; "" if it has nothing of it."""
+    ours = [one for one in view.binlogs if one.lineage.id == lineage]
+    if not ours:
+        return ""
+    return f"{ours[-1].name}:{ours[-1].end}" if ours[-1].end is not None else str(ours[-1].name)
 
 
 def _contradiction(one: Facts, following: Facts, name: str) -> str:

@@ -401,8 +401,8 @@ def test_a_position_of_a_dead_branch_is_never_fed(bucket: Bucket) -> None:
         text = refused(bucket, at(NAME, ours.transactions[number].end))
         assert "dead branch" in text
         assert f"{OTHER_ID}.{NAME}" in text, "how to say that the other one is meant"
-        assert f"left lineage {ID} at {NAME}:{cut}" in text
-        assert len(text) < 450, "a replica shows so much"
+        assert f"lineage {ID}, a dead branch, which the history left at {NAME}:{cut}" in text
+        assert len(text) < 260, "a replica shows no more"
 
 
 def test_a_client_that_does_not_register_has_a_place_as_well(bucket: Bucket) -> None:
