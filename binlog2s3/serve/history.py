@@ -90,6 +90,7 @@ class ArchiveHistory:
         self._closed: dict[tuple[str, BinlogName], Tail] = {}
         self._added: Gtids | None = None  # in the binlogs that were followed and are complete
         self._elsewhere: frozenset[BinlogName] = frozenset()
+        self._elsewhere_of: tuple[str, ...] = ()
         self._tip: Lineage | None = None
         self._route: Route | None = None
         self._survey: Survey | None = None
@@ -373,7 +374,9 @@ class ArchiveHistory:
             binlogs = archived(route)
             following, before = first_open(self._catalog, route, binlogs), self._tail
             self._survey, self._route, self._tip = survey, route, known[tip]
-            self._elsewhere = frozenset(Branches(route).names())
+            if self._elsewhere_of != (tip, *known):  # the names need a listing for each lineage
+                self._elsewhere = frozenset(Branches(route).names())
+                self._elsewhere_of = (tip, *known)
             self._closed = {}
             self._added = None
             self._tail = None

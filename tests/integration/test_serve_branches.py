@@ -90,6 +90,47 @@ def current(scene: Scene) -> str:
     return str(scene.serve.status()["last"])
 
 
+def put_back_to_a_snapshot(
+    scene: Scene, place: Path, *, frozen: bool = False, follows: bool = False
+) -> None:
+    """The source loses what it writes after a moment, and writes other transactions.
+
+    `frozen`: the snapshot is of a running server; if not, of one that has crashed. `follows`: the
+    replica gets what is lost, and is stopped then.
+    """
+    if frozen:
+        scene.source.freeze()
+    else:
+        scene.source.kill()
+    image = image_of(scene.source, place / "image")
+    if frozen:
+        scene.source.thaw()
+    else:
+        scene.source.start()
+    insert(scene, "d", 4)
+    closed = scene.pair.names[-1]
+    scene.source.query("FLUSH BINARY LOGS")
+    insert(scene, "d", 4)
+    scene.stream.wait_for_event("binlog archived", binlog=closed)
+    if follows:
+        scene.wait_until_equal()
+        threads(scene, "STOP")
+    served = current(scene)
+    scene.source.kill()
+    put_back(scene.source, image)
+    scene.source.start()
+    insert(scene, "o", 9)
+    scene.source.query("FLUSH BINARY LOGS")
+    insert(scene, "o", 9)
+    name = max(on_disk(scene.source))
+    wait_until(
+        lambda: current(scene) != served and current(scene).endswith(name),
+        300,
+        "the other branch is served",
+        interval=0.5,
+    )
+
+
 @pytest.mark.parametrize("frozen", [True, False], ids=["snapshot", "crash"])
 def test_a_replica_of_a_dead_branch_gets_nothing_of_the_other(
     scene: Scene, disk_tmp_path: Path, frozen: bool
@@ -101,37 +142,9 @@ def test_a_replica_of_a_dead_branch_gets_nothing_of_the_other(
     first = scene.pair.names[0]
     begin(scene, (first, 4))
     scene.wait_until_equal()
-    if frozen:
-        scene.source.freeze()
-    else:
-        scene.source.kill()
-    image = image_of(scene.source, disk_tmp_path / "image")
-    if frozen:
-        scene.source.thaw()
-    else:
-        scene.source.start()
-    insert(scene, "d", 4)
-    scene.source.query("FLUSH BINARY LOGS")
-    insert(scene, "d", 4)
-    scene.wait_until_equal()
-    threads(scene, "STOP")
-    where, dead, served = place(scene), content(scene.target), current(scene)
+    put_back_to_a_snapshot(scene, disk_tmp_path, frozen=frozen, follows=True)
+    where, dead = place(scene), content(scene.target)
     assert letters(scene.target) == "c" * 6 + "d" * 8
-
-    scene.source.kill()
-    put_back(scene.source, image)
-    scene.source.start()
-    insert(scene, "o", 9)
-    scene.source.query("FLUSH BINARY LOGS")
-    insert(scene, "o", 9)
-    assert letters(scene.source) == "c" * 6 + "o" * 18
-    name = max(on_disk(scene.source))
-    wait_until(
-        lambda: current(scene) != served and current(scene).endswith(name),
-        300,
-        "the other branch is served",
-        interval=0.5,
-    )
     assert where[0] in on_disk(scene.source), "both have such a binlog"
 
     threads(scene, "START")
@@ -150,3 +163,27 @@ def test_a_replica_of_a_dead_branch_gets_nothing_of_the_other(
         threads(scene, "START")
         scene.wait_until_equal()
     assert letters(scene.target) == letters(scene.source) == "c" * 6 + "o" * 26
+
+
+@pytest.mark.parametrize("by", ["position", "gtids"])
+def test_a_slow_replica_goes_on_where_both_branches_are_the_same(
+    scene: Scene, disk_tmp_path: Path, by: str
+) -> None:
+    """It had stopped before the snapshot: it gets the rest of what both have, and the new one."""
+    if by == "gtids" and not has_gtids(scene):
+        pytest.skip("nothing to follow by")
+    insert(scene, "c", 3)
+    scene.source.query("FLUSH BINARY LOGS")
+    insert(scene, "c", 1)
+    if by == "gtids":
+        scene.replicate()
+    else:
+        begin(scene, (scene.pair.names[0], 4))
+    scene.wait_until_equal()
+    threads(scene, "STOP")
+    insert(scene, "c", 2)
+    put_back_to_a_snapshot(scene, disk_tmp_path)
+    assert letters(scene.target) == "c" * 4
+    threads(scene, "START")
+    scene.wait_until_equal()
+    assert letters(scene.target) == letters(scene.source) == "c" * 6 + "o" * 18
