@@ -36,7 +36,7 @@ def main(told: dict[str, Any]) -> int:
             left = left_over(server, found)
             if left is not None:
                 left.stop()
-                place = None if found.keeps_gtids else left.reached()
+                place = None if found.keeps_gtids else left.reached(())
                 if place is not None:
                     _write(note, place)
             settle(server, found)

@@ -13,6 +13,7 @@ from binlog2s3.archive.known import Known
 from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.gtid import Flavour, either, parse
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import MAGIC
 
 
 def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
@@ -76,6 +77,15 @@ class Leg:
         if self.cut is not None and self.cut.binlog == str(name):
             return min(size, self.cut.offset)
         return size
+
+
+def is_within(offset: int, begin: int, end: int) -> bool:
+    """Whether a position is in the part [`begin`, `end`) of a binlog: its last byte is.
+
+    So a position where two parts meet is in the first one: whoever is there has all of that, and
+    nothing of the second. A part that begins with the binlog has the position before its events.
+    """
+    return max(begin, len(MAGIC) - 1) < offset <= end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

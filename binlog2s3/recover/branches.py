@@ -9,7 +9,7 @@ after the point where the history left a lineage.
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from binlog2s3.archive.history import Leg
+from binlog2s3.archive.history import Leg, is_within
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids
@@ -18,6 +18,8 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, VersionConflictError
 from binlog2s3.formatting import time_text
 from binlog2s3.recover.route import Route
+
+_ENDLESS = 1 << 63
 
 
 class Branches:
@@ -32,17 +34,39 @@ class Branches:
         """The lineages that are not on the route at all, oldest first."""
         return [one.id for one in self._history.lineages if one.id not in self._legs]
 
-    def with_place(self, name: BinlogName, offset: int) -> list[str]:
-        """The lineages that have this offset of a binlog of this name outside of the route."""
+    def names(self) -> Iterator[BinlogName]:
+        """The names of the binlogs of which a lineage may have bytes outside of the route."""
+        for lineage in self._left():
+            for name in self._history.names(lineage):
+                if self._end_on_route(lineage, name, _ENDLESS) < _ENDLESS:
+                    yield name
+
+    def with_place(self, name: BinlogName, offset: int, *, is_here: bool) -> list[str]:
+        """The lineages that have this offset of a binlog of this name outside of the route.
+
+        `is_here`: the route has it, too. Then those count as well that the archive does not know
+        the end of: the server may have written it there, and died before it was archived.
+        """
         found = []
-        for lineage in self._history.lineages:
-            if name not in self._history.names(lineage.id):
+        for lineage in self._left():
+            names = self._history.names(lineage)
+            if name not in names:
                 continue
-            known = self._known(lineage.id, name)
-            size = known.size if known is not None else -1
-            if self._end_on_route(lineage.id, name, size) < offset <= size:
-                found.append(lineage.id)
+            known = self._known(lineage, name)
+            if known is None:
+                continue
+            begin = self._end_on_route(lineage, name, known.size)
+            is_lost = is_here and name == names[-1] and not known.ended and offset > known.size
+            if is_lost or is_within(offset, begin, known.size):
+                found.append(lineage)
         return found
+
+    def _left(self) -> Iterator[str]:
+        """The lineages that are not on the route, or only up to a cut, oldest first."""
+        for one in self._history.lineages:
+            leg = self._legs.get(one.id)
+            if leg is None or leg.cut is not None:
+                yield one.id
 
     def gtids(self) -> Iterator[tuple[str, Gtids]]:
         """All GTIDs of each lineage that has bytes outside of the route."""

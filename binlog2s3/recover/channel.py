@@ -156,7 +156,7 @@ class Channel(ABC):
         Raises SourceError if the account is missing a privilege.
         """
         self.is_busy()
-        self.reached()
+        self.reached(())
         try:
             self.remove()
         except SourceError as error:
@@ -190,8 +190,11 @@ class Channel(ABC):
         """What stopped the applier; None if it did not fail."""
 
     @abstractmethod
-    def reached(self) -> BinlogPosition | None:
-        """The place up to which all is applied. The channel is stopped and kept the order."""
+    def reached(self, order: Sequence[str]) -> BinlogPosition | None:
+        """The place up to which all is applied. The channel is stopped and kept the order.
+
+        `order`: the ids of the lineages in the order of the history, of which ids say nothing.
+        """
 
     @abstractmethod
     def is_busy(self) -> bool:
@@ -277,7 +280,7 @@ class MysqlChannel(Channel):
         """See `Channel`."""
         self._rows(f"RESET REPLICA ALL {self._for}")
 
-    def reached(self) -> BinlogPosition | None:
+    def reached(self, order: Sequence[str]) -> BinlogPosition | None:
         """See `Channel`. After an error or a crash, the positions of the workers count.
 
         The server's own record may lag them. If the server could not set up the channel when it
@@ -294,8 +297,13 @@ class MysqlChannel(Channel):
         )
         found += [place_of(_text(row["name"]), int(row["at"])) for row in rows]
         places = [one for one in found if one is not None]
-        # a lineage's id begins with its time, and those of one line follow each other
-        return max(places, key=lambda at: (at.lineage, at.binlog, at.offset)) if places else None
+        legs = {lineage: number for number, lineage in enumerate(order)}
+        # a lineage that is not known comes last: no plan begins there
+        return max(
+            places,
+            key=lambda at: (legs.get(at.lineage, len(legs)), at.binlog, at.offset),
+            default=None,
+        )
 
     def is_busy(self) -> bool:
         """See `Channel`."""
@@ -396,8 +404,9 @@ class MariadbChannel(Channel):
             self._filter("")
         self._server.rows(f"RESET SLAVE '{CHANNEL}' ALL")
 
-    def reached(self) -> BinlogPosition | None:
+    def reached(self, order: Sequence[str]) -> BinlogPosition | None:
         """See `Channel`: its GTIDs tell, so no position does."""
+        del order
         return None
 
     def keeps_order(self, plan: Plan) -> bool:

@@ -176,7 +176,7 @@ class Search:
         If there are several, only those count where it is between two transactions.
         """
         found = self.route.numbers_of(name, offset)
-        elsewhere = self.branches.with_place(name, offset)
+        elsewhere = self.branches.with_place(name, offset, is_here=bool(found))
         if lineage is not None:
             found = [n for n in found if self.route.lineage(n) == lineage]
             elsewhere = [one for one in elsewhere if one == lineage]
@@ -196,8 +196,10 @@ class Search:
 
     def _fits(self, lineage: str, name: BinlogName, offset: int) -> bool:
         """Whether a place can be between two transactions there."""
+        history = self.route.history
         try:
-            return self.route.history.is_boundary(lineage, name, offset)
+            is_lost = offset > history.known(lineage, name).size  # unknown, too
+            return is_lost or history.is_boundary(lineage, name, offset)
         except ArchiveError:  # unknown
             return True
 

@@ -7,10 +7,12 @@ Law: the target itself says how far it is, by its GTIDs, by its channel's positi
 made before the channel was removed. What may have been applied already is not applied again.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.history import parents_first
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.output import clean
@@ -38,15 +40,17 @@ class Standing:
         self._facts = facts
         self._notes = Notes(server, facts)
         self._follows = ""
+        self._order: Sequence[str] = ()
         self._executed: MariadbGtidList | None = None
         self.half_way: str | None = None
 
-    def start(self, asked: str) -> Start | None:
+    def start(self, asked: str, lineages: Sequence[Lineage]) -> Start | None:
         """Where an interrupted run left the target, if it was started like this one.
 
         None as well if gtid_executed tells it. `asked` is what the operator said about the start,
-        then and now.
+        then and now. `lineages`: all of the source's.
         """
+        self._order = [one.id for one in parents_first(lineages)]
         note = None if self._facts.keeps_gtids else self._notes.find()
         if note is None or not note.is_of(asked):
             return None
@@ -167,7 +171,8 @@ class Standing:
 
     def _reached(self, note: Note) -> BinlogPosition | None:
         left = replicate.left_over(self._server, self._facts)
-        return (left.reached() if left is not None else None) or _place(note.reached)
+        place = left.reached(self._order) if left is not None else None
+        return place or _place(note.reached)
 
     @contextmanager
     def noted(

@@ -298,6 +298,11 @@ class Plan:
         return ",".join(self.skipped_singly) or str(self.skipped or "")
 
     @property
+    def lineages(self) -> Sequence[str]:
+        """The ids of the lineages of its pieces, in the order of the history."""
+        return list(dict.fromkeys(piece.lineage for piece in self.pieces))
+
+    @property
     def begin(self) -> BinlogPosition:
         """Where the first piece begins; there must be one."""
         first = self.pieces[0]

@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 
 from binlog2s3.archive.documents import Lineage, Parent
-from binlog2s3.archive.history import Leg, Line, line_of
+from binlog2s3.archive.history import Leg, Line, is_within, line_of
 from binlog2s3.binlog.executed import Executed, executed, gathered
 from binlog2s3.binlog.gtid import (
     Flavour,
@@ -116,13 +116,14 @@ def _lineages_of(
     gtids: Gtids, name: BinlogName, offset: int, history: BucketHistory
 ) -> Iterator[str]:
     for lineage in history.lineages:
+        if name not in history.names(lineage.id):
+            continue
         leg = line_of(history.lineages, lineage.id).legs[-1]
-        if name == lineage.first_binlog and offset <= leg.begin:
-            continue  # those bytes are its parent's
-        if name in history.names(lineage.id):
-            with suppress(ArchiveError):
-                if _has_at(history, lineage, name, offset, gtids):
-                    yield lineage.id
+        shared = leg.begin if name == lineage.first_binlog else 0  # those bytes are its parent's
+        with suppress(ArchiveError):
+            is_there = is_within(offset, shared, history.known(lineage.id, name).size)
+            if is_there and _has_at(history, lineage, name, offset, gtids):
+                yield lineage.id
 
 
 def _has_at(
@@ -131,7 +132,7 @@ def _has_at(
     """Whether this lineage had executed these GTIDs, no more and no less, at this place."""
     known = history.known(lineage.id, name)
     before = known.gtids_before
-    if type(before) is not type(gtids) or offset > known.size:
+    if type(before) is not type(gtids):
         return False
     most = executed(before).plus(known.gtids_added).gtids
     if isinstance(gtids, GtidSet) and not before <= gtids <= most:

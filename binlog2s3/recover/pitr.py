@@ -252,7 +252,9 @@ class _Recovery:
                 hint="say where its base backup ends: --from-backup PATH, or --from-binlog NAME "
                 "and --from-position N",
             )
-        stands = self._apply.standing.start(_asked(config)) if self._apply is not None else None
+        stands = None
+        if self._apply is not None:
+            stands = self._apply.standing.start(_asked(config), survey.lineages)
         if self._apply is not None and stands is not None:
             where = stands.gtids if stands.place is None else "{}:{}".format(*stands.place)
             self._warnings.append(

@@ -202,7 +202,7 @@ class Replication:
             state = self._channel.state()
             if state is not None and state.ours:
                 self._channel.stop()
-                place = self._channel.reached()
+                place = self._channel.reached(self._plan.lineages)
                 if self.touched and not self._facts.keeps_gtids and place is not None:
                     self._on_place(place)
                 self._channel.remove()
@@ -444,7 +444,7 @@ class Replication:
         self._channel.stop()
         stopped = self._channel.state()  # other workers may have applied more meanwhile
         stands = stopped.place if stopped is not None else state.place
-        reached = self._channel.reached() or stands
+        reached = self._channel.reached(self._plan.lineages) or stands
         gtid = failure.gtid or self._gtid_of(failure, reached)
         named = f"transaction {gtid}" if gtid else "a transaction"
         if (at := failure.place) is not None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from binlog2s3.archive.documents import Parent
-from binlog2s3.archive.history import Leg, Line, breaks, is_complete, line_of
+from binlog2s3.archive.history import Leg, Line, breaks, is_complete, is_within, line_of
 from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import (
@@ -200,9 +200,9 @@ class Route:
         """The stretches that have this offset of a binlog of this name."""
         found = []
         for number, stretch in enumerate(self.stretches):
-            if stretch.name != name or not len(MAGIC) <= offset <= self.size(number):
+            if stretch.name != name:
                 continue
-            if number == 0 or offset > self.shared(number, 0):
+            if is_within(offset, self.shared(number, 0), self.size(number)):
                 found.append(number)
         return found
 

@@ -146,10 +146,10 @@ class Feed:
         after it. Raises NotServedError if the replica names a place in the binlog before, and no
         event begins or ends there.
         """
-        if self.at is not None and self.name not in ("", name):
-            if self.at != (self.name, self.position):
+        if self.at is not None and self.at[0] == self.name:  # the binlog before ends there
+            if self.at[1] != self.position:
                 raise not_between(*self.at)
-            self.at = None  # it has all of the binlog before
+            self.at = None
         self.name = name
         self.position = begin or len(MAGIC)
         is_asked = self.at is not None and self.at[0] == self.name

@@ -267,7 +267,7 @@ class Directory:
                 self._walked = _FileLine(self._view.binlogs, self._gtids_of)
             return self._walked
 
-    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
+    def check_begin(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """See that a replica has what comes before the first file.
 
         At the beginning of a later one it may be, even if that begins later in its binlog.
@@ -280,6 +280,11 @@ class Directory:
                 f"{binlog.name} is here from byte {part.piece.begin} on: a replica that has what "
                 "comes before asks for that position"
             )
+
+    def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
+        """None: a directory has only one history."""
+        del name, offset, is_here
+        return ()
 
     def facts(self, binlog: ServedBinlog) -> Facts:
         """Up to where the file can be sent. A server's own file is read for it, once."""

@@ -6,11 +6,13 @@ it, and nothing after it is sent.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
+from dataclasses import replace
 from typing import TypeVar
 
+from binlog2s3.archive.history import is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
@@ -34,6 +36,7 @@ from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client
 from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.model import (
+    AskedName,
     Beginning,
     Facts,
     NotThereError,
@@ -80,6 +83,7 @@ class DumpSender:
         self._is_store_silent = False
         self._seen = 0
         self._offset = 0
+        self._asked_for: tuple[str, BinlogName] | None = None
         self._due: dict[tuple[str, BinlogName], tuple[Gtid, ...]] = {}
         self._splitter = EventSplitter(most=WHOLE_MOST)
         self.behind = 0
@@ -142,27 +146,55 @@ class DumpSender:
     def _by_position(self, view: View, name: str) -> ServedBinlog | None:
         dump = self._dump
         offset = max(len(MAGIC), 4 if isinstance(dump, DumpByGtid) else dump.position)
-        if name and self._is_next(view, name) and not dump.ends:
+        number = self._number_of(view, name, offset) if name else 0
+        if number is None:
             return self._wait_for(name)
-        found = [n for n in view.named(name) if self._has_offset(view, n, offset)]
-        if not name:
-            found = [0]
-        if len(found) > 1:
-            names = " or ".join(f"{view.binlogs[n].lineage.id}.{name[:64]}" for n in found)
-            raise NotServedError(f"{name[:64]} is the name of several binlogs: ask for {names}")
-        if not found:
-            raise NotServedError(self._no_such_place(view, name, offset))
-        binlog = view.binlogs[found[0]]
-        self._asked(lambda: self._served.check_place(binlog, offset, is_replica=dump.registered))
-        if offset > max(len(MAGIC), binlog.begin):
-            begin = self._asked(lambda: self._served.boundary(binlog, offset))
-            self._offset = max(begin, binlog.begin)
-            self.feed.at = (view.served_name(binlog), offset)
-        return binlog
+        binlog = view.binlogs[number]
+        self._asked(lambda: self._served.check_begin(binlog, offset, is_replica=dump.registered))
+        self._asked_for = binlog.place if name else None
+        if offset > len(MAGIC):
+            self._offset = self._asked(lambda: self._served.boundary(binlog, offset))
+            self.feed.at = (self._name_of(view, binlog), offset)
+        return replace(binlog, begin=0)  # the client may lack what the lineage before has, too
 
-    def _is_next(self, view: View, name: str) -> bool:
+    def _number_of(self, view: View, name: str, offset: int) -> int | None:
+        """The number of the binlog with the place that the client asks for.
+
+        None: the archive does not have that binlog yet. Raises NotServedError if it has no such
+        place, or if the client may have followed another history up to there.
+        """
+        asked = _asked_name(name)
+        found = [n for n in view.named(asked) if self._has_offset(view, n, offset)] if asked else []
+        others = self._others(asked, offset, is_here=bool(found)) if asked else ()
+        if asked is not None and (others or len(found) > 1):
+            raise NotServedError(_ambiguous(view, asked, offset, found, others))
+        if found:
+            return found[0]
+        if self._is_next(view, asked) and not self._dump.ends:
+            return None
+        raise NotServedError(self._no_such_place(view, name, offset))
+
+    def _others(self, asked: AskedName, offset: int, *, is_here: bool) -> Sequence[str]:
+        """The other lineages that the client can mean.
+
+        One that does not register and asks for a binlog from its beginning has no place yet: it
+        gets the history that is served.
+        """
+        is_fresh = not self._dump.registered and offset <= len(MAGIC)
+        if is_here and (asked.lineage or is_fresh):
+            return ()
+        found = self._asked(lambda: self._served.elsewhere(asked.binlog, offset, is_here=is_here))
+        return [one for one in found if asked.lineage in (None, one)]
+
+    def _is_next(self, view: View, asked: AskedName | None) -> bool:
         """Whether this is the binlog after the newest one, which the archive does not have yet."""
-        return name == str(view.binlogs[-1].name.next()) and not any(view.named(name))
+        last = view.binlogs[-1]
+        return (
+            asked is not None
+            and asked.binlog == last.name.next()
+            and asked.lineage in (None, last.lineage.id)
+            and not any(True for _ in view.named(asked))
+        )
 
     def _wait_for(self, name: str) -> ServedBinlog | None:
         """Wait until the archive has this binlog; None if the client has left.
@@ -171,7 +203,7 @@ class DumpSender:
         connects again. Raises OSError then.
         """
         until = time.monotonic() + _START_SECONDS
-        while (view := self._served.view()) and self._is_next(view, name):
+        while (view := self._served.view()) and self._is_next(view, _asked_name(name)):
             if time.monotonic() > until:
                 raise OSError("the archive does not have that binlog yet")
             if not self._pause(view.version):
@@ -179,7 +211,8 @@ class DumpSender:
         return self._by_position(view, name)
 
     def _no_such_place(self, view: View, name: str, offset: int) -> str:
-        if any(True for _ in view.named(name)):
+        asked = _asked_name(name)
+        if asked is not None and any(True for _ in view.named(asked)):
             return f"{name[:64]} has no byte {offset} in this archive"
         first, last = view.binlogs[0], view.binlogs[-1]
         return (
@@ -189,14 +222,21 @@ class DumpSender:
 
     def _has_offset(self, view: View, number: int, offset: int) -> bool:
         binlog = view.binlogs[number]
-        if offset > len(MAGIC) and offset < binlog.begin:
-            return False
-        if binlog.is_open:  # the archive may get it soon
-            return offset <= max(view.whole, len(MAGIC)) or not self._dump.ends
         end = binlog.end
-        if end is None:
+        if binlog.is_open:  # the archive may get it soon
+            end = max(view.whole, len(MAGIC)) if self._dump.ends else offset
+        elif end is None:
             end = self._asked(lambda: self._served.facts(binlog)).end
-        return offset <= end
+        return is_within(offset, 0, end)
+
+    def _name_of(self, view: View, binlog: ServedBinlog) -> str:
+        """A binlog's name at the client. mysqlbinlog compares it with the one that it asked for."""
+        dump = self._dump
+        if not dump.registered and binlog.place == self._asked_for:
+            return dump.name
+        asked = _asked_name(dump.name)
+        resumes = dump.registered or (asked is not None and asked.lineage is not None)
+        return view.served_name(binlog, resumes=resumes)
 
     # What is sent
 
@@ -212,7 +252,7 @@ class DumpSender:
             binlog = view.binlogs[number]
             end, problem = self._end_of(view, number)
             if self._offset > end and not binlog.is_open:
-                raise NotServedError(self._left(binlog, end))
+                raise NotServedError(_left(view, binlog.place, self._offset))
             if self._offset < end and not self._send(view, binlog, end):
                 return None
             self._client.flush()
@@ -236,7 +276,7 @@ class DumpSender:
         if begin < max(binlog.begin, len(MAGIC)):
             begin = binlog.begin if binlog.begin > len(MAGIC) else 0
         head = self._asked(lambda: self._served.head(binlog, begin))
-        self._put(self.feed.begin(view.served_name(binlog), begin, head))
+        self._put(self.feed.begin(self._name_of(view, binlog), begin, head))
         self._offset = begin or len(MAGIC) + len(head)
 
     def _end_of(self, view: View, number: int) -> tuple[int, str]:
@@ -314,12 +354,12 @@ class DumpSender:
         """The view and the binlog's number in it, which may differ from that in an earlier view."""
         number = view.numbers.get(binlog.place)
         if number is None:
-            raise NotServedError(_no_successor(view, binlog))
+            raise NotServedError(_left(view, binlog.place, len(MAGIC)))
         return view, number
 
     def _leave(self, view: View, binlog: ServedBinlog, following: ServedBinlog) -> None:
         """Check that the next binlog follows, and send the rotate event that names it."""
-        name = view.served_name(following)
+        name = self._name_of(view, following)
         if following.broken:
             raise NotServedError(f"history is broken before {name}: {following.broken}")
         if following.lineage.id == binlog.lineage.id and not following.is_open:
@@ -357,13 +397,6 @@ class DumpSender:
                 f"{', '.join(map(gtid_text, missing))} is not in {binlog.name}, where the archive "
                 "says it is: nothing tells what comes after it"
             )
-
-    def _left(self, binlog: ServedBinlog, end: int) -> str:
-        return (
-            f"the history that is written now left lineage {binlog.lineage.id} at "
-            f"{binlog.name}:{end}, before {self._offset}, which this replica has: it is on a dead "
-            "branch"
-        )
 
     # Waiting
 
@@ -446,20 +479,51 @@ class DumpSender:
         self._client.flush()
 
 
-def _no_successor(view: View, binlog: ServedBinlog) -> str:
-    """Why a binlog is no longer part of the history."""
-    ours = [one for one in view.binlogs if one.lineage.id == binlog.lineage.id]
-    if ours:
+def _asked_name(name: str) -> AskedName | None:
+    """The name by which a client asks; None if no binlog has such a name."""
+    try:
+        return AskedName.parse(name)
+    except ValueError:
+        return None
+
+
+def _ambiguous(
+    view: View, asked: AskedName, offset: int, found: Sequence[int], others: Sequence[str]
+) -> str:
+    """Why a place is not served that other histories have, too, or that only others have."""
+    if not found:
+        return _left(view, (others[0], asked.binlog), offset)
+    text = f"{asked.binlog}:{offset} is in several histories: ask for " + " or ".join(
+        view.binlogs[number].full_name for number in found
+    )
+    if not others:
+        return text
+    end = _last_of(view, others[0])
+    of = f", a dead branch, which the history left at {end}" if end else ""
+    return f"{text}, unless the client has followed lineage {others[0]}{of}"
+
+
+def _left(view: View, place: tuple[str, BinlogName], offset: int) -> str:
+    """Why an offset of a binlog of a lineage is not, or no longer, part of the history."""
+    lineage, name = place
+    if end := _last_of(view, lineage):
         return (
-            f"the history that is written now left lineage {binlog.lineage.id} in "
-            f"{ours[-1].name}, before {binlog.name}: what this replica got after that is a dead "
-            "branch"
+            f"the history that is written now left lineage {lineage} at {end}, before "
+            f"{name}:{offset}: what this replica got after that is a dead branch"
         )
     last = view.binlogs[-1].lineage.id if view.binlogs else "another one"
     return (
-        f"lineage {binlog.lineage.id} has ended, and nothing proves that {last}, which is written "
-        "now, continues from it"
+        f"lineage {lineage} has ended, and nothing proves that {last}, which is written now, "
+        "continues from it"
     )
+
+
+def _last_of(view: View, lineage: str) -> str:
+    """Where the history leaves a lineage; "" if it has nothing of it."""
+    ours = [one for one in view.binlogs if one.lineage.id == lineage]
+    if not ours:
+        return ""
+    return f"{ours[-1].name}:{ours[-1].end}" if ours[-1].end is not None else str(ours[-1].name)
 
 
 def _contradiction(one: Facts, following: Facts, name: str) -> str:

@@ -38,6 +38,7 @@ from binlog2s3.errors import (
 )
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
+from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
@@ -88,6 +89,8 @@ class ArchiveHistory:
         self._binlogs = Binlogs(catalog)
         self._closed: dict[tuple[str, BinlogName], Tail] = {}
         self._added: Gtids | None = None  # in the binlogs that were followed and are complete
+        self._elsewhere: frozenset[BinlogName] = frozenset()
+        self._elsewhere_of: tuple[str, ...] = ()
         self._tip: Lineage | None = None
         self._route: Route | None = None
         self._survey: Survey | None = None
@@ -211,7 +214,9 @@ class ArchiveHistory:
         if tail is not None and view.binlogs[number].place == tail.binlog.place:
             marks = (m.offset for m in tail.marks if m.gtids is not None and m.gtids <= have)
             offset = max(marks, default=0)
-        return Beginning(binlog=view.binlogs[number], offset=offset, had=MysqlHad(have))
+        # it may lack what the lineage before has, too
+        binlog = replace(view.binlogs[number], begin=0)
+        return Beginning(binlog=binlog, offset=offset, had=MysqlHad(have))
 
     def _begin_at_place(self, have: MariadbGtidList) -> Beginning:
         """Where a MariaDB replica begins: behind the place of its GTIDs."""
@@ -239,24 +244,15 @@ class ArchiveHistory:
         ]
         return replace(begins, offset=max(marks, default=0))
 
-    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
+    def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
         """See `ServedHistory`."""
-        if not is_replica:
-            return
         with self._asking:
-            survey = self._survey
-            if survey is None:
-                return
-            line = {one.lineage.id for one in self._view.binlogs}
-            for other in survey.lineages:
-                if other.id in line or binlog.name not in survey.names(other.id):
-                    continue
-                if offset <= survey.size(other.id, binlog.name):
-                    raise NotServedError(
-                        f"{binlog.name} is a binlog of two histories: ask for "
-                        f"{binlog.lineage.id}.{binlog.name} if this one is meant, and not "
-                        f"lineage {other.id}"
-                    )
+            if self._route is None or (is_here and self._wanted is not None):
+                return ()
+            return Branches(self._route).with_place(name, offset, is_here=is_here)
+
+    def check_begin(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
+        """Nothing: the archive has whole binlogs."""
 
     def facts(self, binlog: ServedBinlog) -> Facts:
         """See `ServedHistory`."""
@@ -381,6 +377,9 @@ class ArchiveHistory:
             binlogs = archived(route)
             following, before = first_open(self._catalog, route, binlogs), self._tail
             self._survey, self._route, self._tip = survey, route, known[tip]
+            if self._elsewhere_of != (tip, *known):  # the names need a listing for each lineage
+                self._elsewhere = frozenset(Branches(route).names())
+                self._elsewhere_of = (tip, *known)
             self._closed = {}
             self._added = None
             self._tail = None
@@ -530,7 +529,7 @@ class ArchiveHistory:
                     self._view, version=version, binlogs=binlogs, whole=whole, problem=problem
                 )
             else:
-                self._view = view_of(version, binlogs, whole, problem)
+                self._view = view_of(version, binlogs, whole, problem, self._elsewhere)
             self._changed.notify_all()
 
 

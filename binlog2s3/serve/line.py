@@ -26,7 +26,7 @@ def archived(route: Route) -> list[ServedBinlog]:
             ServedBinlog(
                 lineage=leg.lineage,
                 name=one.name,
-                begin=leg.begin if is_first else 0,
+                begin=route.shared(number, 0),
                 end=cut.offset if cut is not None else None,
                 broken=f"{one.broken}; missing: {one.missing}" if one.missing else one.broken,
                 joined=parse(before.gtid_set, leg.lineage.flavour) if before is not None else None,
@@ -51,7 +51,7 @@ def first_open(
     return ServedBinlog(
         lineage=leg.lineage,
         name=name,
-        begin=0 if is_same else leg.begin,
+        begin=leg.begin if binlogs and not is_same else 0,
         is_open=True,
         joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
     )

@@ -1,10 +1,12 @@
 """What is served: binlogs one after the other, the last of which may still grow. Values only."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, Self
 
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, StatePlaces
@@ -37,6 +39,27 @@ class ServedBinlog:
         """What identifies it."""
         return self.lineage.id, self.name
 
+    @property
+    def full_name(self) -> str:
+        """Its name with its lineage, which no other binlog has."""
+        return f"{self.lineage.id}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class AskedName:
+    """The name by which a client asks for a binlog; `lineage` is None if it is the name alone."""
+
+    binlog: BinlogName
+    lineage: str | None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse a name that `View.served_name` may have told. ValueError if it is none."""
+        lineage, _, name = text.partition(".")
+        if LINEAGE_ID.fullmatch(lineage):
+            return cls(BinlogName.parse(name), lineage)
+        return cls(BinlogName.parse(text), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
@@ -44,7 +67,8 @@ class View:
 
     The last binlog has whole transactions up to `whole`. `problem`: why no more can come, "" if
     more may come. `numbers` has the number of each binlog by its place; `plain` says
-    which names are those of one binlog only.
+    which names are those of one binlog only. `elsewhere`: names of binlogs that are not, or not as
+    a whole, part of this history.
     """
 
     version: int
@@ -53,21 +77,40 @@ class View:
     problem: str
     numbers: Mapping[tuple[str, BinlogName], int]
     plain: Mapping[BinlogName, bool]
+    elsewhere: AbstractSet[BinlogName] = frozenset()
 
-    def served_name(self, binlog: ServedBinlog) -> str:
-        """Its name at clients: the binlog's own, if no other lineage has the same."""
-        if self.plain.get(binlog.name, True):
+    def served_name(self, binlog: ServedBinlog, *, resumes: bool = True) -> str:
+        """Its name at clients: the binlog's own, if no other lineage has the same.
+
+        `resumes`: the client connects again and asks by that name. If not, lineages do not count
+        that are not part of this history.
+        """
+        is_plain = self.plain.get(binlog.name, True)
+        if is_plain and not (resumes and binlog.name in self.elsewhere):
             return str(binlog.name)
-        return f"{binlog.lineage.id}.{binlog.name}"
+        return binlog.full_name
 
-    def named(self, name: str) -> Iterator[int]:
-        """The numbers of the binlogs that a client can mean by this name."""
+    def named(self, asked: AskedName) -> Iterator[int]:
+        """The numbers of the binlogs that a client can mean by this name.
+
+        The first binlog of a lineage may begin with bytes of the lineage before; then it has all
+        of both, and only it is meant by the name alone.
+        """
         for number, one in enumerate(self.binlogs):
-            if name in (str(one.name), f"{one.lineage.id}.{one.name}"):
+            if one.name != asked.binlog or asked.lineage not in (None, one.lineage.id):
+                continue
+            later = self.binlogs[number + 1 : number + 2]
+            if asked.lineage or not any(two.begin and two.name == one.name for two in later):
                 yield number
 
 
-def view_of(version: int, binlogs: tuple[ServedBinlog, ...], whole: int, problem: str = "") -> View:
+def view_of(
+    version: int,
+    binlogs: tuple[ServedBinlog, ...],
+    whole: int,
+    problem: str = "",
+    elsewhere: AbstractSet[BinlogName] = frozenset(),
+) -> View:
     """A view of these."""
     plain: dict[BinlogName, bool] = {}
     for one in binlogs:
@@ -79,6 +122,7 @@ def view_of(version: int, binlogs: tuple[ServedBinlog, ...], whole: int, problem
         problem=problem,
         numbers={one.place: number for number, one in enumerate(binlogs)},
         plain=plain,
+        elsewhere=elsewhere,
     )
 
 
@@ -169,8 +213,15 @@ class ServedHistory(Protocol):
         Raises NotServedError.
         """
 
-    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
-        """Check that a client that asks for this offset by the binlog's name means this history.
+    def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
+        """The lineages in which a client may be that is at this offset of a binlog of this name.
+
+        Without this history. `is_here`: it has the place, too; then the operator may have said
+        that it is the one which is meant. Raises ArchiveError, StoreError.
+        """
+
+    def check_begin(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
+        """Check that a client which begins there has what is not here before it.
 
         Raises NotServedError.
         """

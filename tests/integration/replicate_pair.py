@@ -87,7 +87,7 @@ class Pair(apply_pair.Pair):
             left, place = left_over(server, found), None
             if left is not None:
                 left.stop()
-                place = None if found.keeps_gtids else left.reached()
+                place = None if found.keeps_gtids else left.reached(())
             settle(server, found)
             return left is not None, place
 

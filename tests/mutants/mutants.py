@@ -30,6 +30,7 @@ from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
 from binlog2s3.errors import DamageError
+from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
 from binlog2s3.recover.extract import _PieceReader
 from binlog2s3.recover.goal import Search, _TimeSearch
@@ -49,6 +50,7 @@ from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered
 from binlog2s3.serve.directory import _facts_of as _facts_of_file
 from binlog2s3.serve.dump import _contradiction
+from binlog2s3.serve.line import first_open
 from binlog2s3.server.connection import _connect
 from binlog2s3.server.login import Login, _ssl_mode
 from binlog2s3.store.contract import Store
@@ -875,6 +877,20 @@ MUTANTS = (
         "A drill whose check answers 0 has proved nothing.",
         ("tests/unit/drill/test_drill.py::test_a_statement_that_answers_no_proves_nothing",),
         ((check_statements, never(part(when(), 2, of=2))),),
+    ),
+    Mutant(
+        "dead-branch-by-position",
+        Promise.RECOVERY,
+        "A position that a dead branch has, too, is not taken for one of the history.",
+        ("tests/unit/serve/test_dump.py::test_a_position_of_a_dead_branch_is_never_fed",),
+        ((Branches.with_place, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "what-both-lineages-have-is-sent",
+        Promise.RECOVERY,
+        "A replica that begins in the binlog which two lineages share gets all that it lacks.",
+        ("tests/unit/serve/test_places.py::test_from_every_place_of_a_server_that_was_put_back",),
+        ((first_open, always(part(choice(4, of=5), 1, of=2))),),
     ),
     Mutant(
         "serve-nothing-behind-a-gap",

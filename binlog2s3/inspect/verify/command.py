@@ -204,7 +204,6 @@ _ON_THE_WAY = frozenset(
     }
 )
 """Kinds of defects that a recovery hits, or must not trust."""
-_DOCUMENTS = frozenset({"entry-lies", "entry-unreadable", "lineage-lies", "parent-lies"})
 
 
 def answer(
@@ -229,14 +228,6 @@ def answer(
     except (ArchiveError, RecoveryError) as error:
         return BackupAnswer(
             start=said, possible=False, why=str(error), hint=error.hint, warnings=warnings
-        )
-    except (LookupError, TypeError, ValueError):
-        lies = [one for one in defects if one.kind in _DOCUMENTS]
-        if not lies:
-            raise
-        why = f"a defect prevents a plan: {lies[0].key}: {lies[0].text}"
-        return BackupAnswer(
-            start=said, possible=False, why=why, hint=lies[0].todo, warnings=warnings
         )
     why = _met(plan, defects)
     return BackupAnswer(

@@ -17,6 +17,7 @@ from functools import partial
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
+from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
@@ -232,7 +233,7 @@ def _breaks(context: LineageContext, binlog: BinlogReading) -> str:
         return f"it is {scanner.flavour}, but the lineage is {lineage.flavour}"
     if binlog.next_binlog not in (None, str(name.next())):
         return f"it ends with a rotation to {binlog.next_binlog}"
-    earlier = _end(context, _previous(name))
+    earlier = _end(context, name_at(lineage, name.number - 1))
     later = _end(context, name.next())
     before, after = binlog.gtids_before(), scanner.gtids_at_end
     expected = _expected(lineage, name, earlier)
@@ -255,11 +256,6 @@ def _expected(lineage: Lineage, name: BinlogName, earlier: EntryEnd | None) -> G
     if name == lineage.first_binlog:
         return parse(lineage.gtid_set, lineage.flavour)
     return _after(earlier, lineage) if earlier is not None else None
-
-
-def _previous(name: BinlogName) -> BinlogName:
-    number = name.number - 1
-    return BinlogName(name.prefix, number, max(6, len(str(number))))
 
 
 def _end(context: LineageContext, name: BinlogName) -> EntryEnd | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,7 +22,7 @@ from binlog2s3.config.values import S3Config
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.against_source import SourceComparison
-from binlog2s3.inspect.verify.command import Verifier
+from binlog2s3.inspect.verify.command import Verifier, answer
 from binlog2s3.inspect.verify.report import Defect, RecordedGap, Report, SourceReport
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import print_report
@@ -720,6 +720,30 @@ def test_a_plan_is_told_that_an_entry_cannot_be(change: dict[str, Any]) -> None:
     assert survey.known(OLD, BinlogName.parse("mysql-bin.000001")).size > 0
 
 
+@pytest.mark.parametrize("gtids", ["", f"{UUID_A}:1-4", f"{UUID_A}:1-14", "0-7-4"])
+@pytest.mark.parametrize("what", [*DAMAGES, *FIELDS])
+def test_whatever_lies_there_is_an_answer(what: str, gtids: str) -> None:
+    """A plan is made or refused: no document of the bucket is a traceback."""
+    store = MemoryStore()
+    (DAMAGES.get(what) or FIELDS[what]).act(fill(store))
+    source = verified(store, from_gtid_set=gtids)
+    assert source.answer is not None
+    assert source.answer.possible or source.answer.why
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), TypeError("a bug"), ValueError("a bug")])
+def test_a_bug_is_not_called_a_defect_of_the_archive(error: Exception) -> None:
+    """It shows, also where the archive has a defect."""
+
+    class Buggy:
+        def flavour(self, lineage: str | None) -> str:
+            raise error
+
+    lie = Defect(kind="lineage-lies", key="archive/x", text="it lies")
+    with pytest.raises(type(error), match="a bug"):
+        answer(cast("Survey", Buggy()), backup=None, gtid_set="x", lineage=None, defects=[lie])
+
+
 def test_a_backup_of_a_history_whose_parent_lies() -> None:
     """The answer is no: nothing proves where it came from."""
     store = MemoryStore()
@@ -899,6 +923,20 @@ def test_repair_refuses_what_is_not_proved(what: str) -> None:
     (one,) = source.repaired
     assert one.why
     assert {key: one.data for key, one in store.objects.items()} == before
+
+
+def test_repair_finds_the_binlog_before_by_the_width_of_its_name() -> None:
+    """A number has as many digits as in the lineage's first binlog, at least."""
+    wide = [BinlogName("mysql-bin", number, 8) for number in (1, 2, 3)]
+    first, alien = written(3, rotate=False), written(3, first=9, rotate=False)
+    first.rotate(str(wide[1]))
+    alien.rotate(str(wide[2]))
+    bucket = Bucket(replace(lineage_of(first), first_binlog=wide[0]))
+    bucket.archive(first.data, wide[0])
+    bucket.archive(alien.data, wide[1], entry=False)
+    source = of(bucket, repair=True)
+    (refused,) = source.repaired
+    assert "it begins after" in refused.why
 
 
 def test_repair_of_a_binlog_that_a_crash_ended() -> None:

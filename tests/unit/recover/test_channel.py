@@ -45,6 +45,43 @@ def test_the_words_of_each_version(version: str) -> None:
     ]
 
 
+PARENT, CHILD = "20260102T030405Z-4e11fa47-ffff", "20260102T030405Z-3e11fa47-0001"
+"""A server may be older than the one that it replaced: ids are in no order of the history."""
+STATUS = {
+    "Channel_Name": "binlog2s3", "Connect_Retry": 1, "Source_Retry_Count": 1, "Source_User": "",
+    "Replica_IO_Running": "No", "Replica_SQL_Running": "No", "Replica_SQL_Running_State": "",
+    "Relay_Source_Log_File": f"{PARENT}.b.000009", "Exec_Source_Log_Pos": 9000,
+    "Last_IO_Errno": 0, "Last_IO_Error": "", "Last_SQL_Errno": 0, "Last_SQL_Error": "",
+    "Skip_Counter": 0,
+}  # fmt: skip
+
+
+def left_behind(*workers: tuple[str, int]) -> FakeServer:
+    """A target whose stopped channel recorded a place in the parent, and its workers these."""
+    rows = [{"name": name.encode(), "at": at} for name, at in workers]
+    return FakeServer({"SHOW REPLICA STATUS": [STATUS], "slave_worker_info": rows})
+
+
+def test_the_order_of_the_history_tells_how_far_workers_came() -> None:
+    """Not that of the lineages' ids, nor that of the binlogs' names."""
+    server = left_behind((f"{PARENT}.b.000009", 9500), (f"{CHILD}.b.000001", 400))
+    channel = channel_of(cast("Server", server), FACTS)
+    there = channel.reached([PARENT, CHILD])
+    assert there is not None
+    assert (there.lineage, str(there)) == (CHILD, "b.000001:400")
+    back = channel.reached([CHILD, PARENT])
+    assert back is not None
+    assert (back.lineage, str(back)) == (PARENT, "b.000009:9500")
+
+
+def test_a_place_of_an_unknown_lineage_is_not_passed_over() -> None:
+    """What may have been applied there is not applied again."""
+    server = left_behind((f"{PARENT}.b.000009", 9500), (f"{CHILD}.b.000001", 400))
+    there = channel_of(cast("Server", server), FACTS).reached([PARENT])
+    assert there is not None
+    assert there.lineage == CHILD
+
+
 def test_workers_of_a_mariadb_keep_the_order_of_one_domain() -> None:
     """Where the plan has several domains, one transaction comes after the other."""
     channel = channel_of(cast("Server", FakeServer({})), MARIADB)

@@ -22,9 +22,11 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
-from tests.documents import FLOOR
+from tests.documents import BEAT, FLOOR, LINEAGE, NAME
 from tests.history_model import HEAD, File, Model, Real
 from tests.property.test_plan import applied
+from tests.surveyed import Bucket
+from tests.unit.serve.test_dump import OTHER_ID, put_back
 
 FIRST, SECOND = BinlogName("mysql-bin", 1), BinlogName("mysql-bin", 2)
 
@@ -417,3 +419,27 @@ def test_a_goal_in_the_binlog_of_the_place_where_a_recovery_begins() -> None:
             assert planned(model, goal, start).transactions == count - has
         past = replace(having(*reals, model.truth[3]), place=(FIRST, HEAD + 100 * has))
         assert "already past" in refused(model, ToGtid(model.truth[2].gtid or ""), past)
+
+
+def test_a_place_that_a_dead_branch_may_have_had() -> None:
+    """The source died with bytes that the bucket does not have: a backup may be of those.
+
+    `serve` refuses a replica at that place by the same rule.
+    """
+    bucket = Bucket(replace(LINEAGE, first_binlog=NAME, gtid_set=""))
+    _, ours, cut = put_back(bucket, open_dead=True, lost=2)
+    beat = replace(BEAT, generation=9, lineage=OTHER_ID, durable=None, covered_until=None)
+    bucket.beat(beat)
+    ends = [one.end for one in ours.transactions]
+    for offset, histories in ((cut, 1), (ends[3], 2), (ends[4], 2), (ends[5], 2)):
+        start = Start(place=(NAME, offset))
+        if histories == 1:
+            assert make(Request(goal=Latest(), start=start), bucket.survey()).transactions == 4
+            continue
+        with pytest.raises(RecoveryError, match="several histories") as caught:
+            make(Request(goal=Latest(), start=start), bucket.survey())
+        assert f"--from-lineage {OTHER_ID}" in caught.value.hint
+        chosen = Request(goal=Latest(), start=replace(start, lineage=OTHER_ID))
+        plan = make(chosen, bucket.survey())
+        assert plan.lineage == OTHER_ID
+        assert plan.transactions == sum(one.begin >= offset for one in ours.transactions)

@@ -14,7 +14,9 @@ from binlog2s3.recover.model import Start
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
+from tests import documents
 from tests.unit.recover.fake_server import FakeServer, fake, note_of
+from tests.unit.recover.test_channel import CHILD, PARENT, left_behind
 from tests.unit.recover.test_target import FACTS
 
 LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
@@ -42,20 +44,30 @@ def standing(
 def test_where_the_note_says() -> None:
     """A place, in its lineage; of another command, or with GTIDs, the note says nothing."""
     wanted = Start(place=(BinlogName.parse("b.000002"), 400), lineage=LINEAGE)
-    assert standing(ANONYMOUS, MARK).start("x") == wanted
-    assert standing(ANONYMOUS, MARK).start("y") is None
-    assert standing(ANONYMOUS, None).start("x") is None
-    assert standing(FACTS, MARK).start("x") is None
-    assert standing(ANONYMOUS, {**MARK, "reached": "nonsense"}).start("x") is None
+    assert standing(ANONYMOUS, MARK).start("x", ()) == wanted
+    assert standing(ANONYMOUS, MARK).start("y", ()) is None
+    assert standing(ANONYMOUS, None).start("x", ()) is None
+    assert standing(FACTS, MARK).start("x", ()) is None
+    assert standing(ANONYMOUS, {**MARK, "reached": "nonsense"}).start("x", ()) is None
+
+
+def test_an_interrupted_run_goes_on_in_the_lineage_that_comes_last() -> None:
+    """After a fail-over to an older server the child's id is the smaller one."""
+    server = left_behind((f"{PARENT}.b.000009", 9500), (f"{CHILD}.b.000001", 400))
+    server.answers = {**note_of(ANONYMOUS, MARK), **server.answers}
+    parent = replace(documents.LINEAGE, id=PARENT)
+    child = replace(documents.LINEAGE, id=CHILD, parent=documents.parent_of(PARENT))
+    found = Standing(cast("Server", server), ANONYMOUS).start("x", [child, parent])
+    assert found == Start(place=(BinlogName.parse("b.000001"), 400), lineage=CHILD)
 
 
 def test_where_a_mariadb_says() -> None:
     """Once it is told its position, that counts, and not the note."""
     mark = {**MARK, "reached": "its GTIDs"}
-    found = standing(MARIADB, mark, position="0-1-7").start("x")
+    found = standing(MARIADB, mark, position="0-1-7").start("x", ())
     assert found == Start(gtids=MariadbGtidList.parse("0-1-7"))
     mark = {**MARK, "reached": f"its GTIDs of {LINEAGE}"}
-    found = standing(MARIADB, mark, position="0-1-7").start("x")
+    found = standing(MARIADB, mark, position="0-1-7").start("x", ())
     assert found == Start(gtids=MariadbGtidList.parse("0-1-7"), lineage=LINEAGE)
 
 

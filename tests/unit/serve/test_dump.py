@@ -23,7 +23,7 @@ from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.dump import DumpSender
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.model import ServedBinlog
-from tests.binlog_writer import UUID_A, BinlogWriter
+from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
 from tests.surveyed import LAYOUT, Bucket, workers, written
 from tests.waiting import wait_until
@@ -196,6 +196,14 @@ def test_a_position_at_the_end(bucket: Bucket, rotates: bool) -> None:
     assert len(got.of(EventType.GTID)) == 5
 
 
+@pytest.mark.parametrize("number", [-1, -2])
+def test_a_position_at_the_end_of_a_binlog(bucket: Bucket, number: int) -> None:
+    """Before its rotate or after it, as behind a crash, which writes none: the next one comes."""
+    first, _ = two(bucket)
+    got = everything(bucket, at(NAME, first.ends[number]))
+    assert len(got.of(EventType.GTID)) == 5
+
+
 def test_only_whole_transactions(bucket: Bucket) -> None:
     """The rest comes when the rest is there."""
     binlog = written(3, rotate=False)
@@ -345,6 +353,216 @@ def test_gtids_of_two_histories(bucket: Bucket) -> None:
     assert len(got.of(EventType.GTID)) == 6
 
 
+# A server that was put back to a snapshot: positions of both branches
+
+
+THIRD = SECOND.next()
+
+
+def branch(letter: str, *, common: int, total: int = 6, rotate: bool = False) -> BinlogWriter:
+    """Transactions without GTIDs: the first ones are `common`, all have the same sizes."""
+    binlog = BinlogWriter()
+    binlog.previous_gtids(GtidSet.parse(""))
+    for number in range(total):
+        text = f"INSERT {number} {'c' if number < common else letter}"
+        binlog.transaction([statement("BEGIN"), statement(text), XID])
+    if rotate:
+        binlog.rotate()
+    return binlog
+
+
+def put_back(
+    bucket: Bucket, *, open_dead: bool = False, lost: int = 0
+) -> tuple[Lineage, BinlogWriter, int]:
+    """NAME has two common transactions, then four of a dead branch or four others.
+
+    The dead branch has SECOND, too; `open_dead`: it ends in NAME instead, which nobody finished
+    and which lacks so many of its transactions that were `lost` with the source.
+    """
+    dead = branch("d", common=2, rotate=not open_dead)
+    if open_dead:
+        end = dead.transactions[5 - lost].end
+        bucket.chunks(dead.data, 0, end)
+    else:
+        bucket.archive(dead.data)
+        bucket.archive(branch("d", common=0).data, SECOND)
+    cut = dead.transactions[1].end
+    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set="", join="exact")
+    lineage = replace(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    ours = branch("o", common=2)
+    fail_over(bucket, lineage, ours)
+    return lineage, ours, cut
+
+
+def rows(got: Got) -> list[str]:
+    """The statements that it was sent, by number and branch."""
+    texts = [one[19:-4].partition(b"INSERT ")[2].decode() for one in got.of(EventType.QUERY)]
+    return [text for text in texts if text]
+
+
+OURS = ["2 o", "3 o", "4 o", "5 o"]
+
+
+def test_a_position_of_a_dead_branch_is_never_fed(bucket: Bucket) -> None:
+    """Transactions of equal size make the offsets meet: nothing tells what the replica has."""
+    _, ours, cut = put_back(bucket)
+    for number in range(2, 6):
+        text = refused(bucket, at(NAME, ours.transactions[number].end))
+        assert "dead branch" in text
+        assert f"{OTHER_ID}.{NAME}" in text, "how to say that the other one is meant"
+        assert f"lineage {ID}, a dead branch, which the history left at {NAME}:{cut}" in text
+        assert len(text) < 260, "a replica shows no more"
+
+
+def test_a_client_that_does_not_register_has_a_place_as_well(bucket: Bucket) -> None:
+    """Change data capture resumes by position, often without registering as a replica."""
+    _, ours, _ = put_back(bucket)
+    dump = at(NAME, ours.transactions[3].end, registered=False)
+    assert "dead branch" in refused(bucket, dump)
+    whole = everything(bucket, at(NAME, registered=False))
+    assert rows(whole) == ["0 c", "1 c", *OURS], "from its beginning: the current history"
+
+
+def test_before_the_cut_and_at_the_cut_both_have_the_same_bytes(bucket: Bucket) -> None:
+    """Such a replica has nothing of a dead branch and goes on, each transaction once."""
+    _, ours, cut = put_back(bucket)
+    assert ours.transactions[1].end == cut
+    assert rows(everything(bucket, at(NAME))) == ["0 c", "1 c", *OURS]
+    assert rows(everything(bucket, at(NAME, ours.transactions[0].end))) == ["1 c", *OURS]
+    assert rows(everything(bucket, at(NAME, cut))) == OURS
+
+
+def test_a_name_with_its_lineage_says_which_history(bucket: Bucket) -> None:
+    """The current one is served at any place, of the dead one what both have."""
+    _, ours, cut = put_back(bucket)
+    for name in (f"{ID}.{NAME}", f"{OTHER_ID}.{NAME}"):
+        assert rows(everything(bucket, at(name))) == ["0 c", "1 c", *OURS], name
+        assert rows(everything(bucket, at(name, ours.transactions[0].end))) == ["1 c", *OURS], name
+        assert rows(everything(bucket, at(name, cut))) == OURS, name
+    there = ours.transactions[3].end
+    assert rows(everything(bucket, at(f"{OTHER_ID}.{NAME}", there))) == OURS[2:]
+    assert "dead branch" in refused(bucket, at(f"{ID}.{NAME}", there))
+
+
+@pytest.mark.parametrize("name", [str(SECOND), f"{ID}.{SECOND}"])
+def test_a_name_that_only_the_dead_branch_has(bucket: Bucket, name: str) -> None:
+    """It is refused at once, although the open binlog's successor will have that name."""
+    put_back(bucket)
+    got = Got()
+    with history_of(bucket) as history, sending(history, at(name), got) as raised:
+        wait_until(lambda: raised, what="the refusal")
+    assert "dead branch" in str(raised[0])
+    assert not got.events
+
+
+def test_the_next_name_of_this_history_is_waited_for(bucket: Bucket) -> None:
+    """The lineage says that it is not the dead branch's binlog of that name."""
+    lineage, _, _ = put_back(bucket)
+    got, name = Got(), f"{OTHER_ID}.{SECOND}"
+    with history_of(bucket) as history, sending(history, at(name), got) as raised:
+        version = history.view().version
+        more = branch("o", common=2, rotate=True)
+        bucket.archive(more.data)
+        second = branch("p", common=0)
+        bucket.chunks(second.data, 0, len(second.data), name=SECOND)
+        wait_until(lambda: len(rows(got)) == 6 or raised, what="its transactions")
+        assert history.view().version > version
+    assert not raised
+    assert rows(got) == [f"{number} p" for number in range(6)]
+    assert bucket.lineage is lineage
+
+
+def test_names_that_a_dead_branch_has_too_are_told_with_their_lineage(bucket: Bucket) -> None:
+    """The replica asks by that name when it connects again, and is then not taken for another."""
+    put_back(bucket)
+    more = branch("o", common=2, rotate=True)
+    bucket.archive(more.data)
+    second, third = branch("p", common=0, rotate=True), branch("q", common=0)
+    bucket.archive(second.data, SECOND)
+    bucket.chunks(third.data, 0, len(third.data), name=THIRD)
+    got = everything(bucket, at(f"{OTHER_ID}.{NAME}"))
+    told = [one[27:-4].decode() for one in got.of(ROTATE) if one[:4] == bytes(4)]
+    assert told == [f"{OTHER_ID}.{NAME}", f"{OTHER_ID}.{SECOND}", str(THIRD)]
+    again = everything(bucket, at(told[1], second.transactions[3].end))
+    assert rows(again) == ["4 p", "5 p", *(f"{number} q" for number in range(6))]
+    assert "dead branch" in refused(bucket, at(SECOND, second.transactions[3].end))
+
+
+def test_mysqlbinlog_is_told_the_name_that_it_asks_for(bucket: Bucket) -> None:
+    """It compares them, and reads nothing if they differ."""
+    put_back(bucket)
+    for name in (str(NAME), f"{OTHER_ID}.{NAME}"):
+        got = everything(bucket, at(name, registered=False))
+        told = [one[27:-4].decode() for one in got.of(ROTATE) if one[:4] == bytes(4)]
+        assert told == [name]
+        assert rows(got) == ["0 c", "1 c", *OURS]
+
+
+def test_what_the_archive_lost_of_a_dead_branch_is_refused_too(bucket: Bucket) -> None:
+    """The source died with bytes that the bucket does not have; its replicas may have had them."""
+    _, ours, _ = put_back(bucket, open_dead=True, lost=2)
+    assert "dead branch" in refused(bucket, at(NAME, ours.transactions[5].end))
+    got = everything(bucket, at(f"{OTHER_ID}.{NAME}", ours.transactions[4].end))
+    assert rows(got) == ["5 o"]
+
+
+def test_the_operator_says_which_history_the_replicas_have(bucket: Bucket) -> None:
+    """As for GTIDs and as for a recovery: --lineage counts where both have the place."""
+    _, ours, _ = put_back(bucket)
+    got = Got()
+    dump = replace(at(NAME, ours.transactions[3].end), ends=True)
+    with history_of(bucket, OTHER_ID) as history, sending(history, dump, got) as raised:
+        wait_until(lambda: got.finished or raised, what="the end")
+    assert not raised
+    assert rows(got) == OURS[2:]
+    got = Got()
+    dump = replace(at(SECOND), ends=True)
+    with history_of(bucket, OTHER_ID) as history, sending(history, dump, got) as raised:
+        wait_until(lambda: raised, what="the refusal")
+    assert "dead branch" in str(raised[0])
+
+
+def test_a_lineage_that_was_reset_is_followed_by_its_full_name(bucket: Bucket) -> None:
+    """The name that the refusal asks for is accepted."""
+    bucket.archive(branch("d", common=0).data)
+    lineage = replace(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="")
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    fail_over(bucket, lineage, branch("o", common=0))
+    text = refused(bucket, at(NAME))
+    assert ID in text
+    assert f"{OTHER_ID}.{NAME}" in text
+    got = everything(bucket, at(f"{OTHER_ID}.{NAME}"))
+    assert len(rows(got)) == 6
+
+
+def test_gtids_before_the_cut_get_what_both_binlogs_have(bucket: Bucket) -> None:
+    """A replica begins in a binlog whose first part the lineage before has, too: all is sent."""
+    first = written(6, rotate=False)
+    bucket.archive(first.data)
+    cut = first.transactions[3].end
+    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set=f"{UUID_A}:1-4", join="exact")
+    lineage = replace(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    fail_over(bucket, lineage, written(5, rotate=False))
+    for had, count in (("", 5), (f"{UUID_A}:1", 4), (f"{UUID_A}:1-4", 1)):
+        assert len(everything(bucket, by_gtid(had)).of(EventType.GTID)) == count, had
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_the_parent_was_pruned(bucket: Bucket, is_open: bool) -> None:
+    """Then the binlog in which the lineage begins is sent from its own beginning."""
+    cut = written(5).transactions[3].end
+    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set=f"{UUID_A}:1-4", join="exact")
+    lineage = replace(LINEAGE, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
+    bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
+    fail_over(bucket, lineage, written(6, rotate=False))
+    if not is_open:
+        bucket.archive(written(6).data)
+    for dump in (by_gtid(), at(NAME), at(f"{OTHER_ID}.{NAME}")):
+        assert len(everything(bucket, dump).of(EventType.GTID)) == 6, dump
+
+
 # Another look at the bucket
 
 
@@ -365,9 +583,10 @@ class LooksAgain:
         self._now = self._after
         return found
 
-    def check_place(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
-        self._now.check_place(binlog, offset, is_replica=is_replica)
+    def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
+        found = self._now.elsewhere(name, offset, is_here=is_here)
         self._now = self._after
+        return found
 
 
 @pytest.mark.parametrize("dump", [by_gtid(f"{UUID_A}:1-5"), at(SECOND)])

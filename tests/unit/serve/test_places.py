@@ -195,6 +195,43 @@ def test_what_a_fail_over_repeats(upto: int) -> None:
     assert gtids_in(got) == all_of_it[upto:]
 
 
+def put_back(*, archived: bool, pruned: bool) -> Bucket:
+    """Two lineages of one server: the second one's first binlog has three transactions of both."""
+    common, dead, ours = FIRST[:3], FIRST[3:], ["0-1-4", "1-1-1", "0-1-5"]
+    cut = len(binlog_of("", common).data)
+    bucket = Bucket(replace(MARIADB, first_binlog=NAME))
+    if not pruned:
+        bucket.archive(binlog_of("", [*common, *dead]).data)
+    parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set="0-1-3", join="exact")
+    bucket.lineage = replace(MARIADB, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
+    bucket.put(LAYOUT.lineage(OTHER_ID), bucket.lineage.to_json())
+    second = binlog_of("", [*common, *ours], rotate=str(NAMES[1]) if archived else "")
+    if archived:
+        bucket.archive(second.data)
+    else:
+        bucket.chunks(second.data, 0, len(second.data))
+    bucket.beat(replace(BEAT, lineage=OTHER_ID, generation=8, durable=None, covered_until=None))
+    return bucket
+
+
+@pytest.mark.parametrize("archived", [True, False])
+@pytest.mark.parametrize("pruned", [True, False])
+def test_from_every_place_of_a_server_that_was_put_back(archived: bool, pruned: bool) -> None:
+    """What both lineages have is sent once, also if only the second one still has it.
+
+    A GTID that the dead branch gave to another transaction does not tell which one the replica has.
+    """
+    line = [*FIRST[:3], "0-1-4", "1-1-1", "0-1-5"]
+    bucket = put_back(archived=archived, pruned=pruned)
+    for upto in range(len(line) + 1):
+        state = dump(state_of(line[:upto]))
+        if upto > 3 and not pruned:
+            with pytest.raises(NotServedError, match="two different histories"):
+                everything(bucket, state)
+        else:
+            assert gtids_in(everything(bucket, state)) == line[upto:], upto
+
+
 @pytest.mark.parametrize("upto", range(len(EVERYTHING) + 1))
 def test_a_directory(tmp_path: Path, upto: int) -> None:
     """`serve --binlog-dir` asks the same."""
