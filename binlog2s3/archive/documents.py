@@ -96,7 +96,7 @@ class LineageFloor:
     gtid_set: str
     raised_at: datetime
 
-    MOST: ClassVar[int] = 1 << 20
+    MOST: ClassVar[int] = 16 << 20
 
     def to_json(self) -> bytes:
         """The document floors/<number>.json."""
@@ -152,7 +152,7 @@ class Lineage:
     parent: Parent | None = None
     floor: LineageFloor | None = field(default=None, compare=False)
 
-    MOST: ClassVar[int] = 1 << 20
+    MOST: ClassVar[int] = 16 << 20
     """Bytes of the document."""
 
     @property

@@ -4,12 +4,13 @@ A document is written once. One that breaks the format, or does not belong to it
 it proves nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, ClassVar, Literal, Self
 
+from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.fields import (
     FORMAT,
@@ -169,6 +170,23 @@ def proof_of(catalog: Catalog, backup: str) -> DrillResult | None:
     """The newest result that proved a recovery from this base backup, among the last 30."""
     found = islice(_results(catalog), _MOST_READ)
     return next((one for one in found if one.is_proved and one.backup == backup), None)
+
+
+def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
+    """Of each of these base backups that a drill has tried: whether the last one proved it.
+
+    One listing, and one small GET for each result since the oldest backup was registered, until
+    there is one of each backup. A drill that failed before it restored a backup says nothing of it.
+    """
+    wanted, found = {one.id: one.registered_at for one in backups}, dict[str, bool]()
+    since = min(wanted.values(), default=datetime.max.replace(tzinfo=UTC))
+    for one in _results(catalog):
+        if one.finished_at < since or not wanted:
+            break
+        if one.backup in wanted and one.step != "choose":
+            found[one.backup] = one.is_proved
+            del wanted[one.backup]
+    return found
 
 
 def _results(catalog: Catalog) -> Iterator[DrillResult]:

@@ -242,7 +242,7 @@ class _Drill:
         with progress_of("entries") as advance:
             survey = survey_of(self._store, self._catalog, workers, advance, url(self._config.s3))
             unreadable: list[ArchiveError] = []
-            backups = registered(self._catalog, unreadable)
+            backups = [one for one in registered(self._catalog, unreadable) if one.counts]
             for error in unreadable:
                 say("warning", f"{error}; it is not used")
             if not backups:

@@ -224,13 +224,15 @@ class HistoryStatus:
 class BackupsStatus:
     """The registered base backups: so many, and when the newest was taken.
 
-    `window_from` is the earliest time from which a backup reaches now without a gap; None if there
-    is none.
+    Those that are no base backups of the whole server do not count. `window_from` is the earliest
+    time from which a backup reaches now without a gap; None if there is none, or, unless
+    `window_known`, if nobody has looked or could.
     """
 
     count: int = 0
     newest_at: datetime | None = None
     window_from: datetime | None = None
+    window_known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,10 +461,10 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
     return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
 
 
-def backups_of(backups: Sequence[Backup], window_from: datetime | None = None) -> BackupsStatus:
-    """The status of these registered base backups."""
-    newest = max((one.taken_at for one in backups), default=None)
-    return BackupsStatus(count=len(backups), newest_at=newest, window_from=window_from)
+def backups_of(backups: Sequence[Backup]) -> BackupsStatus:
+    """The status of these registered base backups, without the recovery window."""
+    taken = [one.taken_at for one in backups if one.counts]
+    return BackupsStatus(count=len(taken), newest_at=max(taken, default=None))
 
 
 def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus | None:
