@@ -239,13 +239,15 @@ class BackupsStatus:
 class DrillStatus:
     """What drills have shown: when the last proof ended, until when it has everything.
 
-    `proven_seconds`: how long that drill took; None if nothing was proved. `last_at`: when the
-    newest drill ended. If it `failed`, `step` and `error` say where and why.
+    `proven_seconds`: how long that drill took; None if nothing was proved. `on_trust`: nothing has
+    shown that it restored the registered backup, and not another one. `last_at`: when the newest
+    drill ended. If it `failed`, `step` and `error` say where and why.
     """
 
     proven_at: datetime | None = None
     proven_until: datetime | None = None
     proven_seconds: float | None = None
+    on_trust: bool = False
     last_at: datetime | None = None
     failed: bool = False
     step: str = ""
@@ -475,6 +477,7 @@ def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus
         proven_at=proof.finished_at if proof is not None else None,
         proven_until=proof.proven_until if proof is not None else None,
         proven_seconds=proof.seconds if proof is not None else None,
+        on_trust=proof is not None and not proof.is_of_backup,
         last_at=last.finished_at,
         failed=not last.is_proved,
         step=last.step or "",

@@ -303,6 +303,8 @@ def _drill_of(status: Status) -> Iterator[Field]:
     until = f", to {time_text(drill.proven_until)}" if drill.proven_until else ""
     took = f", took {duration_text(drill.proven_seconds)}" if drill.proven_seconds else ""
     yield "last proven", f"{time_text(drill.proven_at)}{until}{took}", ""
+    if drill.on_trust:
+        yield "", "nothing shows that the registered base backup was restored there", _WARN
 
 
 def _history_of(status: Status) -> Iterator[Field]:

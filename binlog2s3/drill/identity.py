@@ -1,0 +1,199 @@
+"""Whether the server that was restored is the registered base backup, no older and no newer one.
+
+A recovery from another backup can end with all GTIDs and without an error, and then proves nothing
+of the registered one.
+
+Law: a server is only taken for the backup if something in it says so itself: its GTIDs, a file of
+the backup's tool, the coordinates that a dump has set, its own binlogs, InnoDB's last commit. What
+says nothing is unknown, never right.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.events import HEADER, HEADER_SIZE, EventType
+from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.errors import Binlog2s3Error, RecoveryError
+from binlog2s3.formatting import gtids_text
+from binlog2s3.recover.backup import read_backup
+from binlog2s3.recover.target import replica_rows
+from binlog2s3.server.connection import Server
+
+_INNODB_END = re.compile(
+    r"Last (?:MySQL )?binlog file (?:'(?P<file>[^'\n]+)', position (?P<at>\d+)"
+    r"|position 0 (?P<old_at>\d+), file name (?P<old_file>\S+))"
+)
+_MOST_LOG = 1 << 20
+_MOST_INDEX = 1 << 20
+_OTHER = "does the restore command restore {location}, and not another backup?"
+
+
+def by_file(data: Path, backup: Backup) -> str:
+    """The file of the backup's tool in a restored data directory that says it is this backup.
+
+    "" if there is none. Raises RecoveryError if it is of another backup.
+    """
+    try:
+        point = read_backup(data)
+    except Binlog2s3Error:
+        return ""
+    if (point.binlog, point.position) == (backup.binlog, backup.position) and (
+        point.gtid_set is None or backup.gtid_set in (None, point.gtid_set)
+    ):
+        return f"the position file of {point.tool}"
+    where = f"{point.binlog}:{point.position} {gtids_text(point.gtid_set or '')}".rstrip()
+    raise RecoveryError(
+        f"the restored data directory is not {backup.name}: its own position file says {where}",
+        hint=_OTHER,
+    )
+
+
+def by_binlogs(data: Path, backup: Backup) -> str:
+    """Whether the newest binlog in a data directory ends where the backup does.
+
+    No server has opened it yet. "" if that is unknown. After the place there may only be the mark
+    of an orderly shutdown. Raises RecoveryError if the binlogs end before it, or go on in that one.
+    """
+    if backup.binlog is None or backup.position is None:
+        return ""
+    index = data / f"{backup.binlog.prefix}.index"
+    try:
+        with index.open("rb") as file:
+            lines = file.read(_MOST_INDEX).decode(errors="replace").split()
+        newest = BinlogName.parse(lines[-1].rpartition("/")[2])
+        with (data / str(newest)).open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(backup.position)
+            rest = file.read(1 << 16) if newest == backup.binlog else b""
+    except (OSError, ValueError, IndexError):
+        return ""
+    if newest == backup.binlog and size >= backup.position and _is_shutdown(rest):
+        return "its own binlogs"
+    if newest > backup.binlog:  # perhaps only rotated
+        return ""
+    raise RecoveryError(
+        f"the restored data directory is not {backup.name}: its binlogs end at {newest}:{size}",
+        hint=_OTHER,
+    )
+
+
+def _is_shutdown(data: bytes) -> bool:
+    """Whether the rest of a binlog is nothing, or STOP."""
+    if not data:
+        return True
+    if len(data) < HEADER_SIZE:
+        return False
+    _, event_type, _, size, _, _ = HEADER.unpack_from(data)
+    return bool(event_type == EventType.STOP and size == len(data))
+
+
+def by_innodb(log: Path, backup: Backup) -> str:
+    """Whether the server's log says that InnoDB's last commit ended where the backup does."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - _MOST_LOG))
+            text = file.read(_MOST_LOG).decode(errors="replace")
+    except OSError:
+        return ""
+    for found in [*_INNODB_END.finditer(text)][-1:]:
+        name, at = found["file"] or found["old_file"], found["at"] or found["old_at"]
+        with suppress(ValueError):
+            place = (BinlogName.parse(name.rpartition("/")[2]), int(at))
+            if place == (backup.binlog, backup.position):
+                return "the position in InnoDB's data"
+    return ""
+
+
+def by_gtids(server: Server, data: Path, backup: Backup, flavour: Flavour) -> str:
+    """Whether a server has exactly the GTIDs of the backup.
+
+    "" if they say nothing: MariaDB has none of a dump that does not set them. Raises RecoveryError
+    if they are others. What xtrabackup restores may say less in gtid_executed than its own file
+    says; then the server gets the GTIDs.
+    """
+    if backup.gtid_set is None:
+        return ""
+    if flavour == "mariadb":
+        return _by_positions(server, backup)
+    (executed,) = server.rows("SELECT @@global.gtid_executed AS it")
+    has, wanted = GtidSet.parse(str(executed["it"])), GtidSet.parse(backup.gtid_set)
+    missing, more = wanted - has, has - wanted
+    if missing and not more and _file_says(data, wanted):
+        server.rows(f"SET GLOBAL gtid_purged = '+{missing}'")
+        return "its GTIDs"
+    told = [f"it is missing the transactions {gtids_text(missing)}"] if missing else []
+    told += [f"it has the transactions {gtids_text(more)} in addition"] if more else []
+    if told:
+        raise RecoveryError(
+            f"the restored server is not {backup.name}: {' and '.join(told)}", hint=_OTHER
+        )
+    return "its GTIDs"
+
+
+def _by_positions(server: Server, backup: Backup) -> str:
+    """MariaDB's: what a dump has set, or what its binlogs, which came along, end with."""
+    wanted = MariadbGtidList.parse(backup.gtid_set or "")
+    (row,) = server.rows("SELECT @@global.gtid_slave_pos AS slave, @@global.gtid_binlog_pos AS own")
+    slave, own = (MariadbGtidList.parse(str(row[name])) for name in ("slave", "own"))
+    if wanted == slave:
+        return "its gtid_slave_pos"
+    if wanted == own:
+        return "its gtid_binlog_pos"
+    if slave:
+        raise RecoveryError(
+            f"the restored server is not {backup.name}: its gtid_slave_pos is {gtids_text(slave)}, "
+            f"the backup's GTIDs are {gtids_text(wanted)}",
+            hint=_OTHER,
+        )
+    return ""
+
+
+def _file_says(data: Path, wanted: object) -> bool:
+    """Whether the backup tool's own file in the data directory has these GTIDs."""
+    try:
+        said = read_backup(data).gtid_set
+    except Binlog2s3Error:
+        return False
+    return said is not None and parse(said, "mysql") == wanted
+
+
+def by_coordinates(server: Server, backup: Backup, flavour: Flavour, version: str) -> str:
+    """Whether the load of a dump has set the backup's place as that of a source to replicate from.
+
+    `mysqldump --source-data=1` and `mariadb-dump --master-data=1` do. That is undone: nothing is to
+    replicate from there.
+    """
+    if backup.binlog is None:
+        return ""
+    rows = replica_rows(server, flavour, version)
+    if (str(backup.binlog), backup.position) not in [*_coordinates(rows)]:
+        return ""
+    server.rows("RESET SLAVE ALL" if flavour == "mariadb" else "RESET REPLICA ALL")
+    return "the coordinates that the dump has set"
+
+
+def _coordinates(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    for row in rows:
+        name = row.get("Source_Log_File") or row.get("Master_Log_File")
+        at = row.get("Read_Source_Log_Pos") or row.get("Read_Master_Log_Pos")
+        if name and at:
+            yield str(name), int(at)
+
+
+def unknown(backup: Backup, flavour: Flavour, *, is_dump: bool) -> RecoveryError:
+    """The error for a server that nothing tells of."""
+    how = "leave the tool's file with the position (..._binlog_info) in the data directory"
+    if is_dump and flavour == "mariadb":
+        how = "make the dump with --master-data=1 --gtid, whose load sets gtid_slave_pos"
+    elif is_dump:
+        how = "make the dump with --source-data=1, whose load sets the coordinates"
+    return RecoveryError(
+        f"nothing in the restored server says whether it is {backup.name}, or another backup",
+        hint=f"{how}; --trust-restore-command counts the recovery all the same, and the result "
+        "says so",
+    )
