@@ -21,7 +21,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.backup import read_backup
-from binlog2s3.recover.target import replica_rows
+from binlog2s3.recover.target import numbers, replica_rows
 from binlog2s3.server.connection import Server
 
 _INNODB_END = re.compile(
@@ -166,19 +166,31 @@ def by_coordinates(server: Server, backup: Backup, flavour: Flavour, version: st
     """Whether the load of a dump has set the backup's place as that of a source to replicate from.
 
     `mysqldump --source-data=1` and `mariadb-dump --master-data=1` do. That is undone: nothing is to
-    replicate from there.
+    replicate from there. Raises RecoveryError if it is another place.
     """
-    if backup.binlog is None:
-        return ""
     rows = replica_rows(server, flavour, version)
-    if (str(backup.binlog), backup.position) not in [*_coordinates(rows)]:
+    if not rows:
         return ""
-    server.rows("RESET SLAVE ALL" if flavour == "mariadb" else "RESET REPLICA ALL")
-    return "the coordinates that the dump has set"
+    is_old = flavour == "mariadb" or numbers(version) < (8, 0, 22)
+    server.rows("RESET SLAVE ALL" if is_old else "RESET REPLICA ALL")
+    places = [*_coordinates(rows)]
+    if backup.binlog is None or not places:
+        return ""
+    if (str(backup.binlog), backup.position) in places:
+        return "the coordinates that the dump has set"
+    name, position = places[0]
+    raise RecoveryError(
+        f"the restored server is not {backup.name}: the dump has set the coordinates "
+        f"{name}:{position}, not {backup.binlog}:{backup.position}",
+        hint=_OTHER,
+    )
 
 
 def _coordinates(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
+    """Those of channels without a host, as such a dump leaves them."""
     for row in rows:
+        if row.get("Source_Host") or row.get("Master_Host"):
+            continue
         name = row.get("Source_Log_File") or row.get("Master_Log_File")
         at = row.get("Read_Source_Log_Pos") or row.get("Read_Master_Log_Pos")
         if name and at:

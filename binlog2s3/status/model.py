@@ -15,7 +15,7 @@ from typing import Literal
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.drills import DrillResult
+from binlog2s3.archive.drills import ON_TRUST, DrillResult
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
@@ -477,7 +477,7 @@ def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus
         proven_at=proof.finished_at if proof is not None else None,
         proven_until=proof.proven_until if proof is not None else None,
         proven_seconds=proof.seconds if proof is not None else None,
-        on_trust=proof is not None and not proof.is_of_backup,
+        on_trust=proof is not None and proof.restored == ON_TRUST,
         last_at=last.finished_at,
         failed=not last.is_proved,
         step=last.step or "",
