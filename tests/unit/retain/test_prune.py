@@ -200,9 +200,8 @@ def drilled(there: World, day: int, **changes: Any) -> None:
     """A drill of the backup of that day."""
     id_ = f"202604{day:02}T000000Z-5a6b7c8d"
     at = BACKUP.registered_at + timedelta(days=day)
-    drill = replace(
-        DRILL, id=id_, backup=backup_of(day).id, started_at=at, finished_at=at, **changes
-    )
+    given = {"backup": backup_of(day).id, **changes}
+    drill = replace(DRILL, id=id_, started_at=at, finished_at=at, **given)
     there.put(LAYOUT.drill(id_), drill.to_json())
 
 
