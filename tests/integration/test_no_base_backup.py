@@ -231,23 +231,22 @@ def test_a_recovery_of_half_a_dump_is_refused(
     streamed.commit("INSERT INTO shop.t VALUES (3)")
     kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
     recovery = Recovery(streamed.minio, streamed.bucket, read_only(streamed.minio))
-    with kind(binaries, disk_tmp_path / "target", server_id=2, options=RELAXED) as target:
+    options = (*RELAXED, "--event-scheduler=OFF")
+    with kind(binaries, disk_tmp_path / "target", server_id=2, options=options) as target:
         load(target, half, "--init-command=SET sql_log_bin = 0")
         zipped = streamed.folder / "half.sql.gz"
         zipped.write_bytes(gzip.compress(half.read_bytes()))
         for path in (half, zipped):
             said = recovery.refused(target, f"--from-backup={path}", "--latest")
             assert "is no base backup of the whole server: it is cut off" in said
-        assert target.query("SELECT COUNT(*) FROM shop.t") == ((2,),)
+        assert [*target.query("SELECT COUNT(*) FROM shop.t")] == [(2,)]
         done = recovery.to(target, f"--from-backup={half}", "--latest", "--accept-backup")
         assert done["result"]["base_backup"]["checked"] == "no"
-        assert target.query("SELECT COUNT(*) FROM shop.t") == ((3,),)
+        assert [*target.query("SELECT COUNT(*) FROM shop.t")] == [(3,)]
 
 
-def test_half_a_dump_that_was_the_wrong_one_is_not_what_a_dump_of_everything_is(
-    streamed: Streamed,
-) -> None:
-    """`dump_of` is what the pages say: it is registered, and was checked."""
+def test_the_dump_of_the_pages_is_checked(streamed: Streamed) -> None:
+    """Registered without a defect or a doubt."""
     path = streamed.folder / "pages.sql"
     dump_of(streamed.source, path)
     (one,) = streamed.document("backup", "add", f"--from-backup={path}")["backups"]
