@@ -4,13 +4,11 @@ A recovery from another backup can end with all GTIDs and without an error, and 
 of the registered one.
 
 Law: a server is only taken for the backup if something in it says so itself: its GTIDs, a file of
-the backup's tool, the coordinates that a dump has set, its own binlogs, InnoDB's last commit. What
-says nothing is unknown, never right.
+the backup's tool, the coordinates that a dump has set, its own binlogs. What says nothing is unknown,
+never right.
 """
 
-import re
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +22,6 @@ from binlog2s3.recover.backup import read_backup
 from binlog2s3.recover.target import numbers, replica_rows
 from binlog2s3.server.connection import Server
 
-_INNODB_END = re.compile(
-    r"Last (?:MySQL )?binlog file (?:'(?P<file>[^'\n]+)', position (?P<at>\d+)"
-    r"|position 0 (?P<old_at>\d+), file name (?P<old_file>\S+))"
-)
-_MOST_LOG = 1 << 20
 _MOST_INDEX = 1 << 20
 _OTHER = "does the restore command restore {location}, and not another backup?"
 
@@ -92,23 +85,6 @@ def _is_shutdown(data: bytes) -> bool:
     return bool(event_type == EventType.STOP and size == len(data))
 
 
-def by_innodb(log: Path, backup: Backup) -> str:
-    """Whether the server's log says that InnoDB's last commit ended where the backup does."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _MOST_LOG))
-            text = file.read(_MOST_LOG).decode(errors="replace")
-    except OSError:
-        return ""
-    for found in [*_INNODB_END.finditer(text)][-1:]:
-        name, at = found["file"] or found["old_file"], found["at"] or found["old_at"]
-        with suppress(ValueError):
-            place = (BinlogName.parse(name.rpartition("/")[2]), int(at))
-            if place == (backup.binlog, backup.position):
-                return "the position in InnoDB's data"
-    return ""
-
-
 def by_gtids(server: Server, data: Path, backup: Backup, flavour: Flavour) -> str:
     """Whether a server has exactly the GTIDs of the backup.
 
@@ -165,7 +141,8 @@ def _file_says(data: Path, wanted: object) -> bool:
 def by_coordinates(server: Server, backup: Backup, flavour: Flavour, version: str) -> str:
     """Whether the load of a dump has set the backup's place as that of a source to replicate from.
 
-    `mysqldump --source-data=1` and `mariadb-dump --master-data=1` do. That is undone: nothing is to
+    `mysqldump --source-data=1` and `mariadb-dump --master-data=1` do; the server must not have been
+    restarted since, as the dump has replaced the table with them. That is undone: nothing is to
     replicate from there. Raises RecoveryError if it is another place.
     """
     rows = replica_rows(server, flavour, version)

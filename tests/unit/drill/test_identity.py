@@ -13,7 +13,6 @@ from binlog2s3.drill.identity import (
     by_coordinates,
     by_file,
     by_gtids,
-    by_innodb,
     unknown,
 )
 from binlog2s3.errors import RecoveryError
@@ -111,21 +110,6 @@ def test_the_binlogs_that_came_along(tmp_path: Path) -> None:
     (tmp_path / "mysql-bin.index").write_text("./mysql-bin.000003\n")
     assert by_binlogs(tmp_path, backup) == ""
     assert by_binlogs(tmp_path, replace(backup, binlog=None, position=None)) == ""
-
-
-def test_what_the_log_says_of_innodb(tmp_path: Path) -> None:
-    """The last start counts; another place says nothing, as InnoDB does not know all commits."""
-    log = tmp_path / "server.log"
-    assert by_innodb(log, PLACED) == ""
-    line = "[Note] InnoDB: Last binlog file './mysql-bin.000002', position {}\n"
-    for texts, shown in (
-        ([line.format(157)], True),
-        ([line.format(157), line.format(200)], False),
-        (["InnoDB: Last MySQL binlog file position 0 157, file name mysql-bin.000002\n"], True),
-        (["InnoDB: Last binlog file './x', position 157\n"], False),
-    ):
-        log.write_text("".join(texts))
-        assert by_innodb(log, PLACED) == ("the position in InnoDB's data" if shown else ""), texts
 
 
 def test_the_coordinates_that_a_dump_has_set() -> None:
