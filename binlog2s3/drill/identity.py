@@ -4,8 +4,8 @@ A recovery from another backup can end with all GTIDs and without an error, and 
 of the registered one.
 
 Law: a server is only taken for the backup if something in it says so itself: its GTIDs, a file of
-the backup's tool, the coordinates that a dump has set, its own binlogs. What says nothing is unknown,
-never right.
+the backup's tool, the coordinates that a dump has set, its own binlogs. What says nothing is
+unknown, never right.
 """
 
 from collections.abc import Iterator

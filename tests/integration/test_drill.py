@@ -237,7 +237,7 @@ def test_another_backup_than_the_registered_one_proves_nothing(
 def test_another_copy_than_the_registered_one_proves_nothing(
     nights: Nights, mariadb_backup: Path, disk_tmp_path: Path
 ) -> None:
-    """By the binlogs that came along, and by mariabackup's own file; without it nothing is known."""
+    """By the binlogs that came along, and by mariabackup's own file, without which none knows."""
     register_copy(nights)
     nights.source.stop()
     newer = disk_tmp_path / "newer"
