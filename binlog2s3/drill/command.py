@@ -22,7 +22,6 @@ from binlog2s3.archive.backups import Backup, new_id, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST, DrillResult, DrillStep
 from binlog2s3.archive.layout import Layout
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.drill import DrillConfig, IoClass
 from binlog2s3.config.pitr import PitrConfig
@@ -45,13 +44,7 @@ from binlog2s3.drill.scratch import (
 )
 from binlog2s3.drill.watchdog import Watchdog
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
-from binlog2s3.errors import (
-    ArchiveError,
-    Binlog2s3Error,
-    PreconditionError,
-    RecoveryError,
-    SourceError,
-)
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, PreconditionError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
     cut,
@@ -224,7 +217,6 @@ class _Drill:
             server.initialise()
             server.start()
             restore(config.restore_command, backup, workspace, self._result.id)
-            said = self._coordinates(server, backup, plan.flavour)
             server.stop()
         else:
             workspace.data.mkdir(mode=0o700)
@@ -305,15 +297,6 @@ class _Drill:
         if not said and not self._config.trust_restore_command:
             raise identity.unknown(backup, flavour, is_dump=self._is_dump)
         self._result = replace(self._result, restored=said or ON_TRUST)
-
-    def _coordinates(self, server: ScratchServer, backup: Backup, flavour: Flavour) -> str:
-        """See `identity.by_coordinates`. A dump that has replaced drill's account says nothing."""
-        with server.connection() as connection:
-            try:
-                (row,) = connection.rows("SELECT @@version AS version")
-            except SourceError:
-                return ""
-            return identity.by_coordinates(connection, backup, flavour, str(row["version"]))
 
     def _apply(self, server: ScratchServer, backup: Backup) -> None:
         config = self._config

@@ -4,13 +4,10 @@ A recovery from another backup can end with all GTIDs and without an error, and 
 of the registered one.
 
 Law: a server is only taken for the backup if something in it says so itself: its GTIDs, a file of
-the backup's tool, the coordinates that a dump has set, its own binlogs. What says nothing is
-unknown, never right.
+the backup's tool, its own binlogs. What says nothing is unknown, never right.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.events import HEADER, HEADER_SIZE, EventType
@@ -19,7 +16,6 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.backup import read_backup
-from binlog2s3.recover.target import numbers, replica_rows
 from binlog2s3.server.connection import Server
 
 _MOST_INDEX = 1 << 20
@@ -138,49 +134,13 @@ def _file_says(data: Path, wanted: object) -> bool:
     return said is not None and parse(said, "mysql") == wanted
 
 
-def by_coordinates(server: Server, backup: Backup, flavour: Flavour, version: str) -> str:
-    """Whether the load of a dump has set the backup's place as that of a source to replicate from.
-
-    `mysqldump --source-data=1` and `mariadb-dump --master-data=1` do; the server must not have been
-    restarted since, as the dump has replaced the table with them. That is undone: nothing is to
-    replicate from there. Raises RecoveryError if it is another place.
-    """
-    rows = replica_rows(server, flavour, version)
-    if not rows:
-        return ""
-    is_old = flavour == "mariadb" or numbers(version) < (8, 0, 22)
-    server.rows("RESET SLAVE ALL" if is_old else "RESET REPLICA ALL")
-    places = [*_coordinates(rows)]
-    if backup.binlog is None or not places:
-        return ""
-    if (str(backup.binlog), backup.position) in places:
-        return "the coordinates that the dump has set"
-    name, position = places[0]
-    raise RecoveryError(
-        f"the restored server is not {backup.name}: the dump has set the coordinates "
-        f"{name}:{position}, not {backup.binlog}:{backup.position}",
-        hint=_OTHER,
-    )
-
-
-def _coordinates(rows: list[dict[str, Any]]) -> Iterator[tuple[str, int]]:
-    """Those of channels without a host, as such a dump leaves them."""
-    for row in rows:
-        if row.get("Source_Host") or row.get("Master_Host"):
-            continue
-        name = row.get("Source_Log_File") or row.get("Master_Log_File")
-        at = row.get("Read_Source_Log_Pos") or row.get("Read_Master_Log_Pos")
-        if name and at:
-            yield str(name), int(at)
-
-
 def unknown(backup: Backup, flavour: Flavour, *, is_dump: bool) -> RecoveryError:
     """The error for a server that nothing tells of."""
     how = "leave the tool's file with the position (..._binlog_info) in the data directory"
     if is_dump and flavour == "mariadb":
         how = "make the dump with --master-data=1 --gtid, whose load sets gtid_slave_pos"
     elif is_dump:
-        how = "make the dump with --source-data=1, whose load sets the coordinates"
+        how = "only GTIDs leave a trace of a dump (gtid_mode=ON at the source)"
     return RecoveryError(
         f"nothing in the restored server says whether it is {backup.name}, or another backup",
         hint=f"{how}; --trust-restore-command counts the recovery all the same, and the result "

@@ -288,14 +288,9 @@ def replicated(server: Server) -> MariadbGtidList:
     return MariadbGtidList.parse(str(server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"]))
 
 
-def replica_rows(server: Server, flavour: Flavour, version: str) -> list[dict[str, Any]]:
-    """The status of each replica channel, as the server says it. Raises SourceError."""
-    return list(server.rows(_status_statement(flavour, version)))
-
-
 def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:
     """The replica channels that are set up besides ours, whether they run or not."""
-    rows = replica_rows(server, found.flavour, found.version)
+    rows = server.rows(_status_statement(found.flavour, found.version))
     return tuple(_channel_name(row) or "the default one" for row in rows if _is_other(row))
 
 
@@ -319,7 +314,7 @@ def _channels(
     """The replica channels that run, and the privileges that are missing to find out."""
     privilege = "SLAVE MONITOR" if flavour == "mariadb" else "REPLICATION CLIENT"
     try:
-        rows = replica_rows(server, flavour, version)
+        rows = server.rows(_status_statement(flavour, version))
     except SourceError as error:
         if not error.answered and not error.needs_privilege:
             raise

@@ -10,7 +10,6 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.drill.identity import (
     by_binlogs,
-    by_coordinates,
     by_file,
     by_gtids,
     unknown,
@@ -112,29 +111,11 @@ def test_the_binlogs_that_came_along(tmp_path: Path) -> None:
     assert by_binlogs(tmp_path, replace(backup, binlog=None, position=None)) == ""
 
 
-def test_the_coordinates_that_a_dump_has_set() -> None:
-    """Of a channel without a host; they are removed, and another place is another backup."""
-    row = {"Source_Host": "", "Source_Log_File": "mysql-bin.000002", "Read_Source_Log_Pos": 157}
-    asked, said = server({"SHOW": [row]})
-    assert (
-        by_coordinates(asked, PLACED, "mysql", "9.7.4") == "the coordinates that the dump has set"
-    )
-    assert said[-1] == "RESET REPLICA ALL"
-    asked, said = server({"SHOW": [{**row, "Source_Host": "db1"}]})
-    assert by_coordinates(asked, PLACED, "mysql", "9.7.4") == ""
-    asked, said = server({"SHOW": [{**row, "Read_Source_Log_Pos": 158}]})
-    with pytest.raises(RecoveryError, match=r"the coordinates mysql-bin\.000002:158, not"):
-        by_coordinates(asked, PLACED, "mysql", "9.7.4")
-    asked, said = server({})
-    assert by_coordinates(asked, PLACED, "mariadb", "10.11.1-MariaDB") == ""
-    assert said == ["SHOW ALL SLAVES STATUS"]
-
-
 def test_what_is_unknown_says_how_to_make_it_known() -> None:
     """By the kind of the backup."""
     for flavour, is_dump, text in (
         ("mariadb", True, "--master-data=1 --gtid"),
-        ("mysql", True, "--source-data=1"),
+        ("mysql", True, "only GTIDs leave a trace"),
         ("mysql", False, "_binlog_info"),
     ):
         error = unknown(BACKUP, cast("Any", flavour), is_dump=is_dump)
