@@ -205,7 +205,7 @@ class _Drill:
         refuse_values(config.restore_command, backup, values)
         settings = ScratchSettings(
             flavour=plan.flavour,
-            has_gtids=plan.before is not None or plan.adds is not None,
+            has_gtids=backup.gtid_set is not None or bool(plan.before) or bool(plan.adds),
             log_bin=plan.stop.binlog.prefix,
             server_id=2**31 + secrets.randbelow(2**31 - 1),
             more=config.mysqld_option,
