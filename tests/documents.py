@@ -90,6 +90,7 @@ DRILL = DrillResult(
     proven_until=TIME,
     transactions=48_213,
     tables=312,
+    restored="its GTIDs",
     server_version="9.7.4",
     host="restore1",
     version="0.1.0",

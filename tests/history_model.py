@@ -319,6 +319,9 @@ class Model:
     def content(self, *_: object) -> Content:
         return Content()
 
+    def is_engine_commit(self, *_: object) -> bool:
+        return True
+
     def is_boundary(self, lineage: str, name: BinlogName, offset: int) -> bool:
         file = self.file(lineage, name)
         return offset in {4, HEAD, file.size, *(stop for _, stop, _ in file.places())}

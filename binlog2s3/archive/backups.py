@@ -17,6 +17,7 @@ from binlog2s3.archive.fields import (
     backup_name,
     check_place,
     count,
+    each,
     gtids,
     lineage_name,
     moment,
@@ -40,7 +41,9 @@ class Backup:
 
     It ends after the transactions `gtid_set`, or at `position` of `binlog`, or both. `lineage`: the
     lineage of that place, if several could be meant. `tool` is a name for people. `taken_at`: when
-    it was made; `registered_at`: when it was registered.
+    it was made; `registered_at`: when it was registered. `is_checked`: all of it was read then, and
+    it is whole. `defects`: why it is no base backup of the whole server; `accepted`: why it was
+    registered all the same, "" without defects.
     """
 
     id: str
@@ -56,8 +59,11 @@ class Backup:
     lineage: str | None
     taken_at: datetime
     registered_at: datetime
+    is_checked: bool = False
+    defects: tuple[str, ...] = ()
+    accepted: str = ""
 
-    MOST: ClassVar[int] = 2 << 20
+    MOST: ClassVar[int] = 16 << 20
 
     def to_json(self) -> bytes:
         """The document backups/<id>.json."""
@@ -79,6 +85,9 @@ class Backup:
             "lineage": self.lineage,
             "taken_at": iso_text(self.taken_at),
             "registered_at": iso_text(self.registered_at),
+            "checked": self.is_checked,
+            "defects": list(self.defects),
+            "accepted": self.accepted,
         }
 
     @classmethod
@@ -100,13 +109,23 @@ class Backup:
                 lineage=or_none(lineage_name, document["lineage"]),
                 taken_at=moment(document["taken_at"]),
                 registered_at=moment(document["registered_at"]),
+                is_checked=document.get("checked", False) is True,
+                defects=each(text, document.get("defects", [])),
+                accepted=text(document.get("accepted", "")),
             )
+            if bool(found.defects) != bool(found.accepted):
+                raise ValueError("it has defects that nobody accepted, or the other way round")
             if (found.binlog is None) != (found.position is None):
                 raise ValueError("it has a binlog without a position, or the other way round")
             if found.gtid_set is None and found.binlog is None:
                 raise ValueError("it has neither GTIDs nor a position")
         check_place(key, "archive", found.source, "backups", f"{found.id}.json")
         return found
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a base backup of the whole server, as far as anybody knows."""
+        return not self.defects
 
     @property
     def name(self) -> str:

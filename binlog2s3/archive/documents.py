@@ -99,7 +99,7 @@ class LineageFloor:
     gtid_set: str
     raised_at: datetime
 
-    MOST: ClassVar[int] = 1 << 20
+    MOST: ClassVar[int] = 16 << 20
 
     def to_json(self) -> bytes:
         """The document floors/<number>.json."""
@@ -157,7 +157,7 @@ class Lineage:
     time_zone: SystemZone | None = field(default=None, compare=False)
     floor: LineageFloor | None = field(default=None, compare=False)
 
-    MOST: ClassVar[int] = 1 << 20
+    MOST: ClassVar[int] = 16 << 20
     """Bytes of the document."""
 
     @property

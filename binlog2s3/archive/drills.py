@@ -4,12 +4,13 @@ A document is written once. One that breaks the format, or does not belong to it
 it proves nothing.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, ClassVar, Literal, Self
 
+from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.fields import (
     FORMAT,
@@ -31,6 +32,8 @@ from binlog2s3.formatting import iso_text
 
 Outcome = Literal["proved", "failed"]
 DrillStep = Literal["choose", "restore", "start", "apply", "check"]
+ON_TRUST = "on trust"
+"""Instead of what has shown it: the operator says that the registered backup was restored."""
 _MOST_READ = 30
 """So many results are read, the newest first, to find the last one that proved something."""
 
@@ -43,6 +46,8 @@ class DrillResult:
     backup. `goal` is `now` or the time that was asked for. The recovery ended at `position` of
     `binlog`, and has everything that was committed until `proven_until`. `transactions` were
     applied, `tables` were checked by CHECK TABLE, `statements` of the operator were true.
+    `restored`: what has shown that the registered backup was restored; "" if it failed before, or
+    an older version did it; `ON_TRUST` if nothing has.
     """
 
     id: str
@@ -60,6 +65,7 @@ class DrillResult:
     transactions: int = 0
     tables: int = 0
     statements: int = 0
+    restored: str = ""
     server_version: str = ""
     host: str
     version: str
@@ -72,6 +78,11 @@ class DrillResult:
     def is_proved(self) -> bool:
         """Whether the recovery succeeded and was checked."""
         return self.outcome == "proved"
+
+    @property
+    def is_of_backup(self) -> bool:
+        """Whether something has shown that the registered backup was restored, and no other one."""
+        return self.restored not in ("", ON_TRUST)
 
     @property
     def seconds(self) -> float:
@@ -101,6 +112,7 @@ class DrillResult:
             "transactions": self.transactions,
             "tables": self.tables,
             "statements": self.statements,
+            "restored": self.restored,
             "server_version": self.server_version,
             "host": self.host,
             "version": self.version,
@@ -129,6 +141,7 @@ class DrillResult:
                 transactions=count(document["transactions"]),
                 tables=count(document["tables"]),
                 statements=count(document["statements"]),
+                restored=text(document.get("restored", "")),
                 server_version=text(document["server_version"]),
                 host=text(document["host"]),
                 version=text(document["version"]),
@@ -168,7 +181,28 @@ def newest(catalog: Catalog) -> tuple[DrillResult | None, DrillResult | None]:
 def proof_of(catalog: Catalog, backup: str) -> DrillResult | None:
     """The newest result that proved a recovery from this base backup, among the last 30."""
     found = islice(_results(catalog), _MOST_READ)
-    return next((one for one in found if one.is_proved and one.backup == backup), None)
+    return next(
+        (one for one in found if one.is_proved and one.is_of_backup and one.backup == backup), None
+    )
+
+
+def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
+    """Of each of these base backups that a drill has tried: whether the last one proved it.
+
+    One listing, and one small GET for each result since the oldest backup was registered, until
+    there is one of each backup. A drill that failed before it restored a backup says nothing of it,
+    nor does one that may have restored another.
+    """
+    wanted, found = {one.id: one.registered_at for one in backups}, dict[str, bool]()
+    since = min(wanted.values(), default=datetime.max.replace(tzinfo=UTC))
+    for one in _results(catalog):
+        if one.finished_at < since or not wanted:
+            break
+        says = one.is_of_backup if one.is_proved else one.step != "choose"
+        if one.backup in wanted and says:
+            found[one.backup] = one.is_proved
+            del wanted[one.backup]
+    return found
 
 
 def _results(catalog: Catalog) -> Iterator[DrillResult]:

@@ -20,6 +20,11 @@ Flavour: TypeAlias = Literal["mysql", "mariadb"]
 Interval: TypeAlias = tuple[int, int]
 """First and last number of a run of GTIDs, both included."""
 
+MOST_GTIDS = 4 << 20
+"""The most characters of a GTID set that is read from a document, a file or a dump.
+
+A server that lost every second one of a million transactions has two million.
+"""
 GNO_MAX = 2**63 - 2
 """The greatest transaction number of a MySQL GTID."""
 

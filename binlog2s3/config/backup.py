@@ -15,7 +15,7 @@ from binlog2s3.config.values import BY_NAME, S3Config, s3_of
 Action = Literal["add", "list", "remove"]
 _ENDS = ("from-backup", "gtid-set", "binlog")
 MOST_CHARACTERS = 1024
-"""Of a label and of a location: that is what format 1 has room for."""
+"""Of a label, a location and a reason: that is what format 1 has room for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,15 @@ class BackupConfig:
     location: Annotated[
         str | None, Option("URL", "add: where the base backup is, for example s3://backups/monday.")
     ] = None
+    accept: Annotated[
+        str | None,
+        Option(
+            "REASON",
+            "add: register a base backup of --from-backup that is refused because it is cut off, "
+            "or does not have the whole server. It then counts nowhere: prune keeps nothing for "
+            "it, and nothing chooses it.",
+        ),
+    ] = None
     wait: Annotated[
         float,
         Option(
@@ -89,7 +98,9 @@ def _add_problems(given: Given) -> Iterable[str]:
             if given.has(name):
                 yield contradiction(given, "from-backup", name, "give one of them")
     yield from path_problems(given, "from-backup")
-    for name in ("label", "location"):
+    if given.has("accept") and given.is_missing("from-backup"):
+        yield f"{given.called('accept')} needs --from-backup"
+    for name in ("label", "location", "accept"):
         if given.has(name) and len(given.values[name]) > MOST_CHARACTERS:
             yield f"{given.called(name)} has more than {MOST_CHARACTERS} characters"
     for one, other in (("binlog", "position"), ("position", "binlog")):

@@ -58,6 +58,14 @@ class DrillConfig:
             "(a dump). auto: by the tool of the registered backup.",
         ),
     ] = "auto"
+    trust_restore_command: Annotated[
+        bool,
+        Option(
+            "",
+            "Count the recovery as proved although nothing in the restored server says that it is "
+            "the registered backup, as after a dump without GTIDs. The result says so.",
+        ),
+    ] = False
     mysqld_option: Annotated[
         tuple[str, ...],
         Option(

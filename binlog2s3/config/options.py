@@ -1,4 +1,4 @@
-"""What an option is, and how the text of its value becomes a value. Pure.
+"""What an option is, and how the text of its value becomes a value. Pure, but that @FILE is read.
 
 A config dataclass declares its options: a field is `Annotated` with an `Option`, and `options_of`
 completes that from the field's name, type and default. So each option is declared once. `cli`
@@ -21,6 +21,7 @@ from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from urllib.parse import urlsplit
 
+from binlog2s3.binlog.gtid import MOST_GTIDS
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.points import (
     gtids_text,
@@ -343,9 +344,22 @@ _CHARACTERS: Mapping[Kind, tuple[str, str]] = {
 }
 
 
+def _text_of_file(path: str) -> str:
+    """What @FILE stands for: no argument of a program is longer than 128 KiB. ValueError."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_GTIDS + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise ValueError(f"@{_shown(path)} cannot be read: {reason.lower()}") from None
+    if len(data) > MOST_GTIDS:
+        raise ValueError(f"@{_shown(path)} has more than {MOST_GTIDS:,} bytes")
+    return data.decode(errors="replace")
+
+
 def _parse_text(option: Option, text: str) -> object:
     if option.kind == "gtid set" and text.strip():  # servers print it on several lines
-        return gtids_text(text)
+        return gtids_text(_text_of_file(text[1:]) if text.startswith("@") else text)
     is_path = option.kind in ("path", "file")
     if not text or "\0" in text or "\n" in text or not (is_path or text.isprintable()):
         where = "" if option.kind in ("s3 url", "endpoint", "command") else f"{_shown(text)} "

@@ -133,6 +133,14 @@ class PitrConfig:
             "has the position.",
         ),
     ] = None
+    accept_backup: Annotated[
+        bool,
+        Option(
+            "",
+            "Go on although the base backup of --from-backup is cut off, or does not have the "
+            "whole server: data will be missing.",
+        ),
+    ] = False
     from_backup_id: Annotated[
         str | None,
         Option(
@@ -317,6 +325,8 @@ def _start_problems(given: Given) -> Iterable[str]:
     if given.has("from-position") and given.is_missing("from-binlog"):
         yield f"{given.called('from-position')} needs --from-binlog"
     yield from path_problems(given, "from-backup")
+    if given.wants("accept-backup") and given.is_missing("from-backup"):
+        yield f"{given.called('accept-backup')} needs --from-backup"
     if given.wants("skip-leaves-hole") and given.is_missing("skip-gtid"):
         yield f"{given.called('skip-leaves-hole')} needs --skip-gtid"
 

@@ -20,13 +20,13 @@ from pathlib import Path
 from binlog2s3 import __version__
 from binlog2s3.archive.backups import Backup, new_id, registered
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import DrillResult, DrillStep
+from binlog2s3.archive.drills import ON_TRUST, DrillResult, DrillStep
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.binlog.gtid import GtidSet, parse
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.drill import DrillConfig, IoClass
 from binlog2s3.config.pitr import PitrConfig
+from binlog2s3.drill import identity
 from binlog2s3.drill.checks import check_statements, check_tables, statements_in
 from binlog2s3.drill.restore import (
     goes_into_server,
@@ -50,7 +50,6 @@ from binlog2s3.formatting import (
     count_text,
     cut,
     duration_text,
-    gtids_text,
     iso_text,
     moment_of,
     moment_text,
@@ -59,7 +58,7 @@ from binlog2s3.formatting import (
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
-from binlog2s3.recover.backup import read_backup, start_of_registered
+from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import BucketHistory, Goal, Latest, Plan, Request, ToTime
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import best_for, history_flavour
@@ -136,6 +135,7 @@ class _Drill:
         self._statements: list[str] = []
         self._source_version = ""
         self._tz: str | None = None
+        self._is_dump = False
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
         self._result = DrillResult(
@@ -209,15 +209,16 @@ class _Drill:
         refuse_values(config.restore_command, backup, values)
         settings = ScratchSettings(
             flavour=plan.flavour,
-            has_gtids=plan.before is not None or plan.adds is not None,
+            has_gtids=backup.gtid_set is not None or bool(plan.before) or bool(plan.adds),
             log_bin=plan.stop.binlog.prefix,
             server_id=2**31 + secrets.randbelow(2**31 - 1),
             more=config.mysqld_option,
             tz=self._tz,
         )
         server = ScratchServer(program, settings, workspace, self._result.id)
+        self._is_dump, said = goes_into_server(config.restore_into, backup), ""
         self._at("restore")
-        if goes_into_server(config.restore_into, backup):
+        if self._is_dump:
             server.initialise()
             server.start()
             restore(config.restore_command, backup, workspace, self._result.id)
@@ -231,10 +232,12 @@ class _Drill:
                     hint="it must write to {datadir}; a dump needs --restore-into server",
                 )
             refuse_links(workspace.data)
+            said = identity.by_file(workspace.data, backup)
+            said = said or identity.by_binlogs(workspace.data, backup)
         take_identity(workspace.data)
         self._at("start")
         server.start()
-        self._compare(server, backup, settings)
+        self._compare(server, backup, settings, said)
         self._at("apply")
         self._apply(server, backup)
         self._at("check")
@@ -247,7 +250,7 @@ class _Drill:
         with progress_of("entries") as advance:
             survey = survey_of(self._store, self._catalog, workers, advance, url(self._config.s3))
             unreadable: list[ArchiveError] = []
-            backups = registered(self._catalog, unreadable)
+            backups = [one for one in registered(self._catalog, unreadable) if one.counts]
             for error in unreadable:
                 say("warning", f"{error}; it is not used")
             if not backups:
@@ -273,11 +276,15 @@ class _Drill:
         accepts = self._config.accept_times
         return ToTime(time.at_us, time.text, accepts) if time is not None else Latest()
 
-    def _compare(self, server: ScratchServer, backup: Backup, settings: ScratchSettings) -> None:
-        """See that the restored server has what the registered backup says. MySQL with GTIDs only.
+    def _compare(
+        self, server: ScratchServer, backup: Backup, settings: ScratchSettings, said: str
+    ) -> None:
+        """See that what was restored is the registered backup. `said`: what has shown it already.
 
-        What xtrabackup restores may say less in gtid_executed than its own file says.
+        Raises RecoveryError if it is another one, or, without --trust-restore-command, if nothing
+        says so.
         """
+        data = self._workspace.data
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
             version = printable(str(row["version"]))
@@ -289,21 +296,13 @@ class _Drill:
                     f"{self._source_version}: the recovery is tried on another series than the "
                     "source's; name a server program of the source's series with --mysqld",
                 )
-            if settings.flavour != "mysql" or not settings.has_gtids or not backup.gtid_set:
-                return
-            (executed,) = connection.rows("SELECT @@global.gtid_executed AS it")
-            has, wanted = GtidSet.parse(str(executed["it"])), GtidSet.parse(backup.gtid_set)
-            missing, more = wanted - has, has - wanted
-            if missing and not more and _file_says(self._workspace.data, wanted):
-                connection.rows(f"SET GLOBAL gtid_purged = '+{missing}'")
-                return
-        told = [f"it is missing the transactions {gtids_text(missing)}"] if missing else []
-        told += [f"it has the transactions {gtids_text(more)} in addition"] if more else []
-        if told:
-            raise RecoveryError(
-                f"the restored server is not {backup.name}: {' and '.join(told)}",
-                hint="does the restore command restore {location}, and not another backup?",
-            )
+            flavour = settings.flavour
+            # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
+            if settings.has_gtids and (flavour == "mysql" or not said):
+                said = identity.by_gtids(connection, data, backup, flavour) or said
+        if not said and not self._config.trust_restore_command:
+            raise identity.unknown(backup, flavour, is_dump=self._is_dump)
+        self._result = replace(self._result, restored=said or ON_TRUST)
 
     def _apply(self, server: ScratchServer, backup: Backup) -> None:
         config = self._config
@@ -390,15 +389,6 @@ def _refusal(backup: Backup, goal: Goal, history: BucketHistory) -> str:
     return "it was registered meanwhile"
 
 
-def _file_says(data: Path, wanted: object) -> bool:
-    """Whether the backup tool's own file in the data directory has these GTIDs."""
-    try:
-        said = read_backup(data).gtid_set
-    except Binlog2s3Error:
-        return False
-    return said is not None and parse(said, "mysql") == wanted
-
-
 # The result
 
 
@@ -452,6 +442,10 @@ def _print(result: DrillResult) -> None:
     took = duration_text(result.seconds)
     page.line(f"proven: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
     page.field("base backup", f"{result.backup} {result.label}".rstrip(), _ROOM)
+    if result.is_of_backup:
+        page.field("shown by", result.restored, _ROOM)
+    else:
+        page.field("", "restored by the command, as its operator says; nothing has shown it", _ROOM)
     page.field("reached", f"{result.binlog}:{result.position} of {result.lineage}", _ROOM)
     page.field("applied", count_text(result.transactions, "transaction"), _ROOM)
     if result.statements:

@@ -11,7 +11,7 @@ that cannot be read, or does not say where the backup ends, is a `RecoveryError`
 import os
 import stat
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, cast
@@ -23,6 +23,8 @@ from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.backup_format import (
+    SINGLE_DATABASE,
+    SOME_TABLES,
     BackupPoint,
     Tool,
     looks_like_binlog_info,
@@ -80,17 +82,18 @@ class _FileText:
     tail: str | None = None
 
 
-def start_of_backup(path: Path, flavour: Flavour) -> tuple[Start, str, tuple[str, ...]]:
+def start_of_backup(
+    path: Path, point: BackupPoint, flavour: Flavour
+) -> tuple[Start, str, tuple[str, ...]]:
     """Where a recovery from the base backup at `path` starts, the backup in words, its warnings.
 
-    Raises RecoveryError if it cannot be read, is of a server of the other flavour, or has neither
-    GTIDs nor a position.
+    Raises RecoveryError if it is of a server of the other flavour.
     """
-    point = read_backup(path)
     server = f" of server {point.server_uuid}" if point.server_uuid else ""
     start = start_at(point, flavour, str(path))
     if start.base is not None:
-        start = replace(start, base=replace(start.base, sets_gtids=point.sets_gtids))
+        said = replace(start.base, sets_gtids=point.sets_gtids, innodb=point.innodb)
+        start = replace(start, base=said)
     return (
         start,
         f"the {point.tool} backup {path}{server}",
@@ -173,16 +176,17 @@ def read_backup(path: Path) -> BackupPoint:
     return _shell(path) if path.name == SHELL else _read_file(path)
 
 
-def content_of(
+def examined(
     path: Path, advance: Callable[[int, int], None] = lambda _done, _total: None
-) -> DumpContent | None:
-    """What the dump at `path` puts into a server; None if that is no dump in SQL.
+) -> tuple[BackupPoint, DumpContent | None]:
+    """Where the base backup at `path` ends, and all that is wrong with it; what a dump in SQL has.
 
-    All of it is read, in blocks. `advance` gets the bytes of the file that were read, and all.
-    Raises RecoveryError.
+    All of a dump is read, in blocks; of other backups, what `read_backup` reads. `advance` gets the
+    bytes of the file that were read, and all. Raises RecoveryError.
     """
-    if not stat.S_ISREG(_mode(path)) or read_backup(path).tool not in ("mysqldump", "mariadb-dump"):
-        return None
+    point = read_backup(path)
+    if point.tool not in ("mysqldump", "mariadb-dump"):
+        return point, None
     reader = DumpReader()
     try:
         with path.open("rb") as file:
@@ -192,7 +196,27 @@ def content_of(
                 advance(file.tell(), size)
     except OSError as error:
         raise _unreadable(path, error) from None
-    return reader.end()
+    content = reader.end()
+    defects, warnings = tuple(dict.fromkeys((*point.defects, *content.defects))), point.warnings
+    if content.ends is None:
+        warnings += ("it has no comments that could say whether it is complete",)
+    is_sure = content.ends is True and content.is_whole and not point.is_doubtful
+    checked = replace(point, defects=defects, warnings=warnings, is_checked=is_sure and not defects)
+    return checked, content
+
+
+def refuse_defects(
+    path: Path, defects: Sequence[str], hint: str, *, only_tables: bool = False
+) -> None:
+    """Raise RecoveryError if a base backup has these defects.
+
+    `only_tables`: it need not have others than those that are recovered.
+    """
+    if only_tables:
+        defects = [one for one in defects if not one.startswith((SINGLE_DATABASE, SOME_TABLES))]
+    if defects:
+        what = "; ".join(defects)
+        raise RecoveryError(f"{path} is no base backup of the whole server: {what}", hint=hint)
 
 
 def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
@@ -297,16 +321,24 @@ def _is_binlog_info(name: str) -> bool:
 def _xtrabackup(directory: Path, binlog_info: Path) -> BackupPoint:
     """A backup by xtrabackup or mariabackup, with the files beside its position."""
     prefix = next(prefix for prefix in PREFIXES if binlog_info.name.startswith(prefix))
-    info = _find(directory, f"{prefix}info")
-    my_cnf = _find(directory, "backup-my.cnf")
+    names = (f"{prefix}info", f"{prefix}checkpoints", "backup-my.cnf")
+    info, checkpoints, my_cnf = (_text_of(directory, name) for name in names)
     return parse_xtrabackup(
         str(binlog_info),
         _whole(binlog_info),
-        info=_whole(info) if info else "",
-        my_cnf=_whole(my_cnf) if my_cnf else "",
+        info=info,
+        my_cnf=my_cnf,
+        checkpoints=checkpoints,
+        innodb_pos=_text_of(directory, f"{prefix}binlog_pos_innodb"),
         of_replica=_find(directory, f"{prefix}slave_info") is not None,
         mariadb_names=prefix != PREFIXES[0],
     )
+
+
+def _text_of(directory: Path, name: str) -> str:
+    """The text of the file of this name, "" if there is none."""
+    found = _find(directory, name)
+    return _whole(found) if found else ""
 
 
 def _find(directory: Path, name: str) -> Path | None:

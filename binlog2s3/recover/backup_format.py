@@ -1,19 +1,20 @@
 """What the files of a base backup say about where it ends: text in, `BackupPoint` out. No I/O.
 
 Law: a point is what the tool wrote about the server that was *dumped*, complete and without
-contradiction; everything else raises `RecoveryError`. Doubts are in its warnings. An empty GTID set
-counts as none: tools write one without GTIDs too, and it must not mean "from the very first
-transaction on".
+contradiction; everything else raises `RecoveryError`. Doubts are in its warnings; what makes it no
+base backup of the server, though it says where it ends, is in its defects. An empty GTID set counts
+as none: tools write one without GTIDs too, and it must not mean "from the very first transaction
+on".
 """
 
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
-from binlog2s3.binlog.gtid import Flavour, parse
+from binlog2s3.binlog.gtid import MOST_GTIDS, Flavour, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 
@@ -25,8 +26,8 @@ HINT = (
     "say where the backup ends: its GTID set, or its binlog and position (--from-gtid-set, or "
     "--from-binlog and --from-position; of `backup add`: --gtid-set, or --binlog and --position)"
 )
-MOST_GTIDS = 1 << 20
-"""The most characters of a GTID set; one of 1,000 servers with 100 gaps each is shorter."""
+SOME_TABLES = "it has only some tables"
+SINGLE_DATABASE = "it is of a single database"
 FIRST_POSITION = 4
 """After the magic: no event begins earlier."""
 
@@ -39,6 +40,10 @@ class BackupPoint:
     `began_at` and `finished_at` are by the clock of the machine that made the backup. No tool
     writes its time zone, so they have none and cannot be compared with commit times.
     `sets_gtids`: a server into which it is loaded has these GTIDs then, or ends in that place.
+    `defects`: why a server that is restored from it does not have all of the dumped one's data, or
+    not those of this point. `is_doubtful`: it does not say enough to exclude that. `is_checked`:
+    all of it was read, and it has neither. `innodb`: where the last transaction of InnoDB's data
+    ended in the binlog, if the data files say so.
     """
 
     tool: Tool
@@ -51,6 +56,10 @@ class BackupPoint:
     finished_at: datetime | None = None
     warnings: tuple[str, ...] = ()
     sets_gtids: bool = False
+    defects: tuple[str, ...] = ()
+    is_doubtful: bool = False
+    is_checked: bool = False
+    innodb: tuple[BinlogName, int] | None = None
 
 
 Coordinates: TypeAlias = tuple[str, str]
@@ -114,6 +123,7 @@ def point(
     coordinates: Coordinates | None,
     gtids: str,
     warnings: Sequence[str],
+    defects: Sequence[str] = (),
     server_uuid: str | None = None,
     began_at: datetime | None = None,
     finished_at: datetime | None = None,
@@ -125,7 +135,10 @@ def point(
         looks: Flavour = "mariadb" if _MARIADB_GTID.match(gtids) else "mysql"
         flavour = flavour or looks
         if len(gtids) > MOST_GTIDS:
-            raise refusal(where, f"its GTIDs have {len(gtids)} characters: no server has so many")
+            raise refusal(
+                where,
+                f"its GTIDs have {len(gtids):,} characters; at most {MOST_GTIDS:,} can be read",
+            )
         try:
             gtid_set = str(parse(gtids, flavour)) or None
         except ValueError as error:
@@ -142,6 +155,7 @@ def point(
         began_at=began_at,
         finished_at=finished_at,
         warnings=tuple(warnings),
+        defects=tuple(defects),
     )
 
 
@@ -193,14 +207,18 @@ def parse_xtrabackup(
     *,
     info: str = "",
     my_cnf: str = "",
+    checkpoints: str = "",
+    innodb_pos: str = "",
     of_replica: bool = False,
     mariadb_names: bool = False,
 ) -> BackupPoint:
     """What a backup by xtrabackup or mariabackup says.
 
-    `info` is `xtrabackup_info` and `my_cnf` is `backup-my.cnf`, "" if missing; `of_replica`:
-    `xtrabackup_slave_info` exists. The `uuid` in `info` names the backup; the server's own is
-    in `my_cnf`. (Source: `storage/innobase/xtrabackup/src/backup_mysql.cc`.)
+    `info` is `xtrabackup_info`, `my_cnf` is `backup-my.cnf`, `checkpoints` is
+    `xtrabackup_checkpoints`, `innodb_pos` is `xtrabackup_binlog_pos_innodb`, which --prepare writes
+    from the data; "" if missing. `of_replica`: `xtrabackup_slave_info` exists. The `uuid` in `info`
+    names the backup; the server's own is in `my_cnf`. (Source:
+    `storage/innobase/xtrabackup/src/backup_mysql.cc`; MariaDB's `extra/mariabackup`.)
     """
     if not binlog_info.strip():
         raise refusal(where, "it is empty: the server had no binary log, or it was cut off")
@@ -209,8 +227,9 @@ def parse_xtrabackup(
         raise refusal(where, f"not a binlog's name and a position: {shown(binlog_info)}")
     name, position, gtids = match[1], match[2], match[3] or ""
     warnings: list[str] = []
+    defects: list[str] = []
     if not binlog_info.endswith("\n"):
-        warnings.append("it does not end with a line break: it may be cut off")
+        defects.append("its position does not end with a line break: it is cut off")
     # the GTIDs of the same line can go over many lines, so only its beginning is compared
     also = _BINLOG_POS.search(_setting(info, "binlog_pos"))
     if also and (also[1], also[2]) != (name, position):
@@ -220,9 +239,11 @@ def parse_xtrabackup(
     if of_replica:
         warnings.append(set_aside("the coordinates in the backup's slave_info"))
     if re.search(r"(?:^|\s)--no[-_]lock\b(?!=0)", _setting(info, "tool_command")):
-        warnings.append("it was made with --no-lock: its position may not be that of its data")
+        defects.append("it was made with --no-lock: its position is not that of its data")
     if _setting(info, "partial") == "Y":
-        warnings.append("it has only some tables: transactions on others cannot be applied")
+        defects.append(SOME_TABLES)
+    if _setting(checkpoints, "backup_type") == "incremental":
+        warnings.append("it is incremental: without the backup before it, it restores nothing")
     version = _setting(info, "server_version")
     flavour = flavour_of_version(version) if version else None
     gtids_of_mariadb = _MARIADB_GTID.match(gtids) is not None
@@ -230,17 +251,28 @@ def parse_xtrabackup(
     tool_name = _setting(info, "tool_name")
     if tool_name:
         of_mariadb = "mariadb" in tool_name or "mariabackup" in tool_name
-    return point(
+    found = point(
         where,
         "mariabackup" if of_mariadb else "xtrabackup",
         flavour,
         coordinates=(name, position),
         gtids=gtids,
         warnings=warnings,
+        defects=defects,
         server_uuid=_uuid(_setting(my_cnf, "server_uuid")),
         began_at=time_of(_setting(info, "start_time")),
         finished_at=time_of(_setting(info, "end_time")),
     )
+    return replace(found, innodb=_innodb_place(innodb_pos))
+
+
+def _innodb_place(text: str) -> tuple[BinlogName, int] | None:
+    """The place in `xtrabackup_binlog_pos_innodb`; None if it says none."""
+    name, _, position = text.strip().rpartition("\t")
+    try:
+        return BinlogName.parse(name.rpartition("/")[2]), int(position)
+    except ValueError:
+        return None
 
 
 # --- mydumper
@@ -308,6 +340,7 @@ def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
         if name or gtids:
             (source if of_source else own).append((name, position, gtids))
     warnings: list[str] = []
+    defects: list[str] = []
     if own and source:
         warnings.append(set_aside("the coordinates in its replication section"))
     elif source:
@@ -320,7 +353,7 @@ def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
     name, position, gtids = only(where, "positions", own or source)
     started, finished = _STARTED.search(text), _FINISHED.search(text)
     if whole and not finished:
-        warnings.append("the dump does not say that it finished")
+        defects.append("the dump did not finish: it does not say when")
     return point(
         where,
         "mydumper",
@@ -328,6 +361,7 @@ def parse_mydumper(where: str, text: str, *, whole: bool) -> BackupPoint:
         coordinates=(name, position) if name else None,
         gtids=gtids,
         warnings=warnings,
+        defects=defects,
         began_at=time_of(started[1]) if started else None,
         finished_at=time_of(finished[1]) if finished else None,
     )
@@ -392,22 +426,33 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
         flavour_of_version(version) if version else None,
         coordinates=(name, str(position)) if name else None,
         gtids=gtids or "",
-        warnings=list(_doubts_of_shell(document, done)),
+        warnings=list(_doubts_of_shell(document)),
+        defects=list(_defects_of_shell(document, done)),
         server_uuid=_uuid(uuid or ""),
         began_at=time_of(begin or ""),
         finished_at=time_of(end or ""),
     )
 
 
-def _doubts_of_shell(document: dict[str, Any], done: str | None) -> Iterator[str]:
+def _doubts_of_shell(document: dict[str, Any]) -> Iterator[str]:
+    if document.get("origin") == "dumpSchemas":
+        yield "it was made by dumpSchemas: transactions on others cannot be applied"
+
+
+def _defects_of_shell(document: dict[str, Any], done: str | None) -> Iterator[str]:
     if document.get("consistent") is False:
         yield "it was made with consistent: false: its tables are from different moments"
     if document.get("gtidExecutedInconsistent") is True:
         yield "MySQL Shell says that its GTID set may not be that of its data"
-    if document.get("origin") in ("dumpSchemas", "dumpTables"):
-        yield (
-            f"it was made by {document['origin']}: transactions on others cannot be applied to "
-            "what it restores"
-        )
+    schemas = document.get("schemas")
+    is_of_one = not isinstance(schemas, list) or len(schemas) <= 1
+    if document.get("origin") == "dumpTables":
+        yield SOME_TABLES
+    if document.get("origin") == "dumpSchemas" and is_of_one:
+        yield SINGLE_DATABASE
+    options = document.get("options")  # from 8.0.41 on
+    for name in ("ddlOnly", "dataOnly", "where", "partitions", "dryRun"):
+        if isinstance(options, dict) and options.get(name):
+            yield f"it was made with {name}"
     if done is None:
         yield "there is no @.done.json: the dump did not finish, or was copied only in part"

@@ -18,12 +18,16 @@ from typing import Literal
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, moment_text
-from binlog2s3.recover.backup import content_of
-from binlog2s3.recover.dump_content import DumpContent
+from binlog2s3.recover.backup import examined, refuse_defects
+from binlog2s3.recover.dump_content import SYSTEM, DumpContent
 from binlog2s3.recover.target import quoted, some
 from binlog2s3.server.connection import Server
 
-_SYSTEM = ("mysql", "sys", "performance_schema", "information_schema")
+ACCEPT = (
+    "restore another base backup; --accept-backup goes on all the same: the data that it does not "
+    "have will be missing"
+)
+"""The hint for a base backup that does not have the whole server."""
 _MOST_NAMED = 5
 _MOST_LACKS = 1000
 _ABSENT = ("(1049)", "(1146)")  # no such schema, no such table
@@ -70,20 +74,24 @@ def by_dump(
     path: Path,
     only_tables: Collection[tuple[str, str]] = (),
     advance: Callable[[int, int], None] = lambda _done, _total: None,
+    *,
+    accepts: bool = False,
 ) -> BaseCheck:
     """Compare a target that was just restored with the dump at `path`; all of the file is read.
 
     Each table of the dump must exist there, and have a row if it has one in the dump; each account
     must exist. With `only_tables`, just these are compared. Raises RecoveryError that names what is
-    missing.
+    missing; also, unless the operator `accepts` that, if it is no base backup of the whole server.
     """
-    content = content_of(path, advance)
+    point, content = examined(path, advance)
+    if not accepts:
+        refuse_defects(path, point.defects, ACCEPT, only_tables=bool(only_tables))
     if content is None:
         return unchecked(f"{path} is not a dump in SQL")
     wanted = {
         table: has_rows
         for table, has_rows in content.tables.items()
-        if table[0].lower() not in _SYSTEM and (not only_tables or table in only_tables)
+        if table[0].lower() not in SYSTEM and (not only_tables or table in only_tables)
     }
     accounts = None if only_tables else content.accounts
     try:
@@ -105,8 +113,8 @@ def by_dump(
             "missing, say where the backup ends with --from-gtid-set, or --from-binlog and "
             "--from-position, instead of --from-backup: then nothing of it is checked",
         )
-    if content.ends is False:
-        return unchecked(f"{path} does not end with 'Dump completed': it is cut off")
+    if point.defects:
+        return unchecked(f"{path}: {'; '.join(point.defects)}")
     found = _checked(path, content, wanted.values(), accounts if has is not None else None)
     if not fleeting:
         return found
@@ -169,7 +177,7 @@ def _in_memory(server: Server) -> frozenset[tuple[str, str]]:
     rows = server.rows(
         "SELECT table_schema AS db, table_name AS name FROM information_schema.tables "
         "WHERE engine = 'MEMORY' AND table_schema NOT IN (%s, %s, %s, %s)",
-        _SYSTEM,
+        SYSTEM,
     )
     return frozenset((_of(row["db"]), _of(row["name"])) for row in rows)
 

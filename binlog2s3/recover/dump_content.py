@@ -6,8 +6,10 @@ dump is executed.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+
+from binlog2s3.recover.backup_format import SINGLE_DATABASE, shown
 
 MOST_NAMES = 1 << 20
 """So many tables and accounts are remembered; the rest is not checked."""
@@ -26,10 +28,15 @@ _LINE = re.compile(
     rb"|CREATE USER (?:IF NOT EXISTS )?"
     rb"(?P<user>[`'\"][^\n@]*[`'\"])@(?P<host>[`'\"][^\n`'\"]*[`'\"])"
     rb"|-- Host: .*    Database: (?P<database>\S[^\n]*)"
+    rb"|-- WHERE:  (?P<where>[^\n]*)"
     rb"|(?P<title>-- (?:MySQL|MariaDB) dump \d)"
     rb"|(?P<completed>-- Dump completed)"
+    rb"|/\*M?!\d+ SET (?P<opened>@OLD_(?:SQL_NOTES|NOTE_VERBOSITY)=@@)"
+    rb"|/\*M?!\d+ SET (?P<closed>(?:SQL_NOTES|NOTE_VERBOSITY)=@OLD_)"
     rb")"
 )
+CUT_OFF = "it is cut off: its last line is not that of a complete dump"
+SYSTEM = ("mysql", "sys", "performance_schema", "information_schema")
 _ACCOUNTS = {("mysql", "user"), ("mysql", "global_priv")}
 _TOKEN = re.compile(rb"'(?:[^'\\]|\\.|'')*'|[(),]|[^'(),]+", re.DOTALL)
 _COLUMNS = re.compile(rb"\s*\((?P<names>[^()]*)\)\s*VALUES")
@@ -41,14 +48,16 @@ class DumpContent:
     """What a dump has: of each table (schema, name) whether it has rows; the accounts.
 
     `accounts` (user, host) is None if the dump has none that could be read. `ends`: whether its
-    last line says that it is complete; None if it has no comments that could say so. `is_whole`:
-    whether all names could be read, and were not too many.
+    last line says that it is complete; None if it has none that could say so (--compact).
+    `is_whole`: whether all names could be read, and were not too many. `defects`: why a server that
+    it is loaded into does not have all data of the dumped one.
     """
 
     tables: Mapping[tuple[str, str], bool]
     accounts: frozenset[tuple[str, str]] | None
     ends: bool | None
     is_whole: bool
+    defects: tuple[str, ...] = ()
 
 
 class DumpReader:
@@ -61,7 +70,9 @@ class DumpReader:
         self._tables: dict[tuple[str, str], bool] = {}
         self._accounts: set[tuple[str, str]] = set()
         self._statement: bytearray | None = None
-        self._titles = self._completed = 0
+        self._titles = self._completed = self._opened = self._closed = 0
+        self._created: set[tuple[str, str]] = set()
+        self._is_of_database = self._has_where = False
         self._is_whole = True
         self._knows_accounts = True
 
@@ -75,15 +86,39 @@ class DumpReader:
         self._buffer += b"\n"
         self._read(len(self._buffer))
         self._knows_accounts &= self._statement is None
-        ends = self._completed == self._titles if self._titles else None
-        if self._completed and ends is None:
-            ends = True
+        ends = None
+        if self._titles or self._completed:
+            ends = self._completed >= max(self._titles, 1)
+        elif self._opened or self._closed:  # without comments; --compact has not even this
+            ends = self._closed >= max(self._opened, 1)
         return DumpContent(
             tables=self._tables,
             accounts=frozenset(self._accounts) if self._accounts and self._knows_accounts else None,
             ends=ends,
             is_whole=self._is_whole,
+            defects=tuple(self._defects(ends)),
         )
+
+    def _defects(self, ends: bool | None) -> Iterator[str]:
+        if ends is False:
+            yield CUT_OFF
+        if not self._tables:
+            yield "it has no tables"
+            return
+        with_rows = {table for table, has_rows in self._tables.items() if has_rows}
+        if not with_rows:
+            yield "it has tables, but no rows (--no-data)"
+        own = {table for table in with_rows if table[0].lower() not in SYSTEM}
+        if missing := len(own - self._created):
+            yield f"it has rows, but not the definitions, of {missing} tables (--no-create-info)"
+        if self._has_where:
+            yield "it has only the rows of a condition (--where)"
+        names = {database for database, _ in self._tables if database.lower() not in SYSTEM}
+        has_system = any(database.lower() == "mysql" for database, _ in self._tables)
+        says_all = self._titles > 0 and not self._is_of_database
+        if len(names) <= 1 and not has_system and not says_all:
+            name = "".join(names)
+            yield f"{SINGLE_DATABASE}, {shown(name)}"
 
     def _read(self, until: int) -> None:
         """Handle the lines that begin before this; keep the rest."""
@@ -108,8 +143,10 @@ class DumpReader:
             return
         elif kind == "use":
             self._database = self._named(found["use"])
-        elif kind == "database" and self._database is None:
-            self._database = _text(found["database"].strip())
+        elif kind == "database":
+            self._is_of_database = True
+            if self._database is None:
+                self._database = _text(found["database"].strip())
         elif kind in ("table", "into"):
             self._table(found[kind], has_rows=kind == "into")
         elif kind == "host":
@@ -119,6 +156,12 @@ class DumpReader:
             self._database = None
         elif kind == "completed":
             self._completed += 1
+        elif kind == "where":
+            self._has_where = True
+        elif kind == "opened":
+            self._opened += 1
+        elif kind == "closed":
+            self._closed += 1
 
     def _named(self, quoted: bytes) -> str | None:
         """A name without its quotes; None if it is not UTF-8."""
@@ -137,6 +180,8 @@ class DumpReader:
         key = (self._database, name)
         if key in self._tables or len(self._tables) < MOST_NAMES:
             self._tables[key] = has_rows or self._tables.get(key, False)
+            if not has_rows:
+                self._created.add(key)
         else:
             self._is_whole = False
         if has_rows and (self._database.lower(), name) in _ACCOUNTS:

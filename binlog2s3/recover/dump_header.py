@@ -24,6 +24,7 @@ from binlog2s3.recover.backup_format import (
     shown,
     time_of,
 )
+from binlog2s3.recover.dump_content import CUT_OFF
 
 MOST_STATEMENTS = 100
 """The most statements of one kind in a header; no replica has more channels."""
@@ -220,7 +221,12 @@ def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
                 f"it has {len(points)} dumps that end at different places, {_stands(first)} and "
                 f"{_stands(other)}: no place is right for both",
             )
-    return replace(first, warnings=tuple(dict.fromkeys(w for one in points for w in one.warnings)))
+    return replace(
+        first,
+        warnings=tuple(dict.fromkeys(text for one in points for text in one.warnings)),
+        defects=tuple(dict.fromkeys(text for one in points for text in one.defects)),
+        is_doubtful=any(one.is_doubtful for one in points),
+    )
 
 
 def _stands(point: BackupPoint) -> str:
@@ -254,11 +260,14 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
     if not gtids and not coordinates:
         raise refusal(where, _why_nothing(tool, warnings, header_ends=bool(first) or whole))
     completed = _COMPLETED.search(behind or ("" if first else header))
-    if title and tail_known and not completed:
-        warnings.append("it does not end with 'Dump completed': it may be cut off")
-    warnings += _doubts_of_dump(
-        header, tool, gtids, coordinates, tail_known=tail_known, whole=whole
-    )
+    defects = [CUT_OFF] if title and tail_known and not completed else []
+    doubts = [*_doubts_of_dump(header, tool, coordinates, whole=whole)]
+    warnings += doubts
+    if tool == "mariadb-dump" and not gtids and not tail_known:
+        warnings.append(
+            "MariaDB's GTIDs are at the end of a dump, which is not read if it is compressed: "
+            "binlog and position are used"
+        )
     found = point(
         where,
         tool,
@@ -266,9 +275,10 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
         coordinates=coordinates,
         gtids=gtids,
         warnings=warnings,
+        defects=defects,
         finished_at=time_of(completed[1] or "") if completed else None,
     )
-    return replace(found, sets_gtids=sets_gtids)
+    return replace(found, sets_gtids=sets_gtids, is_doubtful=bool(doubts))
 
 
 def _doubt_of_gtids(header: str) -> str:
@@ -306,22 +316,11 @@ def _why_nothing(tool: Tool, warnings: Sequence[str], *, header_ends: bool) -> s
 
 
 def _doubts_of_dump(
-    header: str,
-    tool: Tool,
-    gtids: str,
-    coordinates: Coordinates | None,
-    *,
-    tail_known: bool,
-    whole: bool,
+    header: str, tool: Tool, coordinates: Coordinates | None, *, whole: bool
 ) -> Iterator[str]:
-    """Doubts that follow from what the header says and does not say."""
+    """Doubts about its rows that follow from what the header says and does not say."""
     if not coordinates and tool == "mysqldump":
         yield _doubt_of_gtids(header)
-    if tool == "mariadb-dump" and not gtids and not tail_known:
-        yield (
-            "MariaDB's GTIDs are at the end of a dump, which is not read if it is compressed: "
-            "binlog and position are used"
-        )
     if not _TIME_ZONE.search(header):
         yield (
             "it does not set a time zone (--skip-tz-utc, --compact): loaded in a session with "

@@ -65,13 +65,15 @@ Goal = ToTime | ToGtid | BeforeGtid | ToPosition | Latest
 class Base:
     """Where the base backup ends, as the operator or the backup itself says: `said_by`.
 
-    `sets_gtids`: whether a target into which it is loaded has these GTIDs then.
+    `sets_gtids`: whether a target into which it is loaded has these GTIDs then. `innodb`: where the
+    last transaction in its InnoDB data ended; None if that is unknown.
     """
 
     gtids: Gtids | None = None
     place: tuple[BinlogName, int] | None = None
     said_by: str = "the base backup"
     sets_gtids: bool = False
+    innodb: tuple[BinlogName, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,9 @@ class BucketHistory(Protocol):
 
     def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
         """What a transaction does."""
+
+    def is_engine_commit(self, lineage: str, name: BinlogName, transaction: Transaction) -> bool:
+        """Whether a transactional engine, such as InnoDB, has something of a transaction."""
 
     def is_boundary(self, lineage: str, name: BinlogName, offset: int) -> bool:
         """Whether events end there and no transaction is open; also at the binlog's very end."""

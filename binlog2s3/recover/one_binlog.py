@@ -15,7 +15,13 @@ from binlog2s3.archive.known import Known, known_from
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.content import Content, ContentReader
-from binlog2s3.binlog.events import decode_format
+from binlog2s3.binlog.events import (
+    CHECKSUM_SIZE,
+    HEADER,
+    HEADER_SIZE,
+    EventType,
+    decode_format,
+)
 from binlog2s3.binlog.gtid import Flavour, Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
@@ -25,6 +31,7 @@ from binlog2s3.recover.one_pass import Pass
 MOST_CONTENT = 256 << 20
 """So many bytes of a larger transaction are read to say what it does."""
 _MOST_TRIES = 3
+_XID_BYTES = 8
 
 # What is known of it
 
@@ -185,6 +192,19 @@ def content(blocks: Blocks, found: Found, transaction: Transaction) -> Content:
     if end < transaction.end:
         read = replace(read, changes=tuple(replace(one, rows=None) for one in read.changes))
     return read
+
+
+def is_engine_commit(blocks: Blocks, found: Found, transaction: Transaction) -> bool:
+    """Whether an XID event ends a transaction: a transactional engine, such as InnoDB, has it."""
+    head = decode_format(blocks.head(found, transaction.begin), offset=0)
+    size = HEADER_SIZE + _XID_BYTES + (CHECKSUM_SIZE if head.checksum == "crc32" else 0)
+    begin = transaction.end - size
+    if begin < transaction.begin:
+        return False
+    with closing(blocks.read(found, begin, transaction.end)) as views:
+        data = b"".join(bytes(view) for view in views)
+    _, event_type, _, event_size, _, _ = HEADER.unpack_from(data)
+    return (event_type, event_size) == (EventType.XID, size)
 
 
 def is_boundary(blocks: Blocks, found: Found, offset: int) -> bool:

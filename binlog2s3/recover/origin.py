@@ -28,7 +28,7 @@ from binlog2s3.binlog.gtid import (
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import NoPlaceError, is_state
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import gtids_text
+from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, BucketHistory
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
@@ -191,6 +191,50 @@ def refuse_other_place(base: Base, history: BucketHistory) -> None:
                 hint="its rows may be those of the place: restore another base backup; if it is "
                 "of another server than this binlog, say only its GTIDs: --from-gtid-set",
             )
+
+
+def innodb_lacks(base: Base, history: BucketHistory) -> str:
+    """Why the InnoDB data of a physical backup are not those of its place; "" if they are.
+
+    After --no-lock the place is later than the data. A place behind statements, rotations and other
+    engines' transactions, of which InnoDB has nothing, is right. "" as well if the archive does not
+    have what lies in between.
+    """
+    has, place = base.innodb, base.place
+    if has is None or place is None or has == place or has[0].prefix != place[0].prefix:
+        return ""
+    if has > place:
+        return f"its InnoDB data go on to {has[0]}:{has[1]}, behind its position"
+    candidates = lineages_of(base, history) or [one.id for one in history.lineages]
+    lacks = [_engine_commits(history, lineage, has, place) for lineage in candidates]
+    if not any(lacks) or 0 in lacks:
+        return ""
+    return (
+        f"its InnoDB data end at {has[0]}:{has[1]}, before its position {place[0]}:{place[1]}: "
+        f"{count_text(max(filter(None, lacks)), 'transaction')} in between would be missing"
+    )
+
+
+def _engine_commits(
+    history: BucketHistory,
+    lineage: str,
+    begin: tuple[BinlogName, int],
+    end: tuple[BinlogName, int],
+) -> int | None:
+    """How many transactions InnoDB has between two places of a lineage; None if that is unknown."""
+    names = [name for name in history.names(lineage) if begin[0] <= name <= end[0]]
+    if len(names) != end[0].number - begin[0].number + 1:
+        return None
+    count = 0
+    for name in names:
+        since = begin[1] if name == begin[0] else 0
+        until = end[1] if name == end[0] else None
+        try:
+            for one in history.transactions(lineage, name, since, until):
+                count += history.is_engine_commit(lineage, name, one)
+        except ArchiveError:
+            return None
+    return count
 
 
 def standing(search: Search, gtids: RouteGtids, have: Gtids) -> RouteExecuted:

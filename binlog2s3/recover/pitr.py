@@ -6,10 +6,11 @@ exits with 0 only if the target has what the plan says.
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from binlog2s3.archive.backups import Backup, one_of, registered
 from binlog2s3.archive.catalog import Catalog
@@ -28,7 +29,13 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover import base_check, preflight, replicate, target
 from binlog2s3.recover.applier_error import next_transaction
 from binlog2s3.recover.apply import Apply, Target
-from binlog2s3.recover.backup import start_of_backup, start_of_gtids, start_of_registered
+from binlog2s3.recover.backup import (
+    read_backup,
+    refuse_defects,
+    start_of_backup,
+    start_of_gtids,
+    start_of_registered,
+)
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.document import document
 from binlog2s3.recover.export import prepare, to_directory
@@ -48,7 +55,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
-from binlog2s3.recover.origin import refuse_other_place
+from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
@@ -236,11 +243,19 @@ class _Recovery:
             said = Start(place=(config.from_binlog, config.from_position))
             words.append(f"{config.from_binlog}:{config.from_position}")
         elif config.from_backup is not None:
-            said, backup, warnings = start_of_backup(config.from_backup, flavour)
+            point = read_backup(config.from_backup)
+            said, backup, warnings = start_of_backup(config.from_backup, point, flavour)
             self._warnings += warnings
+            lacks = innodb_lacks(said.base, survey) if said.base is not None else ""
+            self._check_whole(config.from_backup, (*point.defects, *filter(None, [lacks])))
             words.append(backup)
         elif config.from_backup_id is not None or config.chooses_backup:
             self._backup = self._registered(survey)
+            if self._backup.defects:
+                self._warnings.append(
+                    f"{self._backup.name} is no base backup of the whole server: "
+                    f"{'; '.join(self._backup.defects)}. Accepted: {self._backup.accepted}"
+                )
             said = start_of_registered(self._backup, flavour)
             words.append(_words(self._backup))
         elif self._target is not None and have is None:
@@ -274,6 +289,17 @@ class _Recovery:
         lineage = config.from_lineage or said.lineage
         return replace(said, gtids=have, lineage=lineage, own=own), " and ".join(words)
 
+    def _check_whole(self, path: Path, defects: Sequence[str]) -> None:
+        """Refuse a base backup with defects, unless the operator accepts them."""
+        try:
+            only = bool(self._config.tables)
+            refuse_defects(path, defects, base_check.ACCEPT, only_tables=only)
+        except RecoveryError as error:
+            if not self._config.accept_backup:
+                self._refuse(error)
+            else:
+                self._warnings.append(str(error))
+
     def _own(self) -> Own | None:
         """The target, if there is one. An interrupted run's place is `Standing`'s to judge."""
         at, facts = self._target, self._facts
@@ -293,6 +319,7 @@ class _Recovery:
         self._warnings += [f"{error}; it is not used" for error in unreadable]
         if self._config.from_backup_id is not None:
             return one_of(backups, self._config.from_backup_id)
+        backups = [one for one in backups if one.counts]
         if not backups:
             raise RecoveryError(
                 "no target, and no base backup is registered that could be restored",
@@ -394,7 +421,13 @@ class _Recovery:
             return base_check.unchecked("the target has more than it")
         assert self._target is not None  # noqa: S101 - it applies
         with progress_of("bytes of the base backup") as advance:
-            found = base_check.by_dump(self._target.server, path, self._config.tables, advance)
+            found = base_check.by_dump(
+                self._target.server,
+                path,
+                self._config.tables,
+                advance,
+                accepts=self._config.accept_backup,
+            )
         if apply.shows_backup(start):
             return found
         return replace(

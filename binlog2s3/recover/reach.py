@@ -11,7 +11,7 @@ from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, MariadbGtidList, intersection
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, NoPlaceError
+from binlog2s3.binlog.place import NoPlaceError
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
@@ -28,6 +28,7 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
+from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.route import Route, RouteGtids
 
@@ -61,6 +62,11 @@ def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
     nothing says which ones the backup has, none fits.
     """
     current = history.current
+    if start.base is not None and start.lineage is None:  # else it was found by its place
+        try:
+            refuse_other_place(start.base, history)
+        except RecoveryError as error:
+            return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
     tips = [current, *(one.id for one in reversed(history.lineages) if one.id != current)]
     found, refused, there = list[BackupReach](), list[BackupReach](), {*tips}
     for tip in tips:
@@ -139,10 +145,17 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
 def best_for(
     backups: Sequence[Backup], goal: Goal, history: BucketHistory, lineage: str | None
 ) -> tuple[Backup, Plan] | None:
-    """The newest backup that can be brought to a goal, with the plan for it; None if none can."""
+    """The newest backup that can be brought to a goal, with the plan for it; None if none can.
+
+    One that was registered although it is no base backup of the whole server does not count.
+    """
     for backup in reversed(backups):
+        if not backup.counts:
+            continue
         try:
             start = start_of_registered(backup, history_flavour(history, lineage))
+            if start.base is not None and start.lineage is None:
+                refuse_other_place(start.base, history)
             return backup, make(Request(goal=goal, start=start, lineage=lineage), history)
         except (RecoveryError, ArchiveError):
             continue
@@ -209,14 +222,14 @@ def _begin(
     binlog's own time says it only to the second.
     """
     number = _number(route, begin)
-    earliest = earliest_us(route, number, begin.offset, None)
+    earliest = _earliest_us(route, number, begin.offset)
     earlier = _earlier(route, number)
     is_first = earlier is None or _number(route, first) <= earlier
     return (first if is_first or earlier is None else route.place(earlier, 0)), earliest
 
 
-def earliest_us(route: Route, number: int, offset: int, have: ExecutedPart | None) -> int:
-    """The newest commit before an offset of a stretch, or of `have`: no earlier time is reachable.
+def _earliest_us(route: Route, number: int, offset: int) -> int:
+    """The newest commit before an offset of a stretch: no earlier time is reachable.
 
     That of a binlog before it counts, if the stretch has none. Microseconds, UTC.
     """
@@ -224,8 +237,7 @@ def earliest_us(route: Route, number: int, offset: int, have: ExecutedPart | Non
     before = [
         one.commit_us
         for one in route.transactions(number)
-        if known.is_credible(one)
-        and (one.end <= offset or (have is not None and have.has(number, one)))
+        if known.is_credible(one) and one.end <= offset
     ]
     earlier = _earlier(route, number)
     if earlier is not None:

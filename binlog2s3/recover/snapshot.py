@@ -382,6 +382,10 @@ class Survey:
         """What a transaction does; for a very large one without the number of rows."""
         return one_binlog.content(self.blocks, self.find(lineage, name), transaction)
 
+    def is_engine_commit(self, lineage: str, name: BinlogName, transaction: Transaction) -> bool:
+        """Whether a transactional engine, such as InnoDB, has something of a transaction."""
+        return one_binlog.is_engine_commit(self.blocks, self.find(lineage, name), transaction)
+
     def is_boundary(self, lineage: str, name: BinlogName, offset: int) -> bool:
         """Whether events end there and no transaction is open; also at the binlog's very end."""
         return one_binlog.is_boundary(self.blocks, self.find(lineage, name), offset)

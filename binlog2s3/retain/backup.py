@@ -1,7 +1,8 @@
 """`binlog2s3 backup`: registers base backups, and lists what each one reaches.
 
 Law: only the document is written or deleted, never the backup itself. A backup to which nothing in
-the archive can be applied is not registered.
+the archive can be applied is not registered; one that does not have the whole server is only if its
+operator accepts that, and counts nowhere then.
 """
 
 import json
@@ -18,16 +19,30 @@ from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import count_text, moment_of, moment_text, time_text
+from binlog2s3.formatting import (
+    count_text,
+    duration_text,
+    gtids_text,
+    moment_of,
+    moment_text,
+    time_text,
+)
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
-from binlog2s3.recover.backup import read_backup, start_of_gtids, start_of_registered
-from binlog2s3.recover.origin import lineages_of
+from binlog2s3.recover.backup import (
+    examined,
+    refuse_defects,
+    start_of_gtids,
+    start_of_registered,
+)
+from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
+from binlog2s3.status.writer_state import life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
@@ -38,6 +53,7 @@ FORMAT = 1
 _ROOM = 10
 _LOOK_SECONDS = 2.0
 _SKEW = timedelta(minutes=5)
+MOST_DEFECTS = 20
 Row = tuple[Backup, list[BackupReach]]
 """A backup, and what it can be brought to: see `reaches_of`."""
 
@@ -57,17 +73,19 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
                 return survey_of(store, catalog, workers, advance, url(config.s3))
 
             is_new = action == "add"
+            note = ""
             if action == "add":
                 row, is_new = add(config, catalog, look)
                 rows = [row]
             else:
                 rows = listed(catalog, look())
+                note = silence(catalog, datetime.now(UTC))
         for text in store.version_notes():
             say("warning", text)
     if config.as_json:
         print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201
     else:
-        print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
+        print_rows(config.source, rows, is_new=is_new, is_one=action == "add", note=note)
     return 0
 
 
@@ -120,7 +138,7 @@ def add(
     RecoveryError if it does not get there, or if nothing can be applied to the backup.
     """
     survey, now = look(), datetime.now(UTC)
-    backup = _described(config, now, survey.flavour(config.from_lineage))
+    backup, innodb = _described(config, now, survey.flavour(config.from_lineage))
     for known in registered(catalog):
         if _is_same(known, backup, timed=_time_is_known(config)):
             if backup.label not in ("", known.label):
@@ -142,6 +160,9 @@ def add(
         sleep(min(_LOOK_SECONDS, left))
         left -= _LOOK_SECONDS
         survey = look()
+    base = start_of_registered(backup, backup.flavour).base
+    lacks = innodb_lacks(replace(base, innodb=innodb), survey) if base is not None else ""
+    backup = _accepted(config, backup, (*backup.defects, *filter(None, [lacks])))
     key, data = catalog.layout.backup(backup.id), backup.to_json()
     Backup.from_json(data, key)  # never write what could not be read again
     where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
@@ -182,6 +203,9 @@ def _is_same(known: Backup, backup: Backup, *, timed: bool) -> bool:
         registered_at=known.registered_at,
         lineage=backup.lineage or known.lineage,
         taken_at=backup.taken_at if timed else known.taken_at,
+        is_checked=known.is_checked,
+        defects=known.defects,
+        accepted=known.accepted,
     )
     return given == known
 
@@ -211,16 +235,40 @@ def _taken_at(config: BackupConfig, now: datetime) -> datetime:
     return min(moment_of(written_us), now)
 
 
-def _described(config: BackupConfig, now: datetime, flavour: Flavour) -> Backup:
-    """The document of the backup that the options describe. Raises RecoveryError."""
+def _accepted(config: BackupConfig, backup: Backup, defects: tuple[str, ...]) -> Backup:
+    """The backup with these defects. Raises RecoveryError if its operator does not accept them."""
+    if not defects or config.from_backup is None:
+        return backup
+    if not config.accept:
+        refuse_defects(
+            config.from_backup,
+            defects,
+            "make it again, and see that the program ends with exit code 0; --accept REASON "
+            "registers it all the same, and then it counts nowhere",
+        )
+    return replace(
+        backup, defects=defects[:MOST_DEFECTS], accepted=config.accept or "", is_checked=False
+    )
+
+
+def _described(
+    config: BackupConfig, now: datetime, flavour: Flavour
+) -> tuple[Backup, tuple[BinlogName, int] | None]:
+    """The document of the backup that the options describe, and where its InnoDB data end.
+
+    All of a dump is read. Raises RecoveryError.
+    """
     taken_at = _taken_at(config, now)
+    innodb, is_checked = None, False
+    defects: tuple[str, ...] = ()
     tool, server, binlog, position = "other", "", config.binlog, config.position
     gtid_set = None
     if config.gtid_set is not None:
         gtid_set = config.gtid_set
         start_of_gtids(gtid_set, flavour)
     if config.from_backup is not None:
-        point = read_backup(config.from_backup)
+        with progress_of("bytes of the base backup") as advance:
+            point, _ = examined(config.from_backup, advance)
         if point.flavour not in (None, flavour):
             raise RecoveryError(
                 f"the backup is of a {point.flavour} server, the history is {flavour}'s",
@@ -230,12 +278,13 @@ def _described(config: BackupConfig, now: datetime, flavour: Flavour) -> Backup:
             say("warning", f"{config.from_backup}: {warning}")
         tool, server = point.tool, point.server_uuid or ""
         gtid_set, binlog, position = point.gtid_set, point.binlog, point.position
+        innodb, is_checked, defects = point.innodb, point.is_checked, point.defects
         if position is None:
             binlog = None
     location = config.location or ""
     if not location and config.from_backup is not None:
         location = str(config.from_backup.absolute())
-    return Backup(
+    backup = Backup(
         id=new_id(now),
         source=config.source,
         label=config.label or "",
@@ -249,7 +298,9 @@ def _described(config: BackupConfig, now: datetime, flavour: Flavour) -> Backup:
         lineage=config.from_lineage,
         taken_at=taken_at,
         registered_at=now,
+        is_checked=is_checked,
     )
+    return _accepted(config, backup, defects), innodb
 
 
 def remove(catalog: Catalog, id_: str, hold_on: Callable[[str], Hold] | None) -> None:
@@ -307,14 +358,27 @@ def _reach_document(reach: BackupReach) -> dict[str, Any]:
 def reach_text(reach: BackupReach) -> str:
     """What a backup reaches, in words."""
     if reach.is_complete:
-        return "up to now, no gap"
+        to = time_text(reach.to_us) if reach.to_us is not None else str(reach.end)
+        return f"up to {to}, the newest in the bucket, no gap"
     if reach.end is not None:
         to = f", {time_text(reach.to_us)}" if reach.to_us is not None else ""
         return f"up to {reach.end} of {reach.lineage}{to}: {reach.why}"
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
 
 
-def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> None:
+def silence(catalog: Catalog, now: datetime) -> str:
+    """That the source may have more than the bucket, in words; "" if its streamer works."""
+    sign = life_sign(catalog, now)
+    if sign.alive or catalog.has_retired:
+        return ""
+    if sign.renewed_at is None:
+        return "no streamer reports: the source may have more than the bucket"
+    ago = duration_text((sign.clock - sign.renewed_at).total_seconds())
+    what = "was stopped" if sign.state == "stopped" else "has not reported since"
+    return f"the streamer {what} {ago} ago: the source may have more than the bucket"
+
+
+def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool, note: str = "") -> None:
     """Print the backups; `is_one`: the one that was added, unless it was there (not `is_new`)."""
     page = page_on(sys.stdout)
     if not is_one:
@@ -326,11 +390,18 @@ def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> N
         page.line(f"{said}{title}", "bold")
         for name, value, style in _lines(backup, reaches):
             page.field(name, value, _ROOM, style)
+    if note:
+        page.line("")
+        page.line(note, "yellow")
 
 
 def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:
     reach = reaches[0]
-    yield "reaches", reach_text(reach), "green" if reach.is_complete else "bold red"
+    if backup.defects:
+        yield "counts", f"nowhere: {'; '.join(backup.defects)}", "bold red"
+        yield "accepted", backup.accepted, "yellow"
+    is_good = reach.is_complete and backup.counts
+    yield "reaches", reach_text(reach), "green" if is_good else "bold red"
     if reach.hint:
         yield "", reach.hint, "yellow"
     for branch in reaches[1:]:
@@ -340,7 +411,7 @@ def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, st
     if backup.location:
         yield "location", backup.location, ""
     if backup.gtid_set is not None:
-        yield "GTIDs", backup.gtid_set or "none", ""
+        yield "GTIDs", gtids_text(backup.gtid_set) or "none", ""
     if backup.binlog is not None:
         yield "ends at", f"{backup.binlog}:{backup.position}", ""
     if backup.lineage is not None:

@@ -29,10 +29,14 @@ _WHOLE = 2  # object and entry
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownBackup:
-    """A base backup by the name that messages give it, and what it can be brought to."""
+    """A base backup by the name that messages give it, and what it can be brought to.
+
+    `is_checked`: all of it was read when it was registered, or a drill has proved it.
+    """
 
     name: str
     reach: BackupReach
+    is_checked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +56,17 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What is given up of each lineage, and which base backups are of use afterwards."""
+    """What is given up of each lineage, and which base backups are of use afterwards.
+
+    `ignored`: the names of those for which nothing is kept, because they are no base backups of the
+    whole server. `held`: of those that a newer one would replace, had anything checked that.
+    """
 
     given_up: tuple[GivenUp, ...]
     kept: tuple[KnownBackup, ...]
     lost: tuple[KnownBackup, ...]
+    ignored: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +97,33 @@ class PruneOutcome:
 
 def needed_in_window(
     backups: Sequence[KnownBackup], window_us: int
-) -> tuple[list[KnownBackup], list[KnownBackup]]:
-    """The backups that are needed to reach each moment since then, and the others.
+) -> tuple[list[KnownBackup], list[str]]:
+    """The backups that are needed to reach each moment since then; which of them are `held`.
 
     A backup is superseded if a newer one can also be brought to the beginning of the window, along
-    the same history, and at least as far.
+    the same history, and at least as far; one that was checked only by another that was.
     """
-    needed: list[KnownBackup] = []
-    others: list[KnownBackup] = []
+    needed, held = list[KnownBackup](), list[str]()
     for one in backups:
         reach = one.reach
         is_over = reach.to_us is not None and reach.to_us < window_us and not reach.is_complete
-        superseded = any(_supersedes(other.reach, reach, window_us) for other in backups)
-        (others if not reach.lineage or is_over or superseded else needed).append(one)
-    return needed, others
+        newer = [other for other in backups if _supersedes(other.reach, reach, window_us)]
+        superseded = any(other.is_checked or not one.is_checked for other in newer)
+        if reach.lineage and not is_over and not superseded:
+            needed.append(one)
+            held += [one.name] if newer else []
+    return needed, held
+
+
+def is_usable(
+    backup: KnownBackup, floors: Mapping[str, BinlogName], lineages: Sequence[Lineage]
+) -> bool:
+    """Whether a backup can still be recovered along its history after these floors."""
+    needs = needs_of([backup], lineages)
+    return bool(needs) and all(
+        floor is None or (name is not None and floor <= name)
+        for floor, name in ((floors.get(id_), name) for id_, name in needs.items())
+    )
 
 
 def _supersedes(newer: BackupReach, older: BackupReach, window_us: int) -> bool:

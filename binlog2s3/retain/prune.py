@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Archived, Catalog, read
 from binlog2s3.archive.documents import Lineage, LineageFloor
+from binlog2s3.archive.drills import verdicts_of
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
@@ -35,8 +36,14 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import us_of
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_of
-from binlog2s3.recover.backup import start_of_backup, start_of_gtids
-from binlog2s3.recover.reach import BackupReach, reach_of
+from binlog2s3.recover.backup import (
+    examined,
+    refuse_defects,
+    start_of_backup,
+    start_of_gtids,
+)
+from binlog2s3.recover.origin import innodb_lacks
+from binlog2s3.recover.reach import reach_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.backup import reaches_of_backup, survey_of
 from binlog2s3.retain.choose import (
@@ -46,6 +53,7 @@ from binlog2s3.retain.choose import (
     PruneOutcome,
     Unfinished,
     given_up,
+    is_usable,
     needed_in_window,
     needs_of,
 )
@@ -144,17 +152,17 @@ class Prune:
 
     def choice(self, survey: Survey) -> Choice:
         """What this run gives up. Raises ArchiveError if a registered backup cannot be read."""
-        backups = self._backups(survey)
-        kept, lost = backups, list[KnownBackup]()
+        backups, ignored = self._backups(survey)
+        wanted, held = list[KnownBackup](), list[str]()
         old_us: int | None = None
         if (window := self._config.keep) is not None:
             old_us = self._before(window)
-            kept, lost = needed_in_window(backups, old_us)
+            wanted, held = needed_in_window(backups, old_us)
         elif (seconds := self._config.keep_binlogs_for) is not None:
-            old_us, kept = self._before(seconds), []
+            old_us = self._before(seconds)
         else:
-            kept = [self._named(survey)]
-        needed, abandoned = needs_of(kept, survey.lineages), self._abandoned(survey)
+            wanted = [self._named(survey)]
+        needed, abandoned = needs_of(wanted, survey.lineages), self._abandoned(survey)
         found = []
         for lineage in survey.lineages:
             archived = self._catalog.archived(lineage)
@@ -163,19 +171,32 @@ class Prune:
             if one is not None:
                 there = next((floor for floor, _ in self._floors(lineage, one.floor)), None)
                 found.append(replace(one, is_new=there != one.floor))
-        if self._config.keep is None:
-            floors = {one.lineage.id: one.floor for one in found}
-            kept += [one for one in backups if _is_usable(one, floors)]
-            lost = [one for one in backups if one.reach.lineage and not _is_usable(one, floors)]
+        floors = {one.lineage.id: one.floor for one in found}
+        known = [*(one for one in wanted if one not in backups), *backups]
+        kept = [one for one in known if is_usable(one, floors, survey.lineages)]
         names = {one.name for one in kept}  # along another history, perhaps
-        lost = [one for one in lost if one.name not in names]
-        return Choice(given_up=tuple(found), kept=tuple(kept), lost=tuple(lost))
+        lost = [one for one in backups if one.reach.lineage and one.name not in names]
+        return Choice(
+            given_up=tuple(found),
+            kept=tuple(kept),
+            lost=tuple(lost),
+            ignored=tuple(ignored),
+            held=tuple(held),
+        )
 
-    def _backups(self, survey: Survey) -> list[KnownBackup]:
+    def _backups(self, survey: Survey) -> tuple[list[KnownBackup], list[str]]:
+        """The registered backups along each history, and the names of those that do not count."""
         unreadable: list[ArchiveError] = []
+        there = registered(self._catalog, unreadable)
+        verdicts = verdicts_of(self._catalog, there)
         found = [
-            KnownBackup(name=one.name, reach=reach)
-            for one in registered(self._catalog, unreadable)
+            KnownBackup(
+                name=one.name,
+                reach=reach,
+                is_checked=verdicts.get(one.id, one.is_checked),
+            )
+            for one in there
+            if one.counts
             for reach in reaches_of_backup(one, survey)
         ]
         if unreadable:
@@ -184,7 +205,7 @@ class Prune:
                 hint="`backup remove` and `backup add` register it again; a newer format needs a "
                 "newer binlog2s3",
             )
-        return found
+        return found, [one.name for one in there if not one.counts]
 
     def _before(self, seconds: float) -> int:
         return us_of(self._bucket.now - timedelta(seconds=seconds))
@@ -193,7 +214,15 @@ class Prune:
         """The base backup of --keep-from-gtid-set or --keep-from-backup."""
         config, flavour = self._config, survey.flavour(self._config.from_lineage)
         if config.keep_from_backup is not None:
-            start, name, warnings = start_of_backup(config.keep_from_backup, flavour)
+            with progress_of("bytes of the base backup") as advance:
+                point, _ = examined(config.keep_from_backup, advance)
+            start, name, warnings = start_of_backup(config.keep_from_backup, point, flavour)
+            lacks = innodb_lacks(start.base, survey) if start.base is not None else ""
+            refuse_defects(
+                config.keep_from_backup,
+                (*point.defects, *filter(None, [lacks])),
+                "name a backup that is whole; nothing was pruned",
+            )
             for warning in warnings:
                 say("warning", warning)
         else:
@@ -396,12 +425,3 @@ class Prune:
             self._store.put(key, data)
         self.outcome.retired = True
         print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
-
-
-def _is_usable(backup: KnownBackup, floors: dict[str, BinlogName]) -> bool:
-    """Whether a backup can still be recovered after these floors."""
-    reach: BackupReach = backup.reach
-    if not reach.lineage or reach.begin is None:
-        return False
-    floor = floors.get(reach.begin.lineage)
-    return floor is None or reach.begin.binlog >= floor

@@ -44,6 +44,10 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
         since = backup.reach.from_us
         at = f"from {time_text(since)} on, " if since is not None else ""
         yield "kept", f"{backup.name}: {at}{reach_text(backup.reach)}", "green"
+        if backup.name in choice.held:
+            yield "", "no newer one replaces it before a drill has proved that one", "yellow"
+    for name in choice.ignored:
+        yield "not kept", f"{name}: it is no base backup of the whole server", "yellow"
     for backup in choice.lost:
         since = backup.reach.from_us
         at = f": {time_text(since)} and what follows it" if since is not None else ""
@@ -139,6 +143,7 @@ def document(
         "deleted": [_below_document(one) for one in outcome.deleted],
         "kept": [backup.name for backup in choice.kept],
         "lost": [backup.name for backup in choice.lost],
+        "ignored": list(choice.ignored),
     }
 
 

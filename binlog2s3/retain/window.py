@@ -1,8 +1,7 @@
 """The recovery window of a source for `status`, and how old its newest base backup is.
 
-A status is asked for often, so this follows the route of `pitr` and reads few entries; `backup
-list` makes plans. A window begins at the oldest backup after which no binlog of the current history
-is missing.
+A window begins at the oldest backup that `backup list` brings to now without a gap: the same
+function says so.
 """
 
 from collections.abc import Sequence
@@ -13,15 +12,10 @@ from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.layout import Layout
-from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.binlog.place import ExecutedPart, NoPlaceError
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import duration_text, moment_of
-from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.reach import earliest_us
-from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
 from binlog2s3.recover.snapshot import Survey
+from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.status.model import (
     BackupsStatus,
     DrillStatus,
@@ -48,14 +42,16 @@ def proofs_of(store: Store, prefix: str, source: str, workers: Workers | None) -
     Two listings if there are none. Raises StoreError.
     """
     catalog = Catalog(store, Layout(prefix, source))
-    backups = registered(catalog)
-    window = None
-    if backups and workers is not None:
-        try:
-            window = _window(backups, Survey(store, catalog, workers))
-        except (ArchiveError, RecoveryError):  # what is wrong with the archive is said elsewhere
-            window = None
-    return Proofs(backups_of(backups, window), drill_of(*newest(catalog)))
+    unreadable: list[ArchiveError] = []
+    backups = registered(catalog, unreadable)
+    found, drill = backups_of(backups), drill_of(*newest(catalog))
+    if workers is None or unreadable:
+        return Proofs(found, drill)
+    try:
+        window = _window(backups, Survey(store, catalog, workers))
+    except (ArchiveError, RecoveryError):  # what is wrong with the archive is said elsewhere
+        return Proofs(found, drill)
+    return Proofs(replace(found, window_from=window, window_known=True), drill)
 
 
 def with_proofs(
@@ -105,34 +101,10 @@ def _window(backups: Sequence[Backup], survey: Survey) -> datetime | None:
     """The earliest time that a backup can be brought to and on to now; None if there is none."""
     if not survey.lineages:
         return None
-    route = Route(survey, survey.current)
-    if not len(route):
-        return None
-    unbroken = max((n for n, one in enumerate(route.stretches) if one.broken), default=0)
-    gtids, found = RouteGtids(route), list[int]()
-    for backup in backups:
-        try:
-            start = start_of_registered(backup, route.flavour)
-        except RecoveryError:
+    for backup in backups:  # oldest first
+        if not backup.counts:
             continue
-        have: ExecutedPart | None = None
-        if start.gtids is not None:
-            try:
-                stands = gtids.executed(start.gtids)
-            except NoPlaceError:
-                continue
-            number, offset, have = stands.start, 0, stands.part
-            if number is None or _has_more(start.gtids, stands, gtids.from_stretch(number)):
-                continue  # it has something of another history
-        elif start.place is not None:
-            number = max(route.numbers_of(*start.place), default=None)
-            offset = start.place[1]
-        if number is not None and number >= unbroken:
-            found.append(earliest_us(route, number, offset, have))
-    return moment_of(min(found)) if found else None
-
-
-def _has_more(have: Gtids, stands: RouteExecuted, everything: Gtids | None) -> bool:
-    if stands.places is not None:
-        return bool(stands.places.extra)
-    return everything is None or bool(executed(have).beyond(everything))
+        for reach in reaches_of_backup(backup, survey):
+            if reach.is_complete and reach.from_us is not None:
+                return moment_of(reach.from_us)
+    return None

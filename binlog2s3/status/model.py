@@ -15,7 +15,7 @@ from typing import Literal
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.drills import DrillResult
+from binlog2s3.archive.drills import ON_TRUST, DrillResult
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, WriterState
 from binlog2s3.binlog.gtid import Flavour
@@ -224,26 +224,30 @@ class HistoryStatus:
 class BackupsStatus:
     """The registered base backups: so many, and when the newest was taken.
 
-    `window_from` is the earliest time from which a backup reaches now without a gap; None if there
-    is none.
+    Those that are no base backups of the whole server do not count. `window_from` is the earliest
+    time from which a backup reaches now without a gap; None if there is none, or, unless
+    `window_known`, if nobody has looked or could.
     """
 
     count: int = 0
     newest_at: datetime | None = None
     window_from: datetime | None = None
+    window_known: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillStatus:
     """What drills have shown: when the last proof ended, until when it has everything.
 
-    `proven_seconds`: how long that drill took; None if nothing was proved. `last_at`: when the
-    newest drill ended. If it `failed`, `step` and `error` say where and why.
+    `proven_seconds`: how long that drill took; None if nothing was proved. `on_trust`: nothing has
+    shown that it restored the registered backup, and not another one. `last_at`: when the newest
+    drill ended. If it `failed`, `step` and `error` say where and why.
     """
 
     proven_at: datetime | None = None
     proven_until: datetime | None = None
     proven_seconds: float | None = None
+    on_trust: bool = False
     last_at: datetime | None = None
     failed: bool = False
     step: str = ""
@@ -477,10 +481,10 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
     return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
 
 
-def backups_of(backups: Sequence[Backup], window_from: datetime | None = None) -> BackupsStatus:
-    """The status of these registered base backups."""
-    newest = max((one.taken_at for one in backups), default=None)
-    return BackupsStatus(count=len(backups), newest_at=newest, window_from=window_from)
+def backups_of(backups: Sequence[Backup]) -> BackupsStatus:
+    """The status of these registered base backups, without the recovery window."""
+    taken = [one.taken_at for one in backups if one.counts]
+    return BackupsStatus(count=len(taken), newest_at=max(taken, default=None))
 
 
 def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus | None:
@@ -491,6 +495,7 @@ def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus
         proven_at=proof.finished_at if proof is not None else None,
         proven_until=proof.proven_until if proof is not None else None,
         proven_seconds=proof.seconds if proof is not None else None,
+        on_trust=proof is not None and proof.restored == ON_TRUST,
         last_at=last.finished_at,
         failed=not last.is_proved,
         step=last.step or "",

@@ -284,7 +284,9 @@ def _backups_of(status: Status) -> Iterator[Field]:
         return
     newest = f"newest {age_text(backups.newest_at, status.at)} ago" if backups.newest_at else ""
     yield "backups", f"{count_text(backups.count, 'base backup')}, {newest}", ""
-    if backups.window_from is None:
+    if not backups.window_known:
+        yield "", "recovery window unknown: the bucket was not looked at, or cannot be read", ""
+    elif backups.window_from is None:
         yield "", "no base backup reaches now without a gap: `binlog2s3 backup list`", _WARN
     else:
         until = time_text(status.covered_until or status.latest)
@@ -301,6 +303,8 @@ def _drill_of(status: Status) -> Iterator[Field]:
     until = f", to {time_text(drill.proven_until)}" if drill.proven_until else ""
     took = f", took {duration_text(drill.proven_seconds)}" if drill.proven_seconds else ""
     yield "last proven", f"{time_text(drill.proven_at)}{until}{took}", ""
+    if drill.on_trust:
+        yield "", "nothing shows that the registered base backup was restored there", _WARN
 
 
 def _history_of(status: Status) -> Iterator[Field]:

@@ -516,6 +516,7 @@ TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
     "object": (dict,),
     "list": (list,),
+    "true or false": (bool,),
 }
 
 
@@ -524,7 +525,7 @@ def fits(value: Any, kind: str) -> bool:
     if value is None:
         return kind.endswith(" or null")
     kind = kind.removesuffix(" or null")
-    if not isinstance(value, TYPES[kind]) or isinstance(value, bool):
+    if not isinstance(value, TYPES[kind]) or isinstance(value, bool) != (kind == "true or false"):
         return False
     if kind == "hex":
         return bool(re.fullmatch("[0-9a-f]{16}", value))

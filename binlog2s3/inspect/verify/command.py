@@ -24,14 +24,21 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
+from binlog2s3.formatting import gtids_text
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.report import BackupAnswer, Defect, Report
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import document, print_report
 from binlog2s3.output import page_on
 from binlog2s3.progress import progress_of
-from binlog2s3.recover.backup import start_of_backup, start_of_gtids
+from binlog2s3.recover.backup import (
+    examined,
+    refuse_defects,
+    start_of_backup,
+    start_of_gtids,
+)
 from binlog2s3.recover.model import Latest, Plan, ProgressReport, Request, Start
+from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.snapshot import Survey
@@ -219,11 +226,14 @@ def answer(
 
     `from_lineage`: the lineage of the backup; `lineage`: the history to follow.
     """
-    said = f"the backup {backup}" if backup is not None else f"a backup that has {gtid_set}"
+    said = f"the backup {backup}" if backup is not None else ""
+    said = said or f"a backup that has {gtids_text(gtid_set)}"
     warnings: tuple[str, ...] = ()
     try:
         start, said, warnings = _start(survey, backup, gtid_set, lineage)
         start = replace(start, lineage=from_lineage)
+        if start.base is not None:
+            refuse_other_place(start.base, survey)
         plan = make(Request(goal=Latest(), start=start, lineage=lineage), survey)
     except (ArchiveError, RecoveryError) as error:
         return BackupAnswer(
@@ -265,8 +275,17 @@ def _met(plan: Plan, defects: Iterable[Defect]) -> str:
 def _start(
     survey: Survey, backup: Path | None, gtid_set: str | None, lineage: str | None
 ) -> tuple[Start, str, tuple[str, ...]]:
-    """Where the backup begins, in words too, and its warnings."""
+    """Where the backup begins, in words too, and its warnings. All of a dump is read.
+
+    Raises RecoveryError, also if it is no base backup of the whole server.
+    """
     flavour = survey.flavour(lineage)
     if backup is None:
         return start_of_gtids(gtid_set or "", flavour), "--from-gtid-set", ()
-    return start_of_backup(backup, flavour)
+    with progress_of("bytes of the base backup") as advance:
+        point, _ = examined(backup, advance)
+    found = start_of_backup(backup, point, flavour)
+    base = found[0].base
+    lacks = innodb_lacks(base, survey) if base is not None else ""
+    refuse_defects(backup, (*point.defects, *filter(None, [lacks])), "make another base backup")
+    return found

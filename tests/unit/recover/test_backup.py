@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover import backup
 from binlog2s3.recover.backup import LIMIT, BackupPoint, read_backup
+from binlog2s3.recover.dump_content import CUT_OFF
 from tests.sampling import examples
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -329,7 +330,7 @@ def test_a_dump_of_one_database_is_doubted(tmp_path: Path) -> None:
     assert "'shop'" in warning
 
 
-def test_a_dump_that_was_cut_off_is_doubted(tmp_path: Path) -> None:
+def test_a_dump_that_was_cut_off_has_a_defect(tmp_path: Path) -> None:
     """It has no last line; compressed too, where it is cut in the middle of a block."""
     for cut in (
         MYSQLDUMP[:-50].encode(),
@@ -338,8 +339,7 @@ def test_a_dump_that_was_cut_off_is_doubted(tmp_path: Path) -> None:
     ):
         point = read(tmp_path, cut)
         assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
-        (warning,) = point.warnings
-        assert "may be cut off" in warning
+        assert (point.defects, point.warnings) == ((CUT_OFF,), ())
 
 
 # https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_dump-replica; the words
@@ -457,7 +457,7 @@ def test_a_long_dump_by_mysqldump(tmp_path: Path) -> None:
         assert (point.finished_at is None) == (how != "plain")
         assert point.warnings == ()
     point = read(tmp_path, long_dump(MYSQLDUMP)[:-50])
-    assert ["may be cut off" in warning for warning in point.warnings] == [True]
+    assert point.defects == (CUT_OFF,)
 
 
 def test_gtids_behind_the_last_table_are_not_used_of_mysql(tmp_path: Path) -> None:
@@ -617,12 +617,38 @@ def test_xtrabackup_of_a_replica(tmp_path: Path) -> None:
         ("partial = N", "partial = Y", "only some tables"),
     ],
 )
-def test_what_makes_an_xtrabackup_doubtful(old: str, new: str, words: str, tmp_path: Path) -> None:
+def test_the_defects_of_an_xtrabackup(old: str, new: str, words: str, tmp_path: Path) -> None:
     """Each is said, and the point is told all the same."""
     point = read_backup(xtrabackup(tmp_path, info=INFO.replace(old, new)))
     assert stands(point) == XTRABACKUP
-    (warning,) = point.warnings
-    assert words in warning
+    (defect,) = point.defects
+    assert words in defect
+    assert point.warnings == ()
+
+
+def test_an_xtrabackup_that_is_incremental_is_doubted(tmp_path: Path) -> None:
+    """Alone it restores nothing; with the one before it, it does."""
+    directory = xtrabackup(tmp_path)
+    written(directory, "backup_type = incremental\nfrom_lsn = 9\n", "xtrabackup_checkpoints")
+    (warning,) = read_backup(directory).warnings
+    assert "incremental" in warning
+    written(directory, "backup_type = full-prepared\n", "xtrabackup_checkpoints")
+    assert read_backup(directory).warnings == ()
+
+
+def test_where_the_data_of_innodb_end(tmp_path: Path) -> None:
+    """As --prepare writes it, with a path; nothing else is taken for a place."""
+    directory = xtrabackup(tmp_path)
+    assert read_backup(directory).innodb is None
+    for text, place in (
+        ("./mysql-bin.000003\t1700\n", ("mysql-bin.000003", 1700)),
+        ("/var/log/mysql-bin.000002\t9\n", ("mysql-bin.000002", 9)),
+        ("x\n", None),
+        ("", None),
+    ):
+        written(directory, text, "xtrabackup_binlog_pos_innodb")
+        found = read_backup(directory).innodb
+        assert (found and (str(found[0]), found[1])) == place, text
 
 
 @pytest.mark.parametrize(
@@ -646,8 +672,8 @@ def test_an_xtrabackup_that_is_wrong(binlog_info: str, words: str, tmp_path: Pat
 def test_a_position_file_that_may_be_cut_off(tmp_path: Path) -> None:
     """Its last number could have gone on."""
     point = read(tmp_path, BINLOG_INFO[:-1], "xtrabackup_binlog_info")
-    (warning,) = point.warnings
-    assert "cut off" in warning
+    (defect,) = point.defects
+    assert "cut off" in defect
 
 
 def test_an_xtrabackup_without_position(tmp_path: Path) -> None:
@@ -818,11 +844,11 @@ def test_a_mydumper_metadata_that_is_wrong(text: str, words: str, tmp_path: Path
 
 
 def test_a_dump_by_mydumper_that_did_not_finish(tmp_path: Path) -> None:
-    """As mydumper leaves it: refused; without its last line: doubted."""
+    """As mydumper leaves it: refused; without its last line: a defect."""
     written(tmp_path, MYDUMPER_SOURCE, "metadata.partial")
     assert "did not finish" in str(refused(tmp_path))
     point = read(tmp_path, MYDUMPER_MASTER.replace("# Finished", "# x"))
-    assert point.warnings == ("the dump does not say that it finished",)
+    assert point.defects == ("the dump did not finish: it does not say when",)
 
 
 # https://github.com/mysql/mysql-shell/blob/master/modules/util/dump/dumper.cc:
@@ -890,19 +916,32 @@ def test_a_dump_of_a_mariadb_by_mysql_shell(tmp_path: Path) -> None:
     [
         ({"consistent": False}, "consistent: false"),
         ({"gtidExecutedInconsistent": True}, "may not be that of its data"),
-        ({"origin": "dumpSchemas"}, "dumpSchemas"),
+        ({"origin": "dumpSchemas", "schemas": ["shop"]}, "of a single database"),
+        ({"origin": "dumpTables"}, "only some tables"),
+        ({"options": {"ddlOnly": True, "threads": 4}}, "made with ddlOnly"),
+        ({"options": {"where": {"shop.t": "id < 9"}}}, "made with where"),
     ],
 )
-def test_what_makes_a_dump_by_mysql_shell_doubtful(
+def test_the_defects_of_a_dump_by_mysql_shell(
     changed: dict[str, object], words: str, tmp_path: Path
 ) -> None:
     """Each is said, and that the dump did not finish."""
     written(tmp_path, json.dumps(SHELL_DONE), "@.done.json")
     written(tmp_path, json.dumps(SHELL | changed), "@.json")
-    (warning,) = read_backup(tmp_path).warnings
-    assert words in warning
+    (defect,) = read_backup(tmp_path).defects
+    assert words in defect
     (tmp_path / "@.done.json").unlink()
-    assert "did not finish" in read_backup(tmp_path).warnings[-1]
+    assert "did not finish" in read_backup(tmp_path).defects[-1]
+
+
+def test_a_dump_by_mysql_shell_of_several_schemas_is_doubted(tmp_path: Path) -> None:
+    """They may be all that there are."""
+    written(tmp_path, json.dumps(SHELL_DONE), "@.done.json")
+    changed = {"origin": "dumpSchemas", "schemas": ["shop", "crm"], "options": {"ddlOnly": False}}
+    written(tmp_path, json.dumps(SHELL | changed), "@.json")
+    point = read_backup(tmp_path)
+    assert point.defects == ()
+    assert "dumpSchemas" in point.warnings[0]
 
 
 @pytest.mark.parametrize(

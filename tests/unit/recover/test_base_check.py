@@ -8,6 +8,7 @@ import pytest
 
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.base_check import by_drill, by_dump, unchecked
+from binlog2s3.recover.dump_content import CUT_OFF
 from binlog2s3.server.connection import Server
 from tests.documents import DRILL
 from tests.unit.recover.test_dump_content import BODY, END, HEAD
@@ -61,7 +62,7 @@ def test_all_of_it_is_there(dump: Path) -> None:
     assert answers.asked == [
         "SELECT 1 AS it FROM `odd ``schema`.`full` LIMIT 1",
         "SHOW COLUMNS FROM `odd ``schema`.`empty ``one`",
-        "SELECT 1 AS it FROM `last`.`without its table` LIMIT 1",
+        "SELECT 1 AS it FROM `last`.`ignored` LIMIT 1",
         "SELECT user AS u, host AS h FROM mysql.user",
     ]
     assert (found.checked, found.tables, found.accounts) == ("dump", 3, 3)
@@ -74,19 +75,19 @@ def test_all_of_it_is_there(dump: Path) -> None:
 def test_what_is_missing_is_named(dump: Path) -> None:
     """A table, rows, an account; and how to go on."""
     gone = SourceError("no such table (1146)", answered=True)
-    answers = Answering(fails={"`full`": gone}, empty="without its table")
+    answers = Answering(fails={"`full`": gone}, empty="ignored")
     answers.accounts = ACCOUNTS[1:]
     with pytest.raises(RecoveryError) as caught:
         by_dump(server(answers), dump)
     assert str(caught.value).endswith(
-        "missing table odd `schema.full, no rows in last.without its table, missing account app@%"
+        "missing table odd `schema.full, no rows in last.ignored, missing account app@%"
     )
     assert "load the dump again" in caught.value.hint
 
 
 def test_one_table_alone(dump: Path) -> None:
     """With --table only those are compared, and no accounts."""
-    answers = Answering(empty="without its table")
+    answers = Answering(empty="ignored")
     found = by_dump(server(answers), dump, [("odd `schema", "full")])
     assert len(answers.asked) == 1
     assert (found.checked, found.tables, found.accounts) == ("dump", 1, None)
@@ -109,13 +110,23 @@ def test_what_may_not_be_asked_was_not_checked(dump: Path) -> None:
 
 
 def test_a_dump_that_was_cut_off_was_not_checked(dump: Path) -> None:
-    """What it has must be there all the same."""
+    """It is refused; if that is accepted, what it has must be there all the same."""
     dump.write_text(HEAD + BODY)
-    found = by_dump(server(Answering()), dump)
-    assert found.words.endswith("does not end with 'Dump completed': it is cut off")
+    with pytest.raises(RecoveryError, match="is no base backup of the whole server: it is cut off"):
+        by_dump(server(Answering()), dump)
+    found = by_dump(server(Answering()), dump, accepts=True)
+    assert found.words.endswith(CUT_OFF)
     assert found.checked == "no"
     with pytest.raises(RecoveryError, match="no rows in"):
-        by_dump(server(Answering(empty="full")), dump)
+        by_dump(server(Answering(empty="full")), dump, accepts=True)
+
+
+def test_a_dump_of_one_database_is_enough_for_a_table_of_it(dump: Path) -> None:
+    """With --table; but not for the whole server."""
+    dump.write_text(f"{HEAD}CREATE TABLE `t` (\n);\nINSERT INTO `t` VALUES (1);\n{END}")
+    assert by_dump(server(Answering()), dump, [("shop", "t")]).checked == "no"
+    with pytest.raises(RecoveryError, match="of a single database, 'shop'"):
+        by_dump(server(Answering()), dump)
 
 
 def test_what_is_said_of_others(tmp_path: Path) -> None:
@@ -125,4 +136,5 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     found = by_drill("backup x", DRILL)
     assert (found.checked, found.drilled_at) == ("drill", DRILL.finished_at)
     assert "whether this target has all of it was not checked" in found.words
+    (tmp_path / "xtrabackup_binlog_info").write_text("mysql-bin.000001\t157\n")
     assert by_dump(server(Answering()), tmp_path).checked == "no"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlog2s3.recover import dump_content
-from binlog2s3.recover.backup import content_of
-from binlog2s3.recover.dump_content import DumpContent, DumpReader
+from binlog2s3.recover.backup import examined
+from binlog2s3.recover.dump_content import CUT_OFF, DumpContent, DumpReader
 
 HEAD = """\
 -- MySQL dump 10.13  Distrib 9.7.4, for Linux (x86_64)
@@ -51,7 +51,9 @@ CREATE TABLE `in a body` (
 END ;;
 DELIMITER ;
 USE `last`;
-INSERT  IGNORE INTO `without its table` VALUES
+CREATE TABLE `ignored` (
+);
+INSERT  IGNORE INTO `ignored` VALUES
 (1),
 (2);
 """
@@ -60,7 +62,7 @@ TABLES = {
     ("mysql", "general_log"): False,
     ("odd `schema", "full"): True,
     ("odd `schema", "empty `one"): False,
-    ("last", "without its table"): True,
+    ("last", "ignored"): True,
 }
 ACCOUNTS = {("app", "%"), ("it's 'me'", "localhost"), ("", "")}
 
@@ -139,18 +141,78 @@ def test_a_file_is_read_as_it_is_compressed(how: str, tmp_path: Path) -> None:
     path = tmp_path / "dump"
     path.write_bytes(data)
     told: list[tuple[int, int]] = []
-    found = content_of(path, lambda done, total: told.append((done, total)))
+    point, found = examined(path, lambda done, total: told.append((done, total)))
     assert found is not None
     assert (found.tables, found.accounts, found.ends) == (TABLES, ACCOUNTS, True)
+    assert (point.defects, point.binlog is None) == ((), False)
     assert told[-1] == (len(data), len(data))
     path.write_bytes(data[: len(data) // 2])
-    found = content_of(path)
+    point, found = examined(path)
     assert found is not None
     assert found.ends is False
+    assert point.defects[0] == CUT_OFF
 
 
 def test_another_backup_has_no_such_content(tmp_path: Path) -> None:
     """A directory, and a file of xtrabackup."""
-    assert content_of(tmp_path) is None
     (tmp_path / "xtrabackup_binlog_info").write_text("mysql-bin.000001\t157\n")
-    assert content_of(tmp_path / "xtrabackup_binlog_info") is None
+    for path in (tmp_path, tmp_path / "xtrabackup_binlog_info"):
+        point, content = examined(path)
+        assert content is None
+        assert (point.defects, point.is_checked) == ((), False)
+
+
+ALL = HEAD.replace("Database: shop", "Database: ")
+NOTES = "/*!40111 SET @OLD_SQL_NOTES=@@SQL_NOTES, SQL_NOTES=0 */;\n"
+RESTORED = "/*!40111 SET SQL_NOTES=@OLD_SQL_NOTES */;\n"
+EMPTY = "CREATE TABLE `t` (\n);\n"
+FULL = f"{EMPTY}INSERT INTO `t` VALUES (1);\n"
+WHOLE = f"USE `mysql`;\n{FULL}USE `shop`;\n{FULL}"
+
+
+@pytest.mark.parametrize(
+    ("text", "defect"),
+    [
+        (f"{ALL}{WHOLE}{END}", ""),
+        (f"{HEAD}{WHOLE}{END}", ""),  # --databases mysql shop
+        (f"{HEAD}{FULL}USE `other`;\n{EMPTY}{END}", ""),  # of several: a doubt, and no defect
+        (f"{NOTES}{WHOLE}{RESTORED}", ""),  # --skip-comments
+        (WHOLE, ""),  # --compact: unknown
+        (f"{ALL}{WHOLE}", "cut off"),
+        (f"{ALL}{WHOLE}{END}{ALL}{WHOLE}", "cut off"),
+        (f"{NOTES}{WHOLE}", "cut off"),
+        (f"{ALL}USE `shop`;\n{EMPTY}{END}", "--no-data"),
+        (f"{ALL}USE `shop`;\nINSERT INTO `t` VALUES (1);\n{END}", "--no-create-info"),
+        (f"{ALL}USE `shop`;\n{EMPTY}-- WHERE:  id < 9\n{FULL}{END}", "--where"),
+        (f"{HEAD}{FULL}{END}", "single database, 'shop'"),
+        (f"{NOTES}USE `a`;\n{FULL}{RESTORED}", "single database, 'a'"),
+        (f"{ALL}{END}", "no tables"),
+    ],
+)
+def test_a_dump_that_does_not_have_the_whole_server_says_so(text: str, defect: str) -> None:
+    """Whatever the blocks that it is read in."""
+    for size in (1 << 20, 7):
+        said = read(text, size).defects
+        assert (len(said), defect in "".join(said)) == (bool(defect), True), said
+
+
+def test_what_only_looks_like_a_defect_is_none() -> None:
+    """In a body and in data: nothing of them counts."""
+    body = "DELIMITER ;;\nCREATE PROCEDURE `p`()\nBEGIN\n-- WHERE:  x\nEND ;;\nDELIMITER ;\n"
+    data = "INSERT INTO `t` VALUES ('\\n-- WHERE:  1');\n"
+    assert read(f"{ALL}{WHOLE}{body}{data}{END}").defects == ()
+
+
+def test_a_dump_is_checked_only_if_it_says_enough(tmp_path: Path) -> None:
+    """Its end, the whole server, and rows of one moment; otherwise it is not called checked."""
+    path = tmp_path / "dump.sql"
+    for text, is_checked in (
+        (f"{ALL}{WHOLE}{END}", True),
+        (f"{ALL.replace('-- CHANGE', '-- change')}{WHOLE}{END}", False),  # no coordinates
+        (f"{HEAD}{FULL}USE `other`;\n{EMPTY}{END}", False),
+        (f"{ALL}{WHOLE}", False),
+        (ALL.partition("SET")[1] + ALL.partition("SET")[2] + WHOLE, False),  # --compact
+    ):
+        path.write_text(text)
+        point, _ = examined(path)
+        assert point.is_checked is is_checked, (text, point)

@@ -36,7 +36,7 @@ from binlog2s3.status.model import Status
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, parent_of
+from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, parent_of
 from tests.memory_store import Contents
 from tests.surveyed import LAYOUT, workers
 from tests.surveyed import Bucket as Archive
@@ -167,6 +167,81 @@ def test_a_window_of_ten_days() -> None:
     assert LAYOUT.lineage(ID) in there.objects
     entries = [key for key in there.objects if key.startswith(LAYOUT.entries(ID))]
     assert len(entries) == COUNT - 17
+
+
+def test_what_still_reaches_is_not_called_given_up() -> None:
+    """Superseded in the same binlog: it stays, each time, as `backup list` says."""
+    there = world()
+    both = [backup_of(39), backup_of(39)]
+    both[1] = replace(
+        both[1],
+        id="20260310T000000Z-1f2e3d4d",
+        gtid_set=f"{UUID_A}:1-{3 * 39 + 2}",
+        taken_at=both[0].taken_at + timedelta(hours=8),
+    )
+    for one in both:
+        there.put(LAYOUT.backup(one.id), one.to_json())
+    for _ in range(2):
+        text = there.prune(keep=0.0, grace=0.0)
+        lost = text.partition("given up    ")[2]
+        assert "(day 39)" not in lost
+        assert f"kept        {both[0].name}" in text
+        assert reaches_of_backup(both[0], there.survey())[0].is_complete
+    assert there.numbers()[0] == 39
+
+
+def checked(there: World, day: int, **changes: Any) -> None:
+    """Register the backup of a day as read, or otherwise."""
+    backup = replace(backup_of(day), **{"is_checked": True, **changes})
+    there.put(LAYOUT.backup(backup.id), backup.to_json())
+
+
+def drilled(there: World, day: int, **changes: Any) -> None:
+    """A drill of the backup of that day."""
+    id_ = f"202604{day:02}T000000Z-5a6b7c8d"
+    at = BACKUP.registered_at + timedelta(days=day)
+    given = {"backup": backup_of(day).id, **changes}
+    drill = replace(DRILL, id=id_, started_at=at, finished_at=at, **given)
+    there.put(LAYOUT.drill(id_), drill.to_json())
+
+
+def test_a_checked_backup_is_given_up_only_for_a_checked_one() -> None:
+    """Read when it was registered, or proved by the last drill that says something of it."""
+    there = world()
+    checked(there, 5)
+    text = there.prune(grace=0.0, dry_run=True)
+    assert "give up     4 binlogs" in text
+    assert "no newer one replaces it before a drill has proved that one" in text
+    drilled(there, 18, restored="on trust")
+    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 18)
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 19, outcome="failed", step="check", backup=backup_of(18).id)
+    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 20, outcome="failed", step="choose", backup=backup_of(18).id)
+    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 21, backup=backup_of(18).id)
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    there = world()
+    checked(there, 5)
+    checked(there, 18)
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+
+
+def test_what_was_accepted_counts_nowhere() -> None:
+    """It neither keeps a binlog nor displaces a backup, and is no window; its name is said."""
+    there = world()
+    checked(there, 18, is_checked=False, defects=("it is cut off",), accepted="for a test")
+    text = there.prune(grace=0.0, dry_run=True)
+    assert "give up     4 binlogs" in text
+    assert "not kept    backup 20260318T000000Z-1f2e3d4c (day 18)" in text
+    for day in (5, 33):
+        checked(there, day, is_checked=False, defects=("it is cut off",), accepted="for a test")
+    with pytest.raises(RecoveryError, match="no registered base backup"):
+        there.prune(grace=0.0)
+    found = proofs_of(there, "pre", "orders", workers()).backups
+    assert (found.count, found.newest_at, found.window_from) == (0, None, None)
+    assert found.window_known
 
 
 def test_every_moment_of_the_window_is_reachable() -> None:

@@ -1,0 +1,250 @@
+"""Base backups that are none, and what `status`, `backup list` and `pitr` agree on."""
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Lineage, LineageFloor
+from binlog2s3.binlog.gtid import MOST_GTIDS, GtidSet
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.backup import BackupConfig
+from binlog2s3.config.values import S3Config
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.output import Plain
+from binlog2s3.recover.model import Base, Latest
+from binlog2s3.recover.origin import innodb_lacks
+from binlog2s3.recover.reach import best_for
+from binlog2s3.retain.backup import add, reach_text, reaches_of_backup, silence
+from binlog2s3.retain.window import proofs_of
+from binlog2s3.status.text import print_status
+from lab.status_examples import IDLE
+from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
+from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of, turn_of
+from tests.surveyed import LAYOUT, Bucket, workers
+
+NAMES = [BinlogName("mysql-bin", number) for number in (1, 2)]
+US = 1_795_253_309_000_000
+WHOLE = """\
+USE `mysql`;
+CREATE TABLE `user` (
+);
+INSERT INTO `user` VALUES (1);
+USE `shop`;
+CREATE TABLE `t` (
+);
+INSERT INTO `t` VALUES (1);
+"""
+
+
+def binlog(first: int, *, engine: bool = True) -> bytes:
+    """Three transactions, of InnoDB or of MyISAM."""
+    found = BinlogWriter(checksum=True)
+    found.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
+    for number in range(first, first + 3):
+        found.transaction(
+            [statement("BEGIN"), statement("INSERT"), XID if engine else statement("COMMIT")],
+            gtid=(UUID_A, "", number),
+            commit_us=US + number * 1_000_000,
+        )
+    found.rotate()
+    return bytes(found.data)
+
+
+def bucket(*, engine: bool = True) -> Bucket:
+    found = Bucket()
+    for at, name in enumerate(NAMES):
+        found.archive(binlog(1 + 3 * at, engine=engine), name)
+    return found
+
+
+def dump(path: Path, *, end: bool = True, body: str = WHOLE, gtids: str = f"{UUID_A}:1-4") -> Path:
+    """With its coordinates missing: a doubt, so it is not called checked."""
+    path.write_text(
+        "-- MySQL dump 10.13  Distrib 9.7.0, for Linux (x86_64)\n--\n"
+        "-- Host: localhost    Database: \n"
+        f"SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '{gtids}';\n"
+        f"{body}{'-- Dump completed on 2026-01-02  3:04:05' if end else ''}\n"
+    )
+    return path
+
+
+def added(store: Bucket, path: Path, **given: Any) -> Backup:
+    config = BackupConfig(
+        s3=S3Config(bucket="b", prefix="pre"), source="orders", from_backup=path, **given
+    )
+    return add(config, Catalog(store, LAYOUT), store.survey)[0][0]
+
+
+def test_a_dump_that_is_cut_off_is_registered_only_with_a_reason(tmp_path: Path) -> None:
+    """The reason and the defects are in its document, which then counts for nothing."""
+    store, path = bucket(), dump(tmp_path / "dump.sql", end=False)
+    with pytest.raises(RecoveryError, match="no base backup of the whole server: it is cut off"):
+        added(store, path)
+    assert registered(Catalog(store, LAYOUT)) == []
+    found = added(store, path, accept="a trial")
+    assert (found.accepted, len(found.defects), found.counts) == ("a trial", 1, False)
+    assert registered(Catalog(store, LAYOUT)) == [found]
+    assert best_for([found], Latest(), store.survey(), None) is None
+    assert added(store, path, accept="another reason") == found  # once, as any backup
+
+
+def test_a_reason_for_nothing_changes_nothing(tmp_path: Path) -> None:
+    """A whole dump counts, whatever the operator accepts."""
+    found = added(bucket(), dump(tmp_path / "dump.sql"), accept="always")
+    assert (found.defects, found.accepted, found.counts) == ((), "", True)
+
+
+def test_a_set_that_is_long_is_read_from_a_dump_and_registered(tmp_path: Path) -> None:
+    """More than 1 MiB; and what no document has room for is refused with its limit."""
+    others = ":".join(str(number) for number in range(1, 340_000, 2))
+    text = f"{UUID_A}:1-4,22222222-2222-2222-2222-222222222222:{others}"
+    assert 1 << 20 < len(text) < MOST_GTIDS
+    data = bucket().survey()
+    assert data.lineages
+    path = dump(tmp_path / "dump.sql", gtids=text)
+    store = bucket()
+    with pytest.raises(RecoveryError, match="GTIDs that are not in the archive"):
+        added(store, path)  # it was read
+    long = replace(BACKUP, gtid_set=text, binlog=None, position=None)
+    assert Backup.from_json(long.to_json(), LAYOUT.backup(long.id)) == long
+    lineage = replace(LINEAGE, gtid_set=text, parent=parent_of(ID, gtid_set=text))
+    assert Lineage.from_json(lineage.to_json(), LAYOUT.lineage(ID)) == lineage
+    floor = replace(FLOOR, gtid_set=text)
+    assert LineageFloor.from_json(floor.to_json(), LAYOUT.floor(ID, FLOOR.binlog.number)) == floor
+    with pytest.raises(RecoveryError, match=r"characters; at most 4,194,304 can be read"):
+        added(store, dump(path, gtids=text + "," * MOST_GTIDS))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"defects": ["x"]},
+        {"accepted": "x"},
+        {"defects": "x", "accepted": "x"},
+        {"defects": ["a\nb"], "accepted": "x"},
+        {"defects": [1], "accepted": "x"},
+    ],
+)
+def test_defects_without_a_reason_break_the_format(changed: dict[str, object]) -> None:
+    """And a reason without defects; a document of 0.2.0 has neither."""
+    key, document = LAYOUT.backup(BACKUP.id), json.loads(BACKUP.to_json())
+    for name in ("checked", "defects", "accepted"):
+        del document[name]
+    assert Backup.from_json(json.dumps(document).encode(), key) == BACKUP
+    with pytest.raises(ArchiveError):
+        Backup.from_json(json.dumps(document | changed).encode(), key)
+
+
+# A physical backup
+
+
+def test_innodb_data_that_end_before_the_position_are_none() -> None:
+    """Only if InnoDB has what lies in between: another engine's transactions, a rotation do not."""
+    names = NAMES
+
+    def lacks(store: Bucket, has: tuple[BinlogName, int], place: tuple[BinlogName, int]) -> str:
+        return innodb_lacks(Base(place=place, innodb=has), store.survey())
+
+    store = bucket()
+    ends = [one.end for one in store.survey().transactions(ID, names[0])]
+    for has, place, text in (
+        ((names[0], ends[0]), (names[0], ends[0]), ""),
+        ((names[0], ends[0]), (names[0], ends[1]), "1 transaction in between"),
+        ((names[0], ends[0]), (names[1], ends[0]), "3 transactions in between"),
+        ((names[0], ends[2]), (names[1], 4), ""),
+        ((names[0], ends[2]), (names[0], ends[1]), "behind its position"),
+        ((names[0], ends[0]), (names[1].next(), 4), ""),  # the archive does not have it
+        ((BinlogName("other-bin", 1), 4), (names[0], ends[1]), ""),
+    ):
+        said = lacks(store, has, place)
+        assert (bool(said), text in said) == (bool(text), True), (has, place, said)
+    others = bucket(engine=False)
+    ends = [one.end for one in others.survey().transactions(ID, names[0])]
+    assert lacks(others, (names[0], ends[0]), (names[0], ends[2])) == ""
+
+
+# What they agree on
+
+
+def by_gtids(last: int) -> Backup:
+    return replace(BACKUP, gtid_set=f"{UUID_A}:1-{last}", binlog=None, position=None, lineage=None)
+
+
+def reset() -> Bucket:
+    """The same GTIDs were given to other transactions after a RESET."""
+    store = bucket()
+    first, later = store.lineage, "20260202T000000Z-3e11fa47-b2c3"
+    cut = parent_of(ID, binlog=str(NAMES[-1]), gtid_set="", join="unknown")
+    store.lineage = replace(first, id=later, parent=cut)
+    store.put(LAYOUT.lineage(later), store.lineage.to_json())
+    for at, name in enumerate(NAMES):
+        store.archive(binlog(1 + 3 * at), name)
+    store.put(LAYOUT.turn(1), turn_of(replace(BEAT, lineage=later, generation=1)).to_json())
+    return store
+
+
+def test_a_window_needs_a_backup_that_pitr_would_take() -> None:
+    """Not one whose GTIDs two histories have: `backup list` and `pitr` refuse that."""
+    store = reset()
+    store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
+    assert not reaches_of_backup(by_gtids(4), store.survey())[0].lineage
+    assert best_for([by_gtids(4)], Latest(), store.survey(), None) is None
+    found = proofs_of(store, "pre", "orders", workers()).backups
+    assert (found.count, found.window_known, found.window_from) == (1, True, None)
+
+
+def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> None:
+    """`pitr` refuses it, so nobody calls it reachable."""
+    store = bucket()
+    end = [one.end for one in store.survey().transactions(ID, NAMES[0])][1]
+    wrong = replace(by_gtids(1), binlog=NAMES[0], position=end)
+    (reach,) = reaches_of_backup(wrong, store.survey())
+    assert "contradicts itself" in reach.why
+    assert best_for([wrong], Latest(), store.survey(), None) is None
+    right = replace(wrong, gtid_set=f"{UUID_A}:1-2")
+    assert reaches_of_backup(right, store.survey())[0].is_complete
+
+
+def shown(store: Bucket, prefix: str = "pre") -> str:
+    status = replace(IDLE, backups=proofs_of(store, prefix, "orders", workers()).backups)
+    out = StringIO()
+    print_status(status, Plain(out), now=status.at)
+    return " ".join(out.getvalue().split())
+
+
+def test_what_could_not_be_looked_at_is_not_called_missing() -> None:
+    """An archive that cannot be read, and a streamer that has not looked, say `unknown`."""
+    store = bucket()
+    store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
+    assert "recovery window from" in shown(store)
+    store.put(LAYOUT.turn(1), b"{}")  # which lineage is the current one?
+    assert "recovery window unknown" in shown(store)
+    assert "no base backup reaches now" not in shown(store)
+    found = proofs_of(store, "pre", "orders", None).backups
+    assert (found.count, found.window_known) == (1, False)
+    store = bucket()
+    store.put(LAYOUT.backup(BACKUP.id), by_gtids(99).to_json())
+    assert "no base backup reaches now" in shown(store)
+
+
+def test_how_far_a_backup_reaches_is_a_time() -> None:
+    """Not `now`: a streamer that is dead leaves the source with more."""
+    store = bucket()
+    reach = reaches_of_backup(by_gtids(4), store.survey())[0]
+    assert (
+        reach_text(reach) == "up to 2026-11-21T09:28:35.000000Z, the newest in the bucket, no gap"
+    )
+    catalog = Catalog(store, LAYOUT)
+    assert "no streamer reports" in silence(catalog, TIME)
+    store.beat(BEAT)
+    assert silence(catalog, TIME) == ""
+    late = silence(catalog, TIME + timedelta(days=400))
+    assert "the streamer has not reported since" in late
+    assert "the source may have more than the bucket" in late
