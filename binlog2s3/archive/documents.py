@@ -38,6 +38,8 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import iso_text, us_of
 
 Join = Literal["exact", "gap", "unknown"]
+UNLOGGED = "the source went on without a binlog: what it committed in between is nowhere"
+"""Why something is missing that had no GTIDs, and was in no binlog."""
 
 
 def lineage_id(first_event: datetime, server_uuid: str, token: str) -> str:
@@ -50,7 +52,8 @@ class Parent:
     """The point of another lineage from which a lineage continues: its end, or the fork.
 
     `binlog` is None if the other lineage has no bytes. `missing` is what is missing between them,
-    as GTIDs or as names of binlogs; "" if nothing is, or if it is not known.
+    as GTIDs or as names of binlogs; "" if nothing is, or if it is not known. `unlogged`: the source
+    went on without a binlog in between, so rows are missing that no GTID counts.
     """
 
     lineage: str
@@ -59,6 +62,12 @@ class Parent:
     gtid_set: str
     join: Join
     missing: str
+    unlogged: bool = False
+
+    @property
+    def cause(self) -> str:
+        """Why something is missing at a gap, for people."""
+        return UNLOGGED if self.unlogged else "the source had purged the binlogs in between"
 
     @property
     def place(self) -> str:
@@ -79,7 +88,13 @@ class Parent:
             gtid_set=gtids(document["gtid_set"]),
             join=join,
             missing=printable(document["missing"]),
+            unlogged=flag(document.get("unlogged", False)),
         )
+
+    def to_document(self) -> dict[str, Any]:
+        """As it is in lineage.json."""
+        document = asdict(self)
+        return document if self.unlogged else {k: document[k] for k in document if k != "unlogged"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,7 +194,7 @@ class Lineage:
                 "first_binlog": str(self.first_binlog),
                 "first_binlog_time": iso_text(self.first_binlog_time),
                 "gtid_set": self.gtid_set,
-                "parent": asdict(self.parent) if self.parent else None,
+                "parent": self.parent.to_document() if self.parent else None,
             }
         )
 
@@ -214,6 +229,7 @@ class Entry:
     if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
     ROTATE names. `gtids_go_back`: whether numbers of a MariaDB's domain and server go back; None in
     the entries of older versions, and so in their pages, which are equal to the entries for that.
+    `started`: whether a start of the server began it, not a rotation; None likewise.
     """
 
     name: BinlogName
@@ -237,6 +253,7 @@ class Entry:
     archived_at: datetime
     damaged: tuple[Mapping[str, Any], ...] = ()
     gtids_go_back: bool | None = field(default=None, compare=False)
+    started: bool | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 64 << 20
 
@@ -248,7 +265,7 @@ class Entry:
 
     def row(self) -> dict[str, Any]:
         """The fields of the entry without its blocks: its row in a page."""
-        back = {} if self.gtids_go_back is None else {"gtids_go_back": self.gtids_go_back}
+        later = {"gtids_go_back": self.gtids_go_back, "started": self.started}
         return {
             "name": str(self.name),
             "size": self.size,
@@ -269,7 +286,7 @@ class Entry:
             "end": self.end,
             "next_binlog": self.next_binlog,
             "archived_at": iso_text(self.archived_at),
-            **back,
+            **{name: value for name, value in later.items() if value is not None},
         }
 
     def check_size(self, lineage: str, size: int) -> None:
@@ -320,6 +337,7 @@ class Entry:
             archived_at=archived_at,
             damaged=each(_range, document["damaged"]),
             gtids_go_back=or_none(flag, document.get("gtids_go_back")),
+            started=or_none(flag, document.get("started")),
         )
 
 

@@ -24,8 +24,8 @@ class Known:
     that is unknown. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`: see
-    `documents.Entry`.
+    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back` and
+    `started`: see `documents.Entry`. `rotated`: whether it ends with a rotate event.
     """
 
     name: BinlogName
@@ -48,6 +48,8 @@ class Known:
     server_id: int | None = None
     server_version: str = ""
     gtids_go_back: bool | None = None
+    started: bool | None = None
+    rotated: bool = False
 
     def is_credible(self, one: Transaction) -> bool:
         """Whether one of its transactions may have been committed when it says so."""
@@ -93,6 +95,8 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         server_id=entry.server_id,
         server_version=_version(entry),
         gtids_go_back=entry.gtids_go_back,
+        started=entry.started,
+        rotated=entry.end == "rotate",
     )
 
 

@@ -44,6 +44,11 @@ class BinlogReading:
         return datetime.fromtimestamp(self.scanner.formats[0].timestamp, UTC)
 
     @property
+    def started(self) -> bool:
+        """Whether a start of the server began it, not a rotation. Call it once it has `begun`."""
+        return self.scanner.formats[0].created > 0
+
+    @property
     def next_binlog(self) -> str | None:
         """The binlog that the rotate event at the end names; None without one."""
         rotate = self.scanner.rotate
@@ -126,6 +131,7 @@ class BinlogReading:
             archived_at=archived_at,
             damaged=tuple({"begin": first, "end": after} for first, after in scanner.damaged),
             gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
+            started=self.started,
         )
 
     def entry_end(self) -> EntryEnd:

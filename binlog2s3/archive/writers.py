@@ -39,6 +39,7 @@ WriterState = Literal[
     "paused",
     "stalled",
     "source unreachable",
+    "unlogged",
     "store unreachable",
     "stopped",
 ]
@@ -90,6 +91,39 @@ class Position:
     def place(self) -> tuple[BinlogName, int]:
         """For comparison within a lineage. Raises ValueError if `binlog` is not a valid name."""
         return (BinlogName.parse(self.binlog), self.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlogged:
+    """The source was seen to write no binlog: rows are missing before its next start.
+
+    That start began one of the binlogs from `first` to `last`; `last` is None until the source was
+    seen to write a binlog again. `since`: when it was first seen, by the writer's clock.
+    """
+
+    since: datetime
+    first: str
+    last: str | None = None
+
+    def covers(self, name: BinlogName) -> bool:
+        """Whether a start of the server that began this binlog may have ended it."""
+        if name.prefix != BinlogName.parse(self.first).prefix or name < BinlogName.parse(self.first):
+            return False
+        return self.last is None or name <= BinlogName.parse(self.last)
+
+    def to_document(self) -> dict[str, Any]:
+        """As it is in a heartbeat."""
+        return {"since": iso_text(self.since), "first": self.first, "last": self.last}
+
+    @classmethod
+    def from_document(cls, value: Any) -> Self:
+        """Read it from a heartbeat. Raises KeyError, TypeError or ValueError."""
+        document = mapping(value)
+        return cls(
+            since=moment(document["since"]),
+            first=binlog_text(document["first"]),
+            last=or_none(binlog_text, document["last"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +180,7 @@ class Heartbeat(Process):
     """A writer's own object: who writes, what is durable, and up to when nothing is missing.
 
     `covered_until`: all commits up to this time, by the source's clock, are durable. `status`: the
-    rest of its status (`status.document`); None from an older version.
+    rest of its status (`status.document`); None from an older version. `unlogged`: of `lineage`.
     """
 
     generation: int
@@ -157,6 +191,7 @@ class Heartbeat(Process):
     server: Position | None
     covered_until: datetime | None
     status: Mapping[str, Any] | None = None
+    unlogged: Unlogged | None = None
 
     MOST: ClassVar[int] = 1 << 20
 
@@ -197,6 +232,7 @@ class Heartbeat(Process):
                 "server": asdict(self.server) if self.server else None,
                 "covered_until": iso_text(self.covered_until) if self.covered_until else None,
                 "status": self.status,
+                "unlogged": self.unlogged.to_document() if self.unlogged else None,
             }
         )
 
@@ -215,6 +251,7 @@ class Heartbeat(Process):
                 server=or_none(_position, document["server"]),
                 covered_until=or_none(moment, document["covered_until"]),
                 status=or_none(mapping, document.get("status")),
+                unlogged=or_none(Unlogged.from_document, document.get("unlogged")),
             )
         name = f"{found.generation:06d}-{found.token}.json"
         check_place(key, "live", found.source, "writers", name)

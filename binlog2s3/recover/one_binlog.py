@@ -100,6 +100,8 @@ def found_by_reading(
         server_id=form.server_id,
         server_version=form.server_version,
         gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
+        started=form.created > 0,
+        rotated=scanner.rotate is not None,
     )
     formats = tuple(form.offset for form in scanner.formats)
     return Found(lineage=lineage, known=known, formats=formats, readable=readable)

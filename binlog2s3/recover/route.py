@@ -10,8 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from binlog2s3.archive.documents import Parent
-from binlog2s3.archive.history import Leg, Line, breaks, is_complete, line_of
+from binlog2s3.archive.documents import UNLOGGED, Parent
+from binlog2s3.archive.history import (
+    Leg,
+    Line,
+    breaks,
+    is_complete,
+    is_unlogged_between,
+    line_of,
+)
 from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import (
@@ -472,6 +479,8 @@ def _contradiction(route: Route, one: int, other: int) -> str:
             )
         if not is_complete(before, after):
             return f"only the first {before.size} bytes of {before.name} are there"
+        if is_unlogged_between(rotated=before.rotated, started=after.started):
+            return UNLOGGED
         return ""
     cut = route.leg(one).cut
     if cut is not None and (cut.binlog != str(before.name) or before.size < cut.offset):
@@ -486,7 +495,9 @@ def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
         first = leg.lineage.first_binlog
         why, missing = gone, ""
         if begun and leg.missing:
-            why = f"the source had purged what comes before {first} of {leg.lineage.id}"
+            cut = line.legs[number - 1].cut
+            assert cut is not None  # noqa: S101 - a later leg continues it
+            why = f"{cut.cause}, before {first} of {leg.lineage.id}"
             missing = leg.missing
         elif begun and names[:1] != [first]:
             why = f"{first} of {leg.lineage.id} is missing"

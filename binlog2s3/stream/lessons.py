@@ -2,6 +2,7 @@
 
 | a run ends with | what it means | what was read |
 |---|---|---|
+| `LeftOutError` | rows are in no binlog before the next one: a new lineage begins there | `GO_BACK` |
 | `ElsewhereError` | the server's history continues elsewhere: compare the bytes | `GO_BACK` |
 | `ForkError` | the server sends another history: compare the bytes | `FORGET_RUN` |
 | damage before the known bytes came again | a refusal | `KEEP` |
@@ -23,7 +24,7 @@ from enum import Enum, auto
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError
+from binlog2s3.errors import DamageError, ElsewhereError, ForkError, LeftOutError, SourceError
 from binlog2s3.stream.resume import Doubt
 
 _REFUSALS = 3
@@ -105,6 +106,8 @@ def judge(lessons: Lessons, error: Exception, seen: BeingRead | None) -> tuple[L
     `seen` is None if the run had not shown yet that it continues what is known.
     """
     match error:
+        case LeftOutError():
+            return replace(lessons, doubt=Doubt(why=str(error), left_out=True)), EndAction.GO_BACK
         case ElsewhereError():
             return replace(lessons, doubt=Doubt(why=str(error))), EndAction.GO_BACK
         case ForkError():

@@ -15,7 +15,7 @@ from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config, StreamConfig
-from binlog2s3.errors import GapError, SourceError
+from binlog2s3.errors import GapError, SourceError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
 from binlog2s3.server.login import resolve
@@ -29,6 +29,7 @@ from binlog2s3.stream.continuation import (
     GoOn,
     Tip,
     acceptable,
+    left_out,
     parent,
     same_server,
     successor,
@@ -69,12 +70,14 @@ class Doubt:
     """Why the next run does not simply continue: the bytes are compared first.
 
     `refused`: the source does not give what comes next. `unreadable`: what it gives of this binlog,
-    which comes next, is damaged in the first event.
+    which comes next, is damaged in the first event. `left_out`: what comes next follows, but rows
+    before it are in no binlog.
     """
 
     why: str
     refused: bool = False
     unreadable: BinlogName | None = None
+    left_out: bool = False
 
 
 class Pilot:
@@ -106,7 +109,11 @@ class Pilot:
         """
         facts = server.facts()
         tool = find(facts.flavour, self._config.mysql.mysqlbinlog)
-        listed = server.binlogs()
+        try:
+            listed = server.binlogs()
+        except UnloggedError as error:
+            error.uuid = facts.uuid
+            raise
         if not listed:
             raise SourceError("the server lists no binary logs", hint="is log_bin set?")
         if facts.uuid not in self._checked:
@@ -153,11 +160,11 @@ class Pilot:
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
         origin = course.parent
         if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
+            what = origin.cause if origin.unlogged else f"the source no longer has {origin.missing}"
             raise GapError(
-                f"gap: the source no longer has {origin.missing}; "
-                f"its history continues with {course.begin}",
-                hint="what was purged and is not in the bucket is lost to the archive: take a new "
-                "base backup; --on-gap continue begins a new lineage after the gap",
+                f"gap: {what}; its history continues with {course.begin}",
+                hint="what is missing is lost to the archive: take a new base backup; --on-gap "
+                "continue begins a new lineage after the gap",
             )
         return replace(plain, begin=course.begin, tip=None, parent=origin)
 
@@ -167,6 +174,10 @@ class Pilot:
             if behind is None:
                 raise _unreadable(doubt)
             return behind
+        if doubt is not None and doubt.left_out:
+            behind = left_out(tip, plain.listed, server.previous_gtids)
+            if behind is not None:
+                return behind
         course = same_server(tip, plain.listed, server.previous_gtids)
         if doubt is None and not isinstance(course, Contradicts):
             return course

@@ -344,7 +344,7 @@ class OpenBinlog:
                 text += " differ from what was uploaded"
                 self._context.defect("chunk-bytes", text, self._name)
             else:
-                self._context.damaged(f"{text} were damaged on the source")
+                self._context.recorded("damaged", f"{text} were damaged on the source")
         source, lineage = self._context.source, self._context.lineage
         chunks = source.catalog.chunks(lineage, self._name)
         read = {piece.chunk for piece in join(chunks)}
