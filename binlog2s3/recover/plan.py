@@ -11,6 +11,7 @@ damage and no join that cannot be proved is crossed without a message.
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from binlog2s3.archive.documents import UNLOGGED
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, either, empty, intersection, parse
@@ -20,7 +21,7 @@ from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
-from binlog2s3.recover.origin import Origin, standing
+from binlog2s3.recover.origin import Origin, standing, unlogged_at
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
@@ -154,9 +155,30 @@ class _Planner:
         number = self._stands.start
         if number is None:
             raise self._not_covered(self._have)
+        self._check_unlogged(self._stands)
         if number and not route.known(number - 1).gtids_added and route.known(number - 1).anonymous:
             raise without_gtids(self._search, number - 1)
         return RoutePosition(number, 0)
+
+    def _check_unlogged(self, stands: RouteExecuted) -> None:
+        """See that rows that the source left out of its binlogs are not missing in the target."""
+        route = self._route
+        number = unlogged_at(route, stands, self._request.start)
+        if number is None:
+            return
+        name, lineage = route.stretches[number].name, route.lineage(number)
+        text = (
+            f"{self._search.who_has()} ends at a gap, before {name} of {lineage}: {UNLOGGED}; GTIDs "
+            "do not tell whether it has those rows"
+        )
+        if not self._request.allow_gap:
+            raise self._search.refused(
+                text,
+                "if the base backup was made after the source wrote binlogs again, say so: "
+                f"--from-lineage {lineage}; else restore one from after that; --allow-gap goes on "
+                "without those rows",
+            )
+        self._warnings.append(text)
 
     def _not_covered(self, have: Executed) -> RecoveryError:
         before = self._route.known(0).gtids_before

@@ -273,6 +273,15 @@ class Route:
             elif why := _contradiction(self, number - 1, number):
                 yield number, why, ""
 
+    def is_unlogged_before(self, number: int) -> bool:
+        """Whether the source left rows out just before this stretch."""
+        leg = self.stretches[number].leg
+        if self.leg_numbers(number)[0] == number:
+            cut = self.line.legs[leg - 1].cut if leg else None
+            return cut is not None and cut.unlogged
+        one, other = self.brief(number - 1), self.brief(number)
+        return is_unlogged_between(rotated=one.rotated, started=other.started)
+
     # As a `place.GtidLine`
 
     def added_gtids(self) -> Sequence[AddedGtids]:

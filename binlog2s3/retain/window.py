@@ -19,6 +19,7 @@ from binlog2s3.binlog.place import ExecutedPart, NoPlaceError
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import duration_text, moment_of
 from binlog2s3.recover.backup import start_of_registered
+from binlog2s3.recover.origin import unlogged_at
 from binlog2s3.recover.reach import earliest_us
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
 from binlog2s3.recover.snapshot import Survey
@@ -124,6 +125,8 @@ def _window(backups: Sequence[Backup], survey: Survey) -> datetime | None:
             number, offset, have = stands.start, 0, stands.part
             if number is None or _has_more(start.gtids, stands, gtids.from_stretch(number)):
                 continue  # it has something of another history
+            if unlogged_at(route, stands, start) is not None:
+                continue  # it may lack rows that are in no binlog
         elif start.place is not None:
             number = max(route.numbers_of(*start.place), default=None)
             offset = start.place[1]
