@@ -110,6 +110,7 @@ class Model:
         self.lost: list[Real] = []
         self.dead: list[Gtids] = []
         self.covered_us: int | None = None
+        self.left_out: tuple[str, ...] = ()
         self.exact = True
         self.lost_text = ""
         self._numbers = 0

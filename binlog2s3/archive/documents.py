@@ -229,7 +229,9 @@ class Entry:
     if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
     ROTATE names. `gtids_go_back`: whether numbers of a MariaDB's domain and server go back; None in
     the entries of older versions, and so in their pages, which are equal to the entries for that.
-    `started`: whether a start of the server began it, not a rotation; None likewise.
+    `started`: whether a start of the server began it, not a rotation; None likewise. `leaves_out`:
+    what the source said that its binlogs do not have, each `setting=value`; None if that is not
+    known.
     """
 
     name: BinlogName
@@ -254,6 +256,7 @@ class Entry:
     damaged: tuple[Mapping[str, Any], ...] = ()
     gtids_go_back: bool | None = field(default=None, compare=False)
     started: bool | None = field(default=None, compare=False)
+    leaves_out: tuple[str, ...] | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 64 << 20
 
@@ -265,7 +268,12 @@ class Entry:
 
     def row(self) -> dict[str, Any]:
         """The fields of the entry without its blocks: its row in a page."""
-        later = {"gtids_go_back": self.gtids_go_back, "started": self.started}
+        said = None if self.leaves_out is None else list(self.leaves_out)
+        later = {
+            "gtids_go_back": self.gtids_go_back,
+            "started": self.started,
+            "leaves_out": said,
+        }
         return {
             "name": str(self.name),
             "size": self.size,
@@ -338,6 +346,7 @@ class Entry:
             damaged=each(_range, document["damaged"]),
             gtids_go_back=or_none(flag, document.get("gtids_go_back")),
             started=or_none(flag, document.get("started")),
+            leaves_out=or_none(said, document.get("leaves_out")),
         )
 
 
@@ -396,6 +405,11 @@ def _format(value: Any) -> Mapping[str, Any]:
 def _range(value: Any) -> Mapping[str, Any]:
     document = mapping(value)
     return {"begin": count(document["begin"]), "end": count(document["end"])}
+
+
+def said(value: Any) -> tuple[str, ...]:
+    """What a source said of itself, each as `setting=value`. Raises ValueError or TypeError."""
+    return each(printable, value)
 
 
 def flag(value: Any) -> bool:

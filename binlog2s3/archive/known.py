@@ -24,8 +24,9 @@ class Known:
     that is unknown. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back` and
-    `started`: see `documents.Entry`. `rotated`: whether it ends with a rotate event.
+    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`,
+    `started` and `leaves_out`: see `documents.Entry`. `rotated`: whether it ends with a rotate
+    event, `crashed`: whether it has ended with neither that nor a stop event.
     """
 
     name: BinlogName
@@ -50,6 +51,8 @@ class Known:
     gtids_go_back: bool | None = None
     started: bool | None = None
     rotated: bool = False
+    crashed: bool = False
+    leaves_out: tuple[str, ...] | None = None
 
     def is_credible(self, one: Transaction) -> bool:
         """Whether one of its transactions may have been committed when it says so."""
@@ -97,6 +100,8 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         gtids_go_back=entry.gtids_go_back,
         started=entry.started,
         rotated=entry.end == "rotate",
+        crashed=entry.end == "crash",
+        leaves_out=entry.leaves_out,
     )
 
 

@@ -19,6 +19,7 @@ class BinlogReading:
     """One binlog as its bytes arrive. The first `size` bytes are checked.
 
     `grid` says of which parts the digest keeps checksums; readers that upload nothing need none.
+    `leaves_out` is for the entry: see there.
     """
 
     def __init__(self, name: BinlogName, grid: Grid = _ANY_GRID) -> None:
@@ -26,6 +27,7 @@ class BinlogReading:
         self.scanner = Scanner(stride=BLOCK_SIZE)
         self.digest = Digest(grid)
         self.commits = Commits()
+        self.leaves_out: tuple[str, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -132,6 +134,7 @@ class BinlogReading:
             damaged=tuple({"begin": first, "end": after} for first, after in scanner.damaged),
             gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
             started=self.started,
+            leaves_out=self.leaves_out,
         )
 
     def entry_end(self) -> EntryEnd:

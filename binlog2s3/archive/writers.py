@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
+from binlog2s3.archive.documents import said
 from binlog2s3.archive.fields import (
     FORMAT,
     binlog_text,
@@ -107,7 +108,9 @@ class Unlogged:
 
     def covers(self, name: BinlogName) -> bool:
         """Whether a start of the server that began this binlog may have ended it."""
-        if name.prefix != BinlogName.parse(self.first).prefix or name < BinlogName.parse(self.first):
+        if name.prefix != BinlogName.parse(self.first).prefix or name < BinlogName.parse(
+            self.first
+        ):
             return False
         return self.last is None or name <= BinlogName.parse(self.last)
 
@@ -181,6 +184,7 @@ class Heartbeat(Process):
 
     `covered_until`: all commits up to this time, by the source's clock, are durable. `status`: the
     rest of its status (`status.document`); None from an older version. `unlogged`: of `lineage`.
+    `leaves_out`: as in an entry.
     """
 
     generation: int
@@ -192,6 +196,7 @@ class Heartbeat(Process):
     covered_until: datetime | None
     status: Mapping[str, Any] | None = None
     unlogged: Unlogged | None = None
+    leaves_out: tuple[str, ...] | None = None
 
     MOST: ClassVar[int] = 1 << 20
 
@@ -233,6 +238,7 @@ class Heartbeat(Process):
                 "covered_until": iso_text(self.covered_until) if self.covered_until else None,
                 "status": self.status,
                 "unlogged": self.unlogged.to_document() if self.unlogged else None,
+                "leaves_out": None if self.leaves_out is None else list(self.leaves_out),
             }
         )
 
@@ -252,6 +258,7 @@ class Heartbeat(Process):
                 covered_until=or_none(moment, document["covered_until"]),
                 status=or_none(mapping, document.get("status")),
                 unlogged=or_none(Unlogged.from_document, document.get("unlogged")),
+                leaves_out=or_none(said, document.get("leaves_out")),
             )
         name = f"{found.generation:06d}-{found.token}.json"
         check_place(key, "live", found.source, "writers", name)

@@ -506,7 +506,8 @@ def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
         if begun and leg.missing:
             cut = line.legs[number - 1].cut
             assert cut is not None  # noqa: S101 - a later leg continues it
-            why = f"{cut.cause}, before {first} of {leg.lineage.id}"
+            why = f"the source had purged what comes before {first} of {leg.lineage.id}"
+            why = UNLOGGED if cut.unlogged else why
             missing = leg.missing
         elif begun and names[:1] != [first]:
             why = f"{first} of {leg.lineage.id} is missing"

@@ -97,6 +97,13 @@ class ServerVersion:
         return "SHOW BINARY LOG STATUS" if self._is_since(8, 2) else "SHOW MASTER STATUS"
 
     @property
+    def replica_statement(self) -> str:
+        """The statement that shows what the server replicates."""
+        if self.mariadb:
+            return "SHOW ALL SLAVES STATUS"
+        return "SHOW REPLICA STATUS" if self._is_since(8, 4) else "SHOW SLAVE STATUS"
+
+    @property
     def stamps_commits(self) -> bool:
         """Whether a transaction has the time of its commit, not that of its last statement.
 
@@ -138,8 +145,9 @@ class Server:
             connection._force_close()  # type: ignore[attr-defined]  # noqa: SLF001 - never waits
 
     def facts(self) -> ServerFacts:
-        """Which server it is. Raises SourceError if it does not answer, UnloggedError if log_bin
-        is off.
+        """Which server it is.
+
+        Raises SourceError if it does not answer, UnloggedError if log_bin is off.
         """
         row = self._one("SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin")
         tls = bool(self._one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")["Value"])
@@ -327,6 +335,11 @@ class Server:
             if enough and where.startswith("*.* "):
                 return
         raise privilege_error("REPLICATION SLAVE", self._used)
+
+    @property
+    def statements(self) -> ServerVersion:
+        """The statements of this server's version. Asks for the version. Raises SourceError."""
+        return self._version_of_server()
 
     def _version_of_server(self) -> ServerVersion:
         if self._version is None:

@@ -177,9 +177,7 @@ def unservable(
     return _gap(tip, later[0], _parsed(before(later[0]), tip.lineage.flavour))
 
 
-def left_out(
-    tip: Tip, listed: Sequence[ServerBinlog], before: Before
-) -> Begin | None:
+def left_out(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Begin | None:
     """The lineage after rows that are in no binlog: it begins with the binlog after the tip.
 
     None if the tip is no end of a binlog, or the server does not have the next one.

@@ -2,7 +2,7 @@
 
 | a run ends with | what it means | what was read |
 |---|---|---|
-| `LeftOutError` | rows are in no binlog before the next one: a new lineage begins there | `GO_BACK` |
+| `LeftOutError` | rows before the next binlog are in none: a new lineage begins there | `GO_BACK` |
 | `ElsewhereError` | the server's history continues elsewhere: compare the bytes | `GO_BACK` |
 | `ForkError` | the server sends another history: compare the bytes | `FORGET_RUN` |
 | damage before the known bytes came again | a refusal | `KEEP` |

@@ -338,6 +338,7 @@ class Loop:
             covered_until=self._intake.covered_until(),
             status=without_gtids(status) if status is not None else None,
             unlogged=self._intake.unlogged,
+            leaves_out=self._intake.leaves_out,
         )
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:

@@ -20,6 +20,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find
+from binlog2s3.server.omissions import omissions
 from binlog2s3.stream.archive_end import archive_end, tip_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.continuation import (
@@ -48,7 +49,7 @@ class Heading:
 
     `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
     `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
-    and there is nothing to compare.
+    and there is nothing to compare. `leaves_out`: what the server says its binlogs do not have.
     """
 
     facts: ServerFacts
@@ -58,6 +59,7 @@ class Heading:
     tip: Tip | None = None
     overlap: Overlap | None = None
     parent: Parent | None = None
+    leaves_out: tuple[str, ...] | None = None
 
     @property
     def position(self) -> int:
@@ -119,7 +121,13 @@ class Pilot:
         if facts.uuid not in self._checked:
             server.check_privileges(listed[0].name)
             self._checked.add(facts.uuid)
-        plain = Heading(facts=facts, tool=tool, listed=listed, begin=listed[0].name)
+        plain = Heading(
+            facts=facts,
+            tool=tool,
+            listed=listed,
+            begin=listed[0].name,
+            leaves_out=omissions(server),
+        )
         if tip is None:
             return replace(plain, begin=self._first(listed, doubt))
         if facts.flavour != tip.lineage.flavour:

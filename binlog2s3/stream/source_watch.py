@@ -157,10 +157,11 @@ class Watch:
                 self._expiry_due = time.monotonic() + _EXPIRY_EVERY_SECONDS
             read_only = self._server.read_only()
         except SourceError as error:
-            if before.error is None or type(before.error) is not type(error):
-                silent = "the server does not answer"
-                what = "the server writes no binlog" if _is_unlogged(error) else silent
-                _log.warning(what, error=error, hint=error.hint)
+            if before.error is None or _is_unlogged(before.error) != _is_unlogged(error):
+                if _is_unlogged(error):
+                    _log.warning("the server writes no binlog", error=error, hint=error.hint)
+                else:
+                    _log.warning("the server does not answer", error=error, hint=error.hint)
             heard_at = time.monotonic() if error.answered else self.sight.heard_at
             self._set(uuid, replace(self.sight, error=error, heard_at=heard_at))
             return None
@@ -169,9 +170,10 @@ class Watch:
             self._set(uuid, replace(self.sight, stranger=position.uuid, heard_at=now, error=None))
             self._server.close()  # the name may lead back
             return None
-        if before.error is not None:
-            again = _is_unlogged(before.error)
-            _log.info(f"the server {'writes a binlog' if again else 'answers'} again")
+        if before.error is not None and _is_unlogged(before.error):
+            _log.info("the server writes a binlog again")
+        elif before.error is not None:
+            _log.info("the server answers again")
         if read_only and before.read_only is False:
             _log.warning("the server has become read_only", server=uuid)
         is_behind = reached is not None and (position.binlog, position.offset) < reached

@@ -45,6 +45,7 @@ class Intake:
     `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
     `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
     lineage that grew before this one. `unlogged`: the lineage's source was seen without a binlog.
+    `leaves_out`: what the source said its binlogs do not have, None if it was not asked yet.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class Intake:
         self._following: BinlogName | None = None
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
+        self.leaves_out: tuple[str, ...] | None = None
         self.left: Lineage | None = None
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
@@ -192,8 +194,9 @@ class Intake:
         if coverage is not None:
             coverage.seen(position)
         unlogged = self.unlogged
-        if unlogged is not None and unlogged.last is None and unlogged.covers(position.binlog):
-            self.unlogged = replace(unlogged, last=str(position.binlog))
+        if unlogged is not None and unlogged.last is None:
+            last = replace(unlogged, last=str(position.binlog))
+            self.unlogged = last if unlogged.covers(position.binlog) else None
 
     def saw_no_binlog(self, uuid: str, newest: BinlogName | None) -> None:
         """Note that the lineage's server answers and writes no binlog. Called by any thread.
@@ -207,20 +210,30 @@ class Intake:
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
         first = max([*known, self._following or lineage.begin], key=lambda one: one.number)
         before = self.unlogged if self._witnessed == lineage.id else None
-        if before is not None and before.last is None:
+        if before is not None:  # the binlogs from there on are not read yet
+            self.unlogged = replace(before, last=None)
             return
         self._witnessed = lineage.id
         self.unlogged = Unlogged(since=datetime.now(UTC), first=str(first))
         _log.warning("the source writes no binlog: a gap will be recorded", lineage=lineage.id)
 
-    def follow(self, listed: Iterable[ServerBinlog]) -> None:
-        """Note what the server listed, oldest first, before the run that begins now."""
+    def follow(
+        self, listed: Iterable[ServerBinlog], leaves_out: tuple[str, ...] | None = None
+    ) -> None:
+        """Note what the server listed, oldest first, before the run that begins now.
+
+        `leaves_out`: what it said that its binlogs do not have.
+        """
+        self.leaves_out = leaves_out
+        for track in self._open:
+            track.leaves_out = leaves_out
         sizes = {row.name: row.size for row in listed}
         self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
 
     def admit(self, track: Track) -> None:
         """Take a binlog in. It goes to an uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
+        track.leaves_out = self.leaves_out
         self.last = track
         self._open.append(track)
         self._waiting.append(track)

@@ -1,12 +1,12 @@
-"""Sources that go on without a binlog: their rows are in no archive, and nothing crosses that place in silence.
+"""Sources that go on without a binlog: their rows are nowhere, and nothing crosses that in silence.
 
-The rotation of a real server fails, as its binlogs' directory is away for a moment; or it is started
-without log_bin for a while.
+The rotation of a real server fails, because its binlogs' directory is away for a moment; or it is
+started without log_bin for a while.
 """
 
 import json
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,6 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
@@ -58,7 +57,8 @@ class Site:
         with suppress(pymysql.MySQLError):
             self.source.query("FLUSH BINARY LOGS")
         away.rename(logs)
-        assert self.status() == [] and self.source.query("SELECT @@log_bin") == [(1,)]
+        assert self.status() == []
+        assert self.source.query("SELECT @@log_bin") == [(1,)]
 
     def status(self) -> list[tuple[Any, ...]]:
         new = "SHOW MASTER STATUS" if self.maria else "SHOW BINARY LOG STATUS"
@@ -145,7 +145,8 @@ def proves_gap(site: Site, target: MysqlServer) -> None:
     assert "without a binlog" in found.stdout + found.stderr, found
     refused = site.pitr(target, "--latest")
     assert refused.returncode == 8
-    assert "without a binlog" in refused.stderr and "--allow-gap" in refused.stderr
+    assert "without a binlog" in refused.stderr
+    assert "--allow-gap" in refused.stderr
     done = site.pitr(target, "--latest", "--allow-gap")
     assert done.returncode == 0, done.stderr
     assert "without a binlog" in done.stdout + done.stderr
@@ -156,7 +157,7 @@ def proves_gap(site: Site, target: MysqlServer) -> None:
 def test_a_source_that_turned_its_binlog_off_is_seen_and_leaves_a_gap(
     site: Site, target: MysqlServer
 ) -> None:
-    """While it lasts the state says so, with the right hint; afterwards no reader crosses the place."""
+    """While it lasts the state says so, with the right hint; afterwards no reader crosses it."""
     with site.stream() as stream:
         site.insert(1, 10)
         site.wait_durable(stream)
@@ -169,9 +170,11 @@ def test_a_source_that_turned_its_binlog_off_is_seen_and_leaves_a_gap(
             return shown if shown["state"] == "unlogged" else None
 
         status = wait_until(seen, what="the bucket's status says so")
-        assert status is not None and status["severity"] == "critical"
+        assert status is not None
+        assert status["severity"] == "critical"
         [trouble] = [one for one in status["troubles"] if one["code"] == "unlogged"]
-        assert "writes no binlog" in trouble["text"] and "restart" in trouble["hint"]
+        assert "writes no binlog" in trouble["text"]
+        assert "restart" in trouble["hint"]
         warned = site.pitr(target, "--latest", "--dry-run")
         assert "no binlog" in warned.stdout + warned.stderr
         site.source.restart()
