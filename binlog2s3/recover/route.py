@@ -280,6 +280,8 @@ class Route:
             cut = self.line.legs[leg - 1].cut if leg else None
             return cut is not None and cut.unlogged
         one, other = self.brief(number - 1), self.brief(number)
+        if one.rotated and other.started is None:  # a page of an older version
+            other = self.known(number)
         return is_unlogged_between(rotated=one.rotated, started=other.started)
 
     # As a `place.GtidLine`
@@ -497,6 +499,16 @@ def _contradiction(route: Route, one: int, other: int) -> str:
     return ""
 
 
+def why_gap(line: Line, number: int) -> str:
+    """Why something is missing between a leg and the one before; "" if nothing is."""
+    leg, cut = line.legs[number], line.legs[number - 1].cut if number else None
+    if cut is None or not leg.missing:
+        return ""
+    if cut.unlogged:
+        return UNLOGGED
+    return f"the source had purged what comes before {leg.lineage.first_binlog} of {leg.lineage.id}"
+
+
 def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
     begun, gone = False, ""
     for number, leg in enumerate(line.legs):
@@ -504,11 +516,7 @@ def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
         first = leg.lineage.first_binlog
         why, missing = gone, ""
         if begun and leg.missing:
-            cut = line.legs[number - 1].cut
-            assert cut is not None  # noqa: S101 - a later leg continues it
-            why = f"the source had purged what comes before {first} of {leg.lineage.id}"
-            why = UNLOGGED if cut.unlogged else why
-            missing = leg.missing
+            why, missing = why_gap(line, number), leg.missing
         elif begun and names[:1] != [first]:
             why = f"{first} of {leg.lineage.id} is missing"
         yield from _numbered(number, names, why if begun else "", missing)

@@ -78,6 +78,7 @@ class _EntryReader:
         else:
             if size is not None:
                 entry.check_size(lineage.id, size)
+            entry = self._catalog.with_start(lineage, entry)
         self._entries[key] = entry
         return entry
 

@@ -11,6 +11,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from typing import TypeVar
 
+from binlog2s3.archive.documents import UNLOGGED
+from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
@@ -464,6 +466,8 @@ def _no_successor(view: View, binlog: ServedBinlog) -> str:
 
 def _contradiction(one: Facts, following: Facts, name: str) -> str:
     """Why a binlog does not lead up to the next one, by their GTIDs; "" if it does."""
+    if is_unlogged_between(rotated=one.rotated, started=following.started):
+        return UNLOGGED
     if one.added is None or following.previous is None:
         return ""
     end = joined(one.previous, one.added)

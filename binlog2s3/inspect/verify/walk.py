@@ -199,6 +199,8 @@ class LineageWalk:
             entry, problems = read_entry(data, key, name, self._lineage.flavour)
         except ArchiveError as error:
             return _BinlogObjects(name=name, info=info, error=error)
+        if info is not None:
+            entry = self._source.catalog.with_start(self._lineage, entry)
         return _BinlogObjects(name=name, info=info, entry=entry, problems=tuple(problems))
 
     def _take(self, seen: _BinlogObjects) -> None:
