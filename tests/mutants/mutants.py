@@ -509,7 +509,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_start.py::test_without_event_checksums_the_spool_is_not_believed",
         ),
-        ((_checked, never(when(2, of=3))),),
+        ((_checked, never(when(2, of=4))),),
     ),
     Mutant(
         "overlap-compared",
@@ -854,7 +854,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "`serve` sends nothing behind a gap: the replica is told what is missing.",
         ("tests/unit/serve/test_dump.py::test_a_gap",),
-        ((_contradiction, always(when(2, of=2))),),
+        ((_contradiction, always(when(3, of=3))),),
     ),
     Mutant(
         "a-floor-excuses-no-more",

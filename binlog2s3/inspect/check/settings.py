@@ -206,7 +206,7 @@ def _error_action(server: ServerSettings) -> Row:
     value = server.value(name)
     if value is None:
         hint = (
-            f"watch for it: {after}, MariaDB says so only in its error log, goes on without a "
+            f"watch for it: {after}, the server says so only in its error log, goes on without a "
             "binlog until it is restarted, and what it commits then is nowhere; the streamer's "
             "trouble `unlogged` shows it while it lasts, and a gap is recorded"
         )
