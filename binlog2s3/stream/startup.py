@@ -271,7 +271,8 @@ class Startup:
                 return StartResult(found, tip, None)
             if isinstance(error, GapError) or error.refused:
                 raise
-            if (new or empty) and not error.transient:  # a first start: its user is watching
+            waits = error.transient or (isinstance(error, UnloggedError) and not new)
+            if (new or empty) and not waits:  # a first start: its user is watching
                 raise
         heading = wait_for(
             lambda: pilot.heading(server, tip),

@@ -204,7 +204,7 @@ class Intake:
         `newest` is the newest binlog that it was seen to write. What it leaves out lies before the
         next one that a start of the server begins.
         """
-        lineage, last = self.lineage, self.last
+        lineage, last = self.lineage or self.left, self.last
         if lineage is None or uuid != lineage.server_uuid:
             return
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
@@ -339,14 +339,20 @@ class Intake:
 
     def _pass_on_witness(self, lineage: Lineage, track: Track) -> None:
         """A source that was started twice may have left rows out before the second start."""
-        unlogged = self.unlogged
+        unlogged, parent, left = self.unlogged, lineage.parent, self.left
         if unlogged is None or lineage.id == self._witnessed:
             return
-        is_ours = lineage.parent is not None and lineage.parent.lineage == self._witnessed
-        is_over = unlogged.last is not None and not track.name < BinlogName.parse(unlogged.last)
+        is_ours = (
+            parent is not None
+            and (parent.lineage, parent.join != "unknown") == (self._witnessed, True)
+            and left is not None
+            and left.server_uuid == lineage.server_uuid
+        )
         self._witnessed = lineage.id
-        following = replace(unlogged, first=str(track.name.next()))
-        self.unlogged = following if is_ours and not is_over else None
+        if unlogged.covers(track.name):
+            unlogged = replace(unlogged, first=str(track.name.next()))
+        is_over = unlogged.last is not None and not unlogged.covers(BinlogName.parse(unlogged.last))
+        self.unlogged = unlogged if is_ours and not is_over else None
 
     def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
         """Describe it, or take the same one of another writer, and take the turn for it."""

@@ -269,3 +269,26 @@ def test_restarts_rotations_and_crashes_leave_no_gap(site: Site) -> None:
         assert stream.terminate() == 0
     assert [one["parent"] for one in site.lineages()] == [None]
     assert "without a binlog" not in site.run("verify").stdout
+
+
+@pytest.mark.parametrize("flavour", ["mysql"])
+def test_a_streamer_that_starts_meanwhile_sees_it_too(site: Site, target: MysqlServer) -> None:
+    """It waits, and begins a lineage with a gap; a backup that ends exactly there is refused."""
+    with site.stream() as stream:
+        site.insert(1, 10)
+        site.wait_durable(stream)
+        site.register()
+        assert stream.terminate() == 0
+    there = str(site.source.query("SELECT @@gtid_executed")[0][0])
+    site.rotation_fails()
+    site.insert(11, 20)
+    with site.stream() as stream:
+        wait_until(lambda: "writes no binlog" in stream.stderr(), what="it says so")
+        site.source.restart()
+        site.insert(21, 30)
+        site.wait_durable(stream)
+        assert stream.terminate() == 0
+    proves_gap(site, target)
+    refused = site.run("pitr", f"--from-gtid-set={there}", "--latest", "--dry-run")
+    assert refused.returncode == 8, refused
+    assert "GTIDs do not tell whether it has those rows" in refused.stderr
