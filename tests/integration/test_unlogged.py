@@ -5,6 +5,7 @@ started without log_bin for a while.
 """
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 import pymysql
 import pytest
 
+from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
@@ -83,6 +85,14 @@ class Site:
         keys = [key for key in there.keys("pre/archive/test/") if key.endswith("/lineage.json")]
         return [json.loads(there.get(key)) for key in sorted(keys)]
 
+    def drill(self) -> "subprocess.CompletedProcess[str]":
+        """A drill of the registered base backup."""
+        words = [f"--mysqld={self.source.binaries.server}"]
+        words += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
+        words += ["--restore-command=true", "--restore-into=server"]
+        with temporary_directory() as work:  # its path is short: a socket is in it
+            return self.run("drill", f"--work-dir={work}", *words)
+
     def pitr(self, target: MysqlServer, *words: str) -> "subprocess.CompletedProcess[str]":
         begin = ["--from-binlog=mysql-bin.000001", "--from-position=4"]
         return self.run(
@@ -141,6 +151,9 @@ def proves_gap(site: Site, target: MysqlServer) -> None:
     assert "without a binlog" in site.run("list").stdout
     assert "without a binlog" in site.run("verify").stdout
     assert "up to now, no gap" not in site.run("backup list").stdout
+    drilled = site.drill()
+    assert drilled.returncode == 8
+    assert "without a binlog" in drilled.stdout + drilled.stderr
     found = site.run("find", "--limit=0")
     assert "without a binlog" in found.stdout + found.stderr, found
     refused = site.pitr(target, "--latest")
