@@ -199,12 +199,13 @@ def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
 def differences(entry: Entry, found: Entry) -> list[str]:
     """The fields in which an entry differs from a pass over all bytes.
 
-    `archived_at` and `reached_us` are left out: the bytes do not show when they were received.
+    What the bytes do not show is left out: when they were received, and what the source said. So
+    is what an older version did not write.
     """
     wrong = []
     for field in Entry.__dataclass_fields__:
         said, is_so = getattr(entry, field), getattr(found, field)
-        if field in ("archived_at", "reached_us") or said == is_so:
+        if field in _NOT_IN_THE_BYTES or said == is_so or (field in _LATER and said is None):
             continue
         if field == "blocks":
             wrong.append(f"blocks: {_block_difference(entry, found)}")
@@ -214,6 +215,8 @@ def differences(entry: Entry, found: Entry) -> list[str]:
     return wrong
 
 
+_NOT_IN_THE_BYTES = frozenset({"archived_at", "reached_us", "leaves_out"})
+_LATER = frozenset({"gtids_go_back", "started"})
 _NAMES = {"crc64": "crc64nvme", "first_time": "format_event_time", "commit_exact": "commit_times"}
 
 
