@@ -64,6 +64,17 @@ class SourceError(Binlog2s3Error):
         self.needs_privilege = needs_privilege
 
 
+class UnloggedError(SourceError):
+    """The server answers and writes no binlog: what is committed there now is in no archive.
+
+    `uuid` is the server's, as in `ServerFacts`; "" if it was not asked.
+    """
+
+    def __init__(self, message: str, *, hint: str, uuid: str = "") -> None:
+        super().__init__(message, hint=hint, answered=True)
+        self.uuid = uuid
+
+
 class SpoolError(Binlog2s3Error):
     """The spool directory: not writable, full, or held by another streamer."""
 
@@ -143,6 +154,10 @@ class TakenError(ForkError):
 
 class ElsewhereError(ForkError):
     """The bytes so far are of the known history; the next ones are of another history."""
+
+
+class LeftOutError(ElsewhereError):
+    """The next binlog continues the known history, but for rows that are in no binlog."""
 
 
 class GapError(ArchiveError):

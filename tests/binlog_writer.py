@@ -104,6 +104,7 @@ class BinlogWriter:
         server_id: int = 7,
         timestamp: int = NOW,
         in_use: bool = False,
+        created: int = 0,
     ) -> None:
         self.data = bytearray(MAGIC)
         self.ends = [len(MAGIC)]
@@ -114,11 +115,13 @@ class BinlogWriter:
         self.is_mariadb = "MariaDB" in server_version
         self.has_checksum_support = not server_version.startswith("5.5.6")
         self._trailer = 4 if checksum else 0
+        self._created = created
         self._format(server_version, algorithm=int(checksum), in_use=in_use)
 
     def _format(self, server_version: str, *, algorithm: int, in_use: bool) -> None:
         types = 171 if self.is_mariadb else 41 if self.has_checksum_support else 27
-        body = struct.pack("<H50sIB", 4, server_version.encode(), 0, 19) + bytes([7] * types)
+        fixed = struct.pack("<H50sIB", 4, server_version.encode(), self._created, 19)
+        body = fixed + bytes([7] * types)
         size = 19 + len(body)
         if not self.has_checksum_support:
             self._append(self._header(EventType.FORMAT_DESCRIPTION, size, 0) + body)

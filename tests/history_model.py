@@ -46,6 +46,9 @@ class File:
     """So many of its first transactions are also in a lineage before."""
     damaged: tuple[tuple[int, int], ...] = ()
     received_us: int | None = None
+    started: bool = False
+    crashed: bool = False
+    leaves_out: tuple[str, ...] | None = None
 
     def places(self) -> list[tuple[int, int, Real]]:
         """Begin and end of each transaction."""
@@ -110,6 +113,7 @@ class Model:
         self.lost: list[Real] = []
         self.dead: list[Gtids] = []
         self.covered_us: int | None = None
+        self.left_out: tuple[str, ...] = ()
         self.exact = True
         self.lost_text = ""
         self._numbers = 0
@@ -195,6 +199,16 @@ class Model:
         )
         self._begin_lineage(file, parent=parent)
 
+    def leave_out(self) -> None:
+        """The source goes on without a binlog for a while: rows that no GTID counts are nowhere."""
+        old_file, old = self.open, self.branch
+        old_file.ended = True
+        at_end = old_file.gtids_at_end()
+        parent = _parent(old, old_file, old_file.size, at_end, "gap")
+        self.clock_us += 1
+        file = File(old_file.name.next(), at_end, self.clock_us, started=True)
+        self._begin_lineage(file, parent=replace(parent, unlogged=True))
+
     def reset(self) -> None:
         """RESET BINARY LOGS AND GTIDS: the same names and GTIDs again, nothing proves a join."""
         old_file, old = self.open, self.branch
@@ -275,6 +289,10 @@ class Model:
             blocks=tuple(blocks),
             damaged=file.damaged,
             gtids_go_back=file.goes_back() if file.is_mariadb else None,
+            started=file.started,
+            rotated=file.ended and not file.crashed,
+            crashed=file.ended and file.crashed,
+            leaves_out=file.leaves_out,
         )
 
     doubts = 0

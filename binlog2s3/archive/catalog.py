@@ -5,6 +5,7 @@ touched and never guessed at.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice, takewhile
@@ -18,8 +19,10 @@ from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import (
     ArchiveError,
+    DamageError,
     ObjectMissingError,
     ObjectTooLargeError,
     UnsupportedError,
@@ -30,6 +33,8 @@ LISTINGS = 3
 """How often chunks are listed until there is no hole: chunks may change during a listing."""
 PAGE_KEYS = 1000
 """What a store lists in one request."""
+_FORMAT_WITHIN = 512
+"""A binlog's format event ends within so many bytes."""
 Growing = Mapping[BinlogName, Chunks]
 """The chunks of a lineage, by binlog."""
 
@@ -339,6 +344,21 @@ class Catalog:
         """The entry of an archived binlog. Raises ObjectMissingError if it has none."""
         key = self.layout.entry(lineage.id, name)
         return read(self.store, key, Entry)
+
+    def with_start(self, lineage: Lineage, entry: Entry) -> Entry:
+        """The entry, with `started` from the binlog's first bytes if an older version wrote it.
+
+        Only of MariaDB, whose binlogs show in this way that rows are in none of them.
+        """
+        if entry.started is not None or lineage.flavour != "mariadb":
+            return entry
+        scanner, key = Scanner(), self.layout.binlog(lineage.id, entry.name)
+        with suppress(DamageError, ObjectMissingError):
+            for block in self.store.open(key, 0, min(entry.size, _FORMAT_WITHIN)):
+                scanner.feed(block)
+        if not scanner.formats:
+            return entry
+        return replace(entry, started=scanner.formats[0].created > 0)
 
     def entry_end(self, lineage: Lineage, name: BinlogName) -> EntryEnd:
         """The end of an archived binlog, from its entry; ObjectMissingError if it has none."""

@@ -41,6 +41,8 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import iso_text, us_of
 
 Join = Literal["exact", "gap", "unknown"]
+UNLOGGED = "the source went on without a binlog: what it committed in between is nowhere"
+"""Why something is missing that had no GTIDs, and was in no binlog."""
 
 
 def lineage_id(first_event: datetime, server_uuid: str, token: str) -> str:
@@ -53,7 +55,8 @@ class Parent:
     """The point of another lineage from which a lineage continues: its end, or the fork.
 
     `binlog` is None if the other lineage has no bytes. `missing` is what is missing between them,
-    as GTIDs or as names of binlogs; "" if nothing is, or if it is not known.
+    as GTIDs or as names of binlogs; "" if nothing is, or if it is not known. `unlogged`: the source
+    went on without a binlog in between, so rows are missing that no GTID counts.
     """
 
     lineage: str
@@ -62,6 +65,12 @@ class Parent:
     gtid_set: str
     join: Join
     missing: str
+    unlogged: bool = False
+
+    @property
+    def cause(self) -> str:
+        """Why something is missing at a gap, for people."""
+        return UNLOGGED if self.unlogged else "the source had purged the binlogs in between"
 
     @property
     def place(self) -> str:
@@ -82,7 +91,13 @@ class Parent:
             gtid_set=gtids(document["gtid_set"]),
             join=join,
             missing=printable(document["missing"]),
+            unlogged=flag(document.get("unlogged", False)),
         )
+
+    def to_document(self) -> dict[str, Any]:
+        """As it is in lineage.json."""
+        document = asdict(self)
+        return document if self.unlogged else {k: document[k] for k in document if k != "unlogged"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +199,7 @@ class Lineage:
                 "first_binlog": str(self.first_binlog),
                 "first_binlog_time": iso_text(self.first_binlog_time),
                 "gtid_set": self.gtid_set,
-                "parent": asdict(self.parent) if self.parent else None,
+                "parent": self.parent.to_document() if self.parent else None,
                 **time_zone_field(self.time_zone),
             }
         )
@@ -221,6 +236,9 @@ class Entry:
     if none was. `end`: how the binlog ends: rotate, stop or crash. `next_binlog`: the one that its
     ROTATE names. `gtids_go_back`: whether numbers of a MariaDB's domain and server go back; None in
     the entries of older versions, and so in their pages, which are equal to the entries for that.
+    `started`: whether a start of the server began it, not a rotation; None likewise. `leaves_out`:
+    what the source said that its binlogs do not have, each `setting=value`; None if that is not
+    known.
     `time_zone`: the source's while the binlog was read; None in those, too, and in an entry that is
     made from the object alone.
     """
@@ -246,6 +264,8 @@ class Entry:
     archived_at: datetime
     damaged: tuple[Mapping[str, Any], ...] = ()
     gtids_go_back: bool | None = field(default=None, compare=False)
+    started: bool | None = field(default=None, compare=False)
+    leaves_out: tuple[str, ...] | None = field(default=None, compare=False)
     time_zone: SystemZone | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 64 << 20
@@ -258,7 +278,12 @@ class Entry:
 
     def row(self) -> dict[str, Any]:
         """The fields of the entry without its blocks: its row in a page."""
-        back = {} if self.gtids_go_back is None else {"gtids_go_back": self.gtids_go_back}
+        said = None if self.leaves_out is None else list(self.leaves_out)
+        later = {
+            "gtids_go_back": self.gtids_go_back,
+            "started": self.started,
+            "leaves_out": said,
+        }
         return {
             "name": str(self.name),
             "size": self.size,
@@ -279,7 +304,7 @@ class Entry:
             "end": self.end,
             "next_binlog": self.next_binlog,
             "archived_at": iso_text(self.archived_at),
-            **back,
+            **{name: value for name, value in later.items() if value is not None},
             **time_zone_field(self.time_zone),
         }
 
@@ -331,6 +356,8 @@ class Entry:
             archived_at=archived_at,
             damaged=each(_range, document["damaged"]),
             gtids_go_back=or_none(flag, document.get("gtids_go_back")),
+            started=or_none(flag, document.get("started")),
+            leaves_out=or_none(said, document.get("leaves_out")),
             time_zone=or_none(time_zone, document.get("time_zone")),
         )
 
@@ -390,6 +417,11 @@ def _format(value: Any) -> Mapping[str, Any]:
 def _range(value: Any) -> Mapping[str, Any]:
     document = mapping(value)
     return {"begin": count(document["begin"]), "end": count(document["end"])}
+
+
+def said(value: Any) -> tuple[str, ...]:
+    """What a source said of itself, each as `setting=value`. Raises ValueError or TypeError."""
+    return each(printable, value)
 
 
 def flag(value: Any) -> bool:

@@ -114,7 +114,7 @@ def line_of(lineages: Sequence[Lineage], tip: str) -> Line:
                 lineage=lineage,
                 cut=cut,
                 begin=_shared(lineage, parent, origin),
-                missing=(crossed or "unknown") if parent and _is_gap(origin) else "",
+                missing=(crossed or _unnamed(origin)) if parent and _is_gap(origin) else "",
             )
         )
         if parent is None:
@@ -130,12 +130,13 @@ def origin_of(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | 
     """
     passed = {lineage.id}
     missing: list[str] = []
-    worst = "exact"
+    worst, unlogged = "exact", False
     while True:
         origin = lineage.parent
         if origin is None:
             return None, ""
         missing += [origin.missing] if origin.missing else []
+        unlogged |= origin.unlogged
         sure = _is_gtid_set(origin.gtid_set, lineage.flavour)
         worst = max(
             worst, origin.join if sure else "unknown", key=("exact", "gap", "unknown").index
@@ -149,6 +150,7 @@ def origin_of(lineage: Lineage, by_id: Mapping[str, Lineage]) -> tuple[Parent | 
                 gtid_set=origin.gtid_set,
                 join="unknown" if worst == "unknown" else "gap" if worst == "gap" else "exact",
                 missing=origin.missing,
+                unlogged=unlogged,
             )
             return found, ", ".join(reversed(missing))
         passed.add(above.id)
@@ -209,11 +211,26 @@ def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> 
     return origin.offset if parent.server_uuid == lineage.server_uuid else 0
 
 
+def _unnamed(origin: Parent | None) -> str:
+    return "rows without GTIDs" if origin is not None and origin.unlogged else "unknown"
+
+
 def _is_gap(origin: Parent | None) -> bool:
     return origin is not None and origin.join == "gap"
 
 
 # Whether one binlog follows another
+
+
+def is_unlogged_between(*, rotated: bool, started: bool | None) -> bool:
+    """Whether a server went on without a binlog after one binlog, as its bytes and the next show.
+
+    `rotated`: the first ends with a rotate event: the running server makes the next one at once.
+    `started`: a start of the server began the next one (None: not known). A server that ends writes
+    a stop event before that, and one that crashes neither, so a rotation has failed. A crash just
+    between the rotate event and the new binlog leaves the same bytes, and cannot be told apart.
+    """
+    return rotated and bool(started)
 
 
 def breaks(one: Known, other: Known) -> bool:
@@ -233,7 +250,8 @@ def follows(one: Known, other: Known) -> bool:
     before, end = one.gtids_before, one.gtids_after
     is_more = before is None or end == either(before, one.gtids_added)
     same = (end or None) == (other.gtids_before or None)  # no GTIDs, or none yet
-    return one.name.next() == other.name and is_more and same
+    rows = is_unlogged_between(rotated=one.rotated, started=other.started)
+    return one.name.next() == other.name and is_more and same and not rows
 
 
 def is_complete(one: Known, other: Known) -> bool:

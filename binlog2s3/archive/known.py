@@ -26,7 +26,8 @@ class Known:
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
     others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`,
-    `time_zone`: see `documents.Entry`.
+    `started`, `leaves_out` and `time_zone`: see `documents.Entry`. `rotated`: whether it ends with
+    a rotate event, `crashed`: whether it has ended with neither that nor a stop event.
     """
 
     name: BinlogName
@@ -49,6 +50,10 @@ class Known:
     server_id: int | None = None
     server_version: str = ""
     gtids_go_back: bool | None = None
+    started: bool | None = None
+    rotated: bool = False
+    crashed: bool = False
+    leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
 
     def is_credible(self, one: Transaction) -> bool:
@@ -95,6 +100,10 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         server_id=entry.server_id,
         server_version=_version(entry),
         gtids_go_back=entry.gtids_go_back,
+        started=entry.started,
+        rotated=entry.end == "rotate",
+        crashed=entry.end == "crash",
+        leaves_out=entry.leaves_out,
         time_zone=entry.time_zone,
     )
 

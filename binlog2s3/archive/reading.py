@@ -20,7 +20,7 @@ class BinlogReading:
     """One binlog as its bytes arrive. The first `size` bytes are checked.
 
     `grid` says of which parts the digest keeps checksums; readers that upload nothing need none.
-    `time_zone`: the source's, if it was asked.
+    `leaves_out` is for the entry: see there. `time_zone`: the source's, if it was asked.
     """
 
     def __init__(self, name: BinlogName, grid: Grid = _ANY_GRID) -> None:
@@ -29,6 +29,7 @@ class BinlogReading:
         self.digest = Digest(grid)
         self.commits = Commits()
         self.time_zone: SystemZone | None = None
+        self.leaves_out: tuple[str, ...] | None = None
 
     @property
     def size(self) -> int:
@@ -45,6 +46,11 @@ class BinlogReading:
     def created_at(self) -> datetime:
         """When the server created this binlog, in whole seconds. Call it once it has `begun`."""
         return datetime.fromtimestamp(self.scanner.formats[0].timestamp, UTC)
+
+    @property
+    def started(self) -> bool:
+        """Whether a start of the server began it, not a rotation. Call it once it has `begun`."""
+        return self.scanner.formats[0].created > 0
 
     @property
     def next_binlog(self) -> str | None:
@@ -129,6 +135,8 @@ class BinlogReading:
             archived_at=archived_at,
             damaged=tuple({"begin": first, "end": after} for first, after in scanner.damaged),
             gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
+            started=self.started,
+            leaves_out=self.leaves_out,
             time_zone=self.time_zone,
         )
 

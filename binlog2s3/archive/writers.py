@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, ClassVar, Literal, Self
 
+from binlog2s3.archive.documents import said
 from binlog2s3.archive.fields import (
     FORMAT,
     binlog_text,
@@ -42,6 +43,7 @@ WriterState = Literal[
     "paused",
     "stalled",
     "source unreachable",
+    "unlogged",
     "store unreachable",
     "stopped",
 ]
@@ -93,6 +95,41 @@ class Position:
     def place(self) -> tuple[BinlogName, int]:
         """For comparison within a lineage. Raises ValueError if `binlog` is not a valid name."""
         return (BinlogName.parse(self.binlog), self.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unlogged:
+    """The source was seen to write no binlog: rows are missing before its next start.
+
+    That start began one of the binlogs from `first` to `last`; `last` is None until the source was
+    seen to write a binlog again. `since`: when it was first seen, by the writer's clock.
+    """
+
+    since: datetime
+    first: str
+    last: str | None = None
+
+    def covers(self, name: BinlogName) -> bool:
+        """Whether a start of the server that began this binlog may have ended it."""
+        if name.prefix != BinlogName.parse(self.first).prefix or name < BinlogName.parse(
+            self.first
+        ):
+            return False
+        return self.last is None or name <= BinlogName.parse(self.last)
+
+    def to_document(self) -> dict[str, Any]:
+        """As it is in a heartbeat."""
+        return {"since": iso_text(self.since), "first": self.first, "last": self.last}
+
+    @classmethod
+    def from_document(cls, value: Any) -> Self:
+        """Read it from a heartbeat. Raises KeyError, TypeError or ValueError."""
+        document = mapping(value)
+        return cls(
+            since=moment(document["since"]),
+            first=binlog_text(document["first"]),
+            last=or_none(binlog_text, document["last"]),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,8 +186,9 @@ class Heartbeat(Process):
     """A writer's own object: who writes, what is durable, and up to when nothing is missing.
 
     `covered_until`: all commits up to this time, by the source's clock, are durable. `status`: the
-    rest of its status (`status.document`); None from an older version. `time_zone`: the source's
-    when it was last asked; None if it was not.
+    rest of its status (`status.document`); None from an older version. `unlogged`: of `lineage`.
+    `leaves_out`: as in an entry. `time_zone`: the source's when it was last asked; None if it was
+    not.
     """
 
     generation: int
@@ -161,6 +199,8 @@ class Heartbeat(Process):
     server: Position | None
     covered_until: datetime | None
     status: Mapping[str, Any] | None = None
+    unlogged: Unlogged | None = None
+    leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
 
     MOST: ClassVar[int] = 1 << 20
@@ -202,6 +242,8 @@ class Heartbeat(Process):
                 "server": asdict(self.server) if self.server else None,
                 "covered_until": iso_text(self.covered_until) if self.covered_until else None,
                 "status": self.status,
+                "unlogged": self.unlogged.to_document() if self.unlogged else None,
+                "leaves_out": None if self.leaves_out is None else list(self.leaves_out),
                 **time_zone_field(self.time_zone),
             }
         )
@@ -221,6 +263,8 @@ class Heartbeat(Process):
                 server=or_none(_position, document["server"]),
                 covered_until=or_none(moment, document["covered_until"]),
                 status=or_none(mapping, document.get("status")),
+                unlogged=or_none(Unlogged.from_document, document.get("unlogged")),
+                leaves_out=or_none(said, document.get("leaves_out")),
                 time_zone=or_none(time_zone, document.get("time_zone")),
             )
         name = f"{found.generation:06d}-{found.token}.json"

@@ -133,7 +133,8 @@ class FormatEvent:
     """A format description event: which server wrote the binlog, and in which format.
 
     `offset` and `size` are in bytes; `offset` is 0 for the event that mysqlbinlog makes up before a
-    start position. `timestamp` is in seconds since the epoch, UTC. `version` has the numbers of
+    start position. `timestamp` is in seconds since the epoch, UTC. `created` is when the server
+    started, likewise; 0 if the binlog was begun by a rotation. `version` has the numbers of
     `server_version`. `has_checksum`: this event has a CRC32, whether or not the others have one
     (`checksum`).
     """
@@ -148,6 +149,7 @@ class FormatEvent:
     checksum: Literal["none", "crc32"]
     has_checksum: bool
     in_use: bool
+    created: int = 0
 
     @property
     def gtid_events(self) -> bool:
@@ -179,7 +181,7 @@ _CHECKSUM_TYPES = 40
 def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
     """Decode a whole format event, with its header, of binlog version 4. Does not check its CRC."""
     timestamp, _, server_id, size, _, flags = HEADER.unpack_from(buf)
-    binlog_version, version_text, _, header_size = _FORMAT.unpack_from(buf, HEADER_SIZE)
+    binlog_version, version_text, created, header_size = _FORMAT.unpack_from(buf, HEADER_SIZE)
     if binlog_version != 4 or header_size != HEADER_SIZE:
         raise ValueError(f"binlog version {binlog_version} with {header_size} bytes of header")
     shown = version_text.rstrip(b"\0").decode(errors="replace")
@@ -204,6 +206,7 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
         checksum="crc32" if algorithm else "none",
         has_checksum=has_checksum,
         in_use=bool(flags & IN_USE_FLAG),
+        created=created,
     )
 
 

@@ -69,7 +69,9 @@ def notices_before(listed: LineageListing) -> Iterator[Notice]:
         return
     where = parent.place
     if parent.join == "gap":
-        yield Notice(f"GAP: missing between {where} and {id_}: {parent.missing or 'not known'}")
+        what = parent.missing or "not known"
+        cause = f" ({parent.cause})" if parent.unlogged else ""
+        yield Notice(f"GAP: missing between {where} and {id_}: {what}{cause}")
     elif parent.join == "unknown":
         yield Notice(
             f"GAP: nothing proves that {id_} continues from {where}; "

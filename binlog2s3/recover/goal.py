@@ -101,6 +101,10 @@ class Search:
         """The time up to which the writer guarantees all, if it writes this history."""
         return self.route.history.covered_us if self.route.tip.id == self._current() else None
 
+    def left_out(self) -> tuple[str, ...]:
+        """What the source says it leaves out of its binlogs, if it writes this history."""
+        return self.route.history.left_out if self.route.tip.id == self._current() else ()
+
     def may_grow(self, lineage: str) -> bool:
         """Whether this lineage is being written, or may be."""
         return self._current() in (None, lineage)

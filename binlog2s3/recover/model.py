@@ -145,6 +145,10 @@ class BucketHistory(Protocol):
     def covered_us(self) -> int | None:
         """The time up to which all commits of the current lineage are in the bucket."""
 
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the source of the current lineage leaves out of its binlogs, as it said last."""
+
     def names(self, lineage: str) -> Sequence[BinlogName]:
         """The binlogs of a lineage from which an event can be read, in their order."""
 

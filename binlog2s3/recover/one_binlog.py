@@ -107,6 +107,9 @@ def found_by_reading(
         server_id=form.server_id,
         server_version=form.server_version,
         gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
+        started=form.created > 0,
+        rotated=scanner.rotate is not None,
+        crashed=readable.state == "archived" and not scanner.ended,
     )
     formats = tuple(form.offset for form in scanner.formats)
     return Found(lineage=lineage, known=known, formats=formats, readable=readable)

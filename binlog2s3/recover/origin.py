@@ -30,9 +30,9 @@ from binlog2s3.binlog.place import NoPlaceError, is_state
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover.goal import Search
-from binlog2s3.recover.model import Base, BucketHistory
+from binlog2s3.recover.model import Base, BucketHistory, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
-from binlog2s3.recover.route import RouteExecuted, RouteGtids
+from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +281,37 @@ def _at_its_place(search: Search, gtids: RouteGtids, have: MariadbGtidList) -> R
             "here: pass its GTIDs alone, with --from-gtid-set",
         )
     return None
+
+
+def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None:
+    """The stretch before which the source left rows out, if a state may end on either side of it.
+
+    Those rows have no GTIDs, so the GTIDs just before and just after them are the same. The place
+    of the base backup, or its lineage, tells them apart. None if nothing is in doubt.
+    """
+    number = stands.start
+    while number is not None and not stands.part.touches(number, route.brief(number).gtids_added):
+        if route.is_unlogged_before(number):
+            return None if _is_behind(route, number, start) else number
+        if not number:
+            return None
+        number -= 1
+    return None
+
+
+def _is_behind(route: Route, number: int, start: Start) -> bool:
+    """Whether a base backup is known to be of the history from this stretch on."""
+    base, leg = start.base, route.stretches[number].leg
+    behind = {one.lineage.id for one in route.line.legs[leg:]}
+    if start.lineage is not None and start.lineage not in behind:
+        return False
+    if start.place is not None:
+        return True
+    if base is not None and (origins := lineages_of(base, route.history)):
+        name = route.stretches[number].name
+        is_later = base.place is not None and base.place[0] >= name
+        return origins <= behind and (is_later or route.lineage(number) not in origins)
+    return start.lineage is not None and route.leg_numbers(number)[0] == number
 
 
 def given_twice(

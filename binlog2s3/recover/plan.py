@@ -11,20 +11,24 @@ damage and no join that cannot be proved is crossed without a message.
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from binlog2s3.archive.documents import UNLOGGED
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, either, empty, intersection, parse
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, gtid_text, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
-from binlog2s3.recover.origin import Origin, standing
+from binlog2s3.recover.origin import Origin, standing, unlogged_at
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
+from binlog2s3.server.omissions import IGNORES
 
+_LEFT_OUT = "what the source leaves out of its binlogs cannot be in this history"
 _SHOWN = 3
 _BACK = 50
 """How many binlogs are searched for the last transactions that are kept."""
@@ -97,6 +101,7 @@ class _Planner:
         first = min(start.number, stop.number)
         route.load(first, stop.number + 1)
         self._check_end(stop)
+        self._say_what_is_left_out(first, stop)
         before_stop = self._before_stop(first, stop)
         everything = self._gtids.from_stretch(first) if before_stop is not None else None
         if stop < start and (self._have is None or self._request.start.place is not None):
@@ -154,9 +159,30 @@ class _Planner:
         number = self._stands.start
         if number is None:
             raise self._not_covered(self._have)
+        self._check_unlogged(self._stands)
         if number and not route.known(number - 1).gtids_added and route.known(number - 1).anonymous:
             raise without_gtids(self._search, number - 1)
         return RoutePosition(number, 0)
+
+    def _check_unlogged(self, stands: RouteExecuted) -> None:
+        """See that rows that the source left out of its binlogs are not missing in the target."""
+        route = self._route
+        number = unlogged_at(route, stands, self._request.start)
+        if number is None:
+            return
+        name, lineage = route.stretches[number].name, route.lineage(number)
+        text = (
+            f"{self._search.who_has()} ends at a gap, before {name} of {lineage}: {UNLOGGED}; "
+            "GTIDs do not tell whether it has those rows"
+        )
+        if not self._request.allow_gap:
+            raise self._search.refused(
+                text,
+                "if the base backup was made after the source wrote binlogs again, say so: "
+                f"--from-lineage {lineage}; else restore one from after that; --allow-gap goes on "
+                "without those rows",
+            )
+        self._warnings.append(text)
 
     def _not_covered(self, have: Executed) -> RecoveryError:
         before = self._route.known(0).gtids_before
@@ -192,6 +218,25 @@ class _Planner:
                 "--allow-gap takes it for the newest",
             )
         self._warnings += [f"the newest transactions are left out: {text}" for text in texts]
+
+    def _say_what_is_left_out(self, first: int, stop: RoutePosition) -> None:
+        """Warn of what the source said that its binlogs do not have."""
+        route, found = self._route, dict[str, list[BinlogName]]()
+        for number in range(first, stop.number + 1):
+            known = route.known(number)
+            for text in known.leaves_out or ():
+                found.setdefault(text, []).append(known.name)
+            if known.crashed and number < stop.number and IGNORES in (known.leaves_out or ()):
+                self._warnings.append(
+                    f"{known.name} ends as after a crash of the source, which had {IGNORES}: if it "
+                    "was no crash, what it committed until its next start is missing"
+                )
+        for text, names in found.items():
+            where = f"{names[0]} to {names[-1]}" if names[1:] else f"{names[0]}"
+            self._warnings.append(f"{_LEFT_OUT}: {text} ({where})")
+        for text in self._search.left_out():
+            if text not in found:
+                self._warnings.append(f"{_LEFT_OUT}: {text}")
 
     # What the target has, and is to have
 

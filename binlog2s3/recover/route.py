@@ -10,8 +10,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from binlog2s3.archive.documents import Parent
-from binlog2s3.archive.history import Leg, Line, breaks, is_complete, is_within, line_of
+from binlog2s3.archive.documents import UNLOGGED, Parent
+from binlog2s3.archive.history import (
+    Leg,
+    Line,
+    breaks,
+    is_complete,
+    is_unlogged_between,
+    is_within,
+    line_of,
+)
 from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import (
@@ -266,6 +274,17 @@ class Route:
             elif why := _contradiction(self, number - 1, number):
                 yield number, why, ""
 
+    def is_unlogged_before(self, number: int) -> bool:
+        """Whether the source left rows out just before this stretch."""
+        leg = self.stretches[number].leg
+        if self.leg_numbers(number)[0] == number:
+            cut = self.line.legs[leg - 1].cut if leg else None
+            return cut is not None and cut.unlogged
+        one, other = self.brief(number - 1), self.brief(number)
+        if one.rotated and other.started is None:  # a page of an older version
+            other = self.known(number)
+        return is_unlogged_between(rotated=one.rotated, started=other.started)
+
     # As a `place.GtidLine`
 
     def added_gtids(self) -> Sequence[AddedGtids]:
@@ -479,11 +498,23 @@ def _contradiction(route: Route, one: int, other: int) -> str:
             )
         if not is_complete(before, after):
             return f"only the first {before.size} bytes of {before.name} are there"
+        if is_unlogged_between(rotated=before.rotated, started=after.started):
+            return UNLOGGED
         return ""
     cut = route.leg(one).cut
     if cut is not None and (cut.binlog != str(before.name) or before.size < cut.offset):
         return f"{route.lineage(one)} does not reach up to {cut.binlog}:{cut.offset}"
     return ""
+
+
+def why_gap(line: Line, number: int) -> str:
+    """Why something is missing between a leg and the one before; "" if nothing is."""
+    leg, cut = line.legs[number], line.legs[number - 1].cut if number else None
+    if cut is None or not leg.missing:
+        return ""
+    if cut.unlogged:
+        return UNLOGGED
+    return f"the source had purged what comes before {leg.lineage.first_binlog} of {leg.lineage.id}"
 
 
 def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
@@ -493,8 +524,7 @@ def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
         first = leg.lineage.first_binlog
         why, missing = gone, ""
         if begun and leg.missing:
-            why = f"the source had purged what comes before {first} of {leg.lineage.id}"
-            missing = leg.missing
+            why, missing = why_gap(line, number), leg.missing
         elif begun and names[:1] != [first]:
             why = f"{first} of {leg.lineage.id} is missing"
         yield from _numbered(number, names, why if begun else "", missing)

@@ -29,7 +29,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
-from binlog2s3.formatting import us_of
+from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
@@ -79,6 +79,7 @@ class _EntryReader:
         else:
             if size is not None:
                 entry.check_size(lineage.id, size)
+            entry = self._catalog.with_start(lineage, entry)
         self._entries[key] = entry
         return entry
 
@@ -204,6 +205,18 @@ class Survey:
             if any(end > known.transaction_end for _, end in known.damaged):
                 return None
         return us_of(writer.vouched_until)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """What the source of the current lineage leaves out of its binlogs, as it said last."""
+        writer = self._seen().writer
+        if writer is None or writer.lineage != self.current:
+            return ()
+        unlogged = writer.unlogged
+        now = list[str]()
+        if unlogged is not None and unlogged.last is None:
+            now.append(f"everything since {iso_text(unlogged.since)}, as it writes no binlog")
+        return (*now, *(writer.leaves_out or ()))
 
     def leave_open(self, lineage: str) -> None:
         """From now on, `names` of this lineage ends before its first binlog that is not archived.

@@ -12,7 +12,8 @@ from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import replace
 from typing import TypeVar
 
-from binlog2s3.archive.history import is_within
+from binlog2s3.archive.documents import UNLOGGED
+from binlog2s3.archive.history import is_unlogged_between, is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
@@ -528,6 +529,8 @@ def _last_of(view: View, lineage: str) -> str:
 
 def _contradiction(one: Facts, following: Facts, name: str) -> str:
     """Why a binlog does not lead up to the next one, by their GTIDs; "" if it does."""
+    if is_unlogged_between(rotated=one.rotated, started=following.started):
+        return UNLOGGED
     if one.added is None or following.previous is None:
         return ""
     end = joined(one.previous, one.added)

@@ -14,16 +14,18 @@ from dataclasses import replace
 
 from binlog2s3.archive.blocks import Found, event_at
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import UNLOGGED, Lineage
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, joined
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import (
     AddedGtids,
+    ExecutedPart,
+    MysqlPart,
     NoPlaceError,
     domain_of,
     places_of,
@@ -192,7 +194,9 @@ class ArchiveHistory:
             begins = self._begin_after(have)
             if begins is None:
                 raise self._purged(self._view, have)
-            self._check_histories(have, self._view.numbers[begins.binlog.place])
+            number = self._view.numbers[begins.binlog.place]
+            self._check_unlogged(number, MysqlPart(have))
+            self._check_histories(have, number)
         return begins
 
     def _begin_after(self, have: GtidSet) -> Beginning | None:
@@ -227,6 +231,7 @@ class ArchiveHistory:
             raise NotServedError(str(error)) from error
         if places.start is None:
             raise self._purged(view, have)
+        self._check_unlogged(places.start, places.part)
         self._check_histories(have, places.start, places.extra)
         begins = beginning(view.binlogs, places)
         if tail is None or begins.binlog.place != tail.binlog.place:
@@ -243,6 +248,33 @@ class ArchiveHistory:
             and all((mark.gtids.number(d, s) or 0) < n for d, s, n in awaited.values())
         ]
         return replace(begins, offset=max(marks, default=0))
+
+    def _check_unlogged(self, number: int, part: ExecutedPart) -> None:
+        """See that a replica is not exactly where the source left rows out of its binlogs.
+
+        Its GTIDs do not tell whether it has those rows. Raises NotServedError.
+        """
+        binlogs, route = self._view.binlogs, self._route
+        for at in range(number, -1, -1):
+            if part.touches(at, self._added_by(at)):
+                return
+            is_within = route is not None and at < len(route) and route.is_unlogged_before(at)
+            if binlogs[at].unlogged or is_within:
+                name = self._view.served_name(binlogs[at])
+                raise NotServedError(
+                    f"before {name}: {UNLOGGED}, and GTIDs do not tell whether the replica has it: "
+                    "build it again from a later base backup; if it was, let it begin by file and "
+                    f"position, at {name}:4"
+                )
+
+    def _added_by(self, number: int) -> Gtids:
+        """The GTIDs that a binlog of the view adds."""
+        one, route = self._view.binlogs[number], self._route
+        if route is not None and number < len(route):
+            return route.brief(number).gtids_added
+        tail = self._read_here(one)
+        added = tail.scanner.gtids if tail is not None else self.facts(one).added
+        return added if added is not None else empty(self.flavour)
 
     def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
         """See `ServedHistory`."""
@@ -269,6 +301,8 @@ class ArchiveHistory:
             damaged=known.damaged,
             previous=known.gtids_before,
             added=known.gtids_added,
+            rotated=known.rotated,
+            started=known.started,
         )
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:

@@ -9,7 +9,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Latest, Request, Start
 from binlog2s3.recover.origin import Origin
-from binlog2s3.recover.route import Route
+from binlog2s3.recover.route import Route, why_gap
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.model import ServedBinlog
 
@@ -30,6 +30,7 @@ def archived(route: Route) -> list[ServedBinlog]:
                 end=cut.offset if cut is not None else None,
                 broken=f"{one.broken}; missing: {one.missing}" if one.missing else one.broken,
                 joined=parse(before.gtid_set, leg.lineage.flavour) if before is not None else None,
+                unlogged=before is not None and before.unlogged,
             )
         )
     return found
@@ -47,12 +48,16 @@ def first_open(
         catalog.binlog(leg.lineage, name)
     except ArchiveError:
         return None
-    cut = route.line.legs[-2].cut if not is_same and len(route.line.legs) > 1 else None
+    line = route.line
+    cut = line.legs[-2].cut if not is_same and len(line.legs) > 1 else None
+    why = why_gap(line, len(line.legs) - 1) if cut is not None and binlogs else ""
     return ServedBinlog(
         lineage=leg.lineage,
         name=name,
         begin=leg.begin if binlogs and not is_same else 0,
         is_open=True,
+        broken=f"{why}; missing: {leg.missing}" if why else "",
+        unlogged=cut is not None and cut.unlogged,
         joined=parse(cut.gtid_set, leg.lineage.flavour) if cut is not None else None,
     )
 

@@ -22,7 +22,7 @@ class ServedBinlog:
     may grow. `broken`: why the binlog before does not lead up to it, "" if nothing says so.
     `before`: the GTIDs that were executed before this binlog, if they are known without reading it.
     `joined`: for the first binlog of a lineage, the GTIDs that were executed where the lineage
-    before ends.
+    before ends. `unlogged`: the source had left rows out of its binlogs just before that.
     """
 
     lineage: Lineage
@@ -33,6 +33,7 @@ class ServedBinlog:
     broken: str = ""
     before: Gtids | None = None
     joined: Gtids | None = None
+    unlogged: bool = False
 
     @property
     def place(self) -> tuple[str, BinlogName]:
@@ -131,13 +132,16 @@ class Facts:
     """What is known of a binlog before it is sent.
 
     `end`: where its last whole transaction ends. `damaged`: ranges that cannot be served. `added`:
-    the GTIDs in it. `previous`: those before it; both are None if they are not known.
+    the GTIDs in it. `previous`: those before it; both are None if they are not known. `rotated` and
+    `started`: see `archive.known.Known`.
     """
 
     end: int
     damaged: tuple[tuple[int, int], ...] = ()
     previous: Gtids | None = None
     added: Gtids | None = None
+    rotated: bool = False
+    started: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, sampled_days
-from binlog2s3.errors import SourceError
-from binlog2s3.server.errors import FOREIGN, NO_LOG, privilege_error, translate
+from binlog2s3.errors import SourceError, UnloggedError
+from binlog2s3.server.errors import FOREIGN, LOG_CLOSED, NO_LOG, privilege_error, translate
 from binlog2s3.server.login import Login
 
 
@@ -98,6 +98,13 @@ class ServerVersion:
         return "SHOW BINARY LOG STATUS" if self._is_since(8, 2) else "SHOW MASTER STATUS"
 
     @property
+    def replica_statement(self) -> str:
+        """The statement that shows what the server replicates."""
+        if self.mariadb:
+            return "SHOW ALL SLAVES STATUS"
+        return "SHOW REPLICA STATUS" if self._is_since(8, 4) else "SHOW SLAVE STATUS"
+
+    @property
     def stamps_commits(self) -> bool:
         """Whether a transaction has the time of its commit, not that of its last statement.
 
@@ -139,7 +146,10 @@ class Server:
             connection._force_close()  # type: ignore[attr-defined]  # noqa: SLF001 - never waits
 
     def facts(self) -> ServerFacts:
-        """Which server it is. Raises SourceError if it does not answer or writes no binary log."""
+        """Which server it is.
+
+        Raises SourceError if it does not answer, UnloggedError if log_bin is off.
+        """
         row = self._one("SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin")
         tls = bool(self._one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")["Value"])
         version = str(row["version"])
@@ -148,12 +158,18 @@ class Server:
         flavour: Flavour = "mariadb" if ServerVersion(version).mariadb else "mysql"
         if flavour == "mysql":
             _refuse_aurora_reader(self.rows, self._used.address)
+        found = self._identity(flavour, version, int(row["id"]), tls=tls)
         if not int(row["log_bin"]):
-            raise SourceError(
-                f"{self._used.address} writes no binary log (log_bin is OFF)",
-                hint=NO_LOG,
+            raise UnloggedError(
+                f"{self._used.address} writes no binlog (log_bin is OFF)",
+                hint=f"{NO_LOG}; what it commits until then is in no archive",
+                uuid=found.uuid,
             )
-        server_id = int(row["id"])
+        return found
+
+    def _identity(
+        self, flavour: Flavour, version: str, server_id: int, *, tls: bool
+    ) -> ServerFacts:
         if flavour == "mariadb":
             domain = self._one("SELECT @@gtid_domain_id AS domain")["domain"]
             return ServerFacts(
@@ -213,12 +229,14 @@ class Server:
             whole = timedelta(seconds=int(row["seconds"]) + 2)
             settled_at = asked_at.replace(microsecond=0) - whole
         status = self._all(self._version_of_server().status_statement)
-        if not status:
-            raise SourceError(
-                f"{self._used.address} writes no binary log",
-                hint=NO_LOG,
-            )
         uuid = str(row["uuid"]) or self.facts().uuid
+        if not status:
+            self.facts()
+            raise UnloggedError(
+                f"{self._used.address} writes no binlog (log_bin is ON)",
+                hint=LOG_CLOSED,
+                uuid=uuid,
+            )
         gtid_set = str(status[0].get("Executed_Gtid_Set") or "").replace("\n", "")
         if self._is_mariadb():
             gtid_set = str(self._one("SELECT @@gtid_binlog_pos AS pos")["pos"])
@@ -337,6 +355,11 @@ class Server:
             if enough and where.startswith("*.* "):
                 return
         raise privilege_error("REPLICATION SLAVE", self._used)
+
+    @property
+    def statements(self) -> ServerVersion:
+        """The statements of this server's version. Asks for the version. Raises SourceError."""
+        return self._version_of_server()
 
     def _version_of_server(self) -> ServerVersion:
         if self._version is None:

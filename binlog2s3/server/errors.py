@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pymysql
 
-from binlog2s3.errors import SourceError
+from binlog2s3.errors import SourceError, UnloggedError
 from binlog2s3.server.login import Login
 
 _TLS = "check --mysql-ssl-mode and --mysql-ssl-ca against the server's certificate"
@@ -21,6 +21,11 @@ _ACCOUNT = (
 )
 _CUT = "the server or something in between closed the connection; is the server restarting?"
 NO_LOG = "set log_bin in the server's configuration and restart it"
+LOG_CLOSED = (
+    "log_bin is on, but the server could not write or rotate its binlog and goes on without: see "
+    "its error log and its disk, restart the server at once, and take a new base backup: what it "
+    "commits until then is in no binlog"
+)
 # https://dev.mysql.com/doc/mysql-errors/9.7/en/server-error-reference.html
 _HINTS: Mapping[int, str] = {
     1040: "raise max_connections on the server, or close idle clients",
@@ -32,7 +37,6 @@ _HINTS: Mapping[int, str] = {
     1130: "create an account that may connect from this host",
     1203: "the user has reached max_user_connections",
     1226: "the user has reached one of its limits (SHOW CREATE USER shows them)",
-    1381: NO_LOG,
     1820: "change the account's password: it has expired",
     1862: "change the account's password: it has expired",
     2002: "check that the server is running, and the path of the socket",
@@ -49,6 +53,7 @@ _HINTS: Mapping[int, str] = {
     3159: "the server requires TLS: set --mysql-ssl-mode REQUIRED",
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
+_NO_BINLOG = 1381
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})  # database, table, column, any, routine
 _NO_TLS = (
     "set up TLS on the server, or accept that others can read the password and the data: "
@@ -98,6 +103,8 @@ def _translated(error: Exception, login: Login) -> SourceError:
         code = 2026
     if code == 1524 or "Authentication plugin" in text:
         code = 2061
+    if code == _NO_BINLOG:
+        return UnloggedError(f"{where} writes no binlog: {text} ({code})", hint=LOG_CLOSED)
     hint = _HINTS.get(code, "")
     if code == 2026 and "doesn't support" in text:
         hint = _NO_TLS

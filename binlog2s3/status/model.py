@@ -297,6 +297,7 @@ class Vitals:
     """The daemon's measurements, which state and troubles follow from; ages in seconds.
 
     `source_silent`: since the source last answered its position (or the process started).
+    `unlogged`: it answers, and `source_error` is that it writes no binlog.
     `child_gone`: since mysqlbinlog last ran, 0 while it runs or nothing is to be read.
     `unread`: it has not run since the process started.
     `store_failing`: since the first failure after the last success, None without failures.
@@ -320,6 +321,7 @@ class Vitals:
     source_error: str = ""
     source_hint: str = ""
     source_silent: float = 0.0
+    unlogged: bool = False
     read_idle: float = 0.0
     store_error: str = ""
     store_hint: str = ""
@@ -370,6 +372,7 @@ def _state(vitals: Vitals, timing: Timing) -> State:
         (vitals.phase == "stopping", "stopped"),
         (vitals.paused is not None, "paused"),
         (failing or silent, "store unreachable"),
+        (vitals.unlogged, "unlogged"),
         (starting and not vitals.source_error, "starting"),
         (unheard or gone, "source unreachable"),
         (vitals.unread, "starting"),
@@ -397,7 +400,10 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         what = vitals.source_error or "the source does not answer"
         text = f"{what} (for {vitals.source_silent:.0f} s)"
         since, hint = vitals.source_silent, vitals.source_hint
-        yield _trouble("source", since, timing.source_seconds, text, hint)
+        if vitals.unlogged:
+            yield _trouble("unlogged", 0, 0, text, hint)
+        else:
+            yield _trouble("source", since, timing.source_seconds, text, hint)
     elif vitals.child_gone >= timing.soon_seconds or vitals.never_ran:
         why = f": {vitals.child_error}" if vitals.child_error else ""
         text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
@@ -464,7 +470,9 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
     for lineage in by_id.values():
         parent = lineage.parent
         if parent is not None and parent.join != "exact":
-            what = f": {parent.missing}" if parent.missing else ""
+            said = [parent.cause] if parent.unlogged else []
+            said += [parent.missing] if parent.missing else []
+            what = f": {'; '.join(said)}" if said else ""
             gaps.append(
                 Gap(
                     lineage=lineage.id,

@@ -28,6 +28,7 @@ _CODES: Mapping[str, str] = {
     "paused": "paused",
     "stalled": "stalled",
     "source unreachable": "source",
+    "unlogged": "unlogged",
     "store unreachable": "store",
 }
 """The trouble's code for a state, if the writer's object contains no status that can be read."""

@@ -9,6 +9,7 @@ from contextlib import closing
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ForkError
@@ -96,6 +97,9 @@ def _checked(found: list[Track], end: ArchiveEnd) -> list[Track]:
         if why := end.contradiction(track):
             _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
             break
+        rotated = end.rotates_to == str(track.name)
+        if is_unlogged_between(rotated=rotated, started=track.started):
+            break  # it begins another lineage
         track.judge({})
         good.append(track)
         end = end.after([track])  # if it is open, the source tells later whether it is complete

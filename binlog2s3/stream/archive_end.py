@@ -55,6 +55,11 @@ class ArchiveEnd:
         return joined(parse(end.gtid_set_before, flavour), parse(end.gtid_set_added, flavour))
 
     @property
+    def rotates_to(self) -> str | None:
+        """The binlog that the last one's rotate event names; None if the bucket has some of it."""
+        return self.end.next_binlog if self.end is not None and not self.next_size else None
+
+    @property
     def position(self) -> Position | None:
         """The end as a position in the history; None if nothing is archived."""
         if self.last is None or self.end is None:

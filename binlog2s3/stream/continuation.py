@@ -177,6 +177,20 @@ def unservable(
     return _gap(tip, later[0], _parsed(before(later[0]), tip.lineage.flavour))
 
 
+def left_out(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Begin | None:
+    """The lineage after rows that are in no binlog: it begins with the binlog after the tip.
+
+    None if the tip is no end of a binlog, or the server does not have the next one.
+    """
+    begin = tip.following
+    if not tip.closed or begin not in {row.name for row in listed}:
+        return None
+    found = _gap(tip, begin, _parsed(before(begin), tip.lineage.flavour)).parent
+    assert found is not None  # noqa: S101 - it has the tip
+    named = found.missing if found.gtid_set else ""
+    return Begin(begin=begin, parent=replace(found, join="gap", missing=named, unlogged=True))
+
+
 def _gap(tip: Tip, begin: BinlogName, previous: Gtids | None) -> Begin:
     """A lineage that begins after what the source no longer has."""
     if tip.gtids is not None and previous is not None and (tip.gtids or previous):

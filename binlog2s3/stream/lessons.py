@@ -2,6 +2,7 @@
 
 | a run ends with | what it means | what was read |
 |---|---|---|
+| `LeftOutError` | rows before the next binlog are in none: a new lineage begins there | `GO_BACK` |
 | `ElsewhereError` | the server's history continues elsewhere: compare the bytes | `GO_BACK` |
 | `TakenError` | the history goes on in a lineage beside this one | `KEEP` |
 | `ForkError` | the server sends another history: compare the bytes | `FORGET_RUN` |
@@ -24,7 +25,14 @@ from enum import Enum, auto
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError, TakenError
+from binlog2s3.errors import (
+    DamageError,
+    ElsewhereError,
+    ForkError,
+    LeftOutError,
+    SourceError,
+    TakenError,
+)
 from binlog2s3.stream.resume import Doubt
 
 _REFUSALS = 3
@@ -106,6 +114,8 @@ def judge(lessons: Lessons, error: Exception, seen: BeingRead | None) -> tuple[L
     `seen` is None if the run had not shown yet that it continues what is known.
     """
     match error:
+        case LeftOutError():
+            return replace(lessons, doubt=Doubt(why=str(error), left_out=True)), EndAction.GO_BACK
         case ElsewhereError():
             return replace(lessons, doubt=Doubt(why=str(error))), EndAction.GO_BACK
         case TakenError():

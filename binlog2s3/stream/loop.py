@@ -211,13 +211,26 @@ class Loop:
         if known is None or not (found.described or found.tracks):
             return
         for end, tracks in found.left_behind:
-            self._intake.resume(end.lineage, None, end.next_binlog, described=True, ended=True)
+            self._intake.resume(
+                end.lineage,
+                None,
+                end.next_binlog,
+                described=True,
+                ended=True,
+                rotates_to=end.rotates_to,
+            )
             for track in tracks:
                 self._intake.admit(track)
             self._intake.judge({})
         self._intake.resume(
-            known.lineage, found.durable, known.next_binlog, described=found.described
+            known.lineage,
+            found.durable,
+            known.next_binlog,
+            described=found.described,
+            rotates_to=known.rotates_to,
         )
+        if self._begun.unlogged:
+            self._intake.saw_no_binlog(self._begun.unlogged, None)
         for track in found.tracks:
             self._intake.admit(track)
         self._intake.judge({})
@@ -303,6 +316,8 @@ class Loop:
         position = self._watch.look(self._reached())
         if position is not None:
             self._intake.seen(position)
+        elif self._watch.unlogged(uuid := self._intake.server_uuid):
+            self._intake.saw_no_binlog(uuid, self._watch.newest)
         return min(_WATCH_SECONDS, self._config.stream.stall_timeout / 4)
 
     def _look_up(self) -> float:
@@ -324,6 +339,8 @@ class Loop:
             covered_until=self._intake.covered_until(),
             status=without_gtids(status) if status is not None else None,
             time_zone=self._intake.time_zone,
+            unlogged=self._intake.unlogged,
+            leaves_out=self._intake.leaves_out,
         )
 
     def _store_over(self, succeeded: bool) -> None:

@@ -18,7 +18,7 @@ from binlog2s3.archive.drills import newest
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
-from binlog2s3.errors import ArchiveError, Binlog2s3Error, StoreError
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, StoreError, UnloggedError
 from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log
 from binlog2s3.status.lag import (
@@ -190,6 +190,7 @@ class Reporter:
             source_error=str(sight.error or ""),
             source_hint=getattr(sight.error, "hint", ""),
             source_silent=now - self._answered_at,
+            unlogged=isinstance(sight.error, UnloggedError),
             read_idle=self._since(now, self._ahead_since, self._supervisor.read_at),
             store_error=error,
             store_hint=hint,

@@ -17,11 +17,12 @@ from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import Config, StreamConfig
-from binlog2s3.errors import GapError, SourceError
+from binlog2s3.errors import GapError, SourceError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find
+from binlog2s3.server.omissions import omissions
 from binlog2s3.stream.archive_end import archive_end, tip_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.continuation import (
@@ -31,6 +32,7 @@ from binlog2s3.stream.continuation import (
     GoOn,
     Tip,
     acceptable,
+    left_out,
     parent,
     same_server,
     successor,
@@ -49,7 +51,8 @@ class Heading:
 
     `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
     `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
-    and there is nothing to compare. `time_zone`: the server's, None if it does not tell.
+    and there is nothing to compare. `leaves_out`: what the server says its binlogs do not have.
+    `time_zone`: the server's, None if it does not tell.
     """
 
     facts: ServerFacts
@@ -59,6 +62,7 @@ class Heading:
     tip: Tip | None = None
     overlap: Overlap | None = None
     parent: Parent | None = None
+    leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
 
     @property
@@ -73,13 +77,15 @@ class Doubt:
 
     `refused`: the source does not give what comes next. `unreadable`: what it gives of this binlog,
     which comes next, is damaged in the first event. `taken`: somebody wrote under the key of the
-    next entry, so the history goes on in another lineage.
+    next entry, so the history goes on in another lineage. `left_out`: what comes next
+    follows, but rows before it are in no binlog.
     """
 
     why: str
     refused: bool = False
     taken: bool = False
     unreadable: BinlogName | None = None
+    left_out: bool = False
 
 
 class Pilot:
@@ -111,14 +117,24 @@ class Pilot:
         """
         facts = server.facts()
         tool = find(facts.flavour, self._config.mysql.mysqlbinlog)
-        listed = server.binlogs()
+        try:
+            listed = server.binlogs()
+        except UnloggedError as error:
+            error.uuid = facts.uuid
+            raise
         if not listed:
             raise SourceError("the server lists no binary logs", hint="is log_bin set?")
         if facts.uuid not in self._checked:
             server.check_privileges(listed[0].name)
             self._checked.add(facts.uuid)
-        zone = _time_zone(server)
-        plain = Heading(facts=facts, tool=tool, listed=listed, begin=listed[0].name, time_zone=zone)
+        plain = Heading(
+            facts=facts,
+            tool=tool,
+            listed=listed,
+            begin=listed[0].name,
+            leaves_out=omissions(server),
+            time_zone=_time_zone(server),
+        )
         if tip is None:
             return replace(plain, begin=self._first(listed, doubt))
         if facts.flavour != tip.lineage.flavour:
@@ -161,11 +177,11 @@ class Pilot:
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
         origin = course.parent
         if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
+            what = origin.cause if origin.unlogged else f"the source no longer has {origin.missing}"
             raise GapError(
-                f"gap: the source no longer has {origin.missing}; "
-                f"its history continues with {course.begin}",
-                hint="what was purged and is not in the bucket is lost to the archive: take a new "
-                "base backup; --on-gap continue begins a new lineage after the gap",
+                f"gap: {what}; its history continues with {course.begin}",
+                hint="what is missing is lost to the archive: take a new base backup; --on-gap "
+                "continue begins a new lineage after the gap",
             )
         return replace(plain, begin=course.begin, tip=None, parent=origin)
 
@@ -188,6 +204,10 @@ class Pilot:
             if behind is None:
                 raise _unreadable(doubt)
             return behind
+        if doubt is not None and doubt.left_out:
+            behind = left_out(tip, plain.listed, server.previous_gtids)
+            if behind is not None:
+                return behind
         course = same_server(tip, plain.listed, server.previous_gtids)
         if doubt is None and not isinstance(course, Contradicts):
             return course

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import SourceError
+from binlog2s3.errors import SourceError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerPosition
 from binlog2s3.server.login import addresses_of
@@ -158,8 +158,11 @@ class Watch:
                 self._expiry_due = time.monotonic() + _EXPIRY_EVERY_SECONDS
             read_only = self._server.read_only()
         except SourceError as error:
-            if before.error is None:
-                _log.warning("the server does not answer", error=error, hint=error.hint)
+            if before.error is None or _is_unlogged(before.error) != _is_unlogged(error):
+                if _is_unlogged(error):
+                    _log.warning("the server writes no binlog", error=error, hint=error.hint)
+                else:
+                    _log.warning("the server does not answer", error=error, hint=error.hint)
             heard_at = time.monotonic() if error.answered else self.sight.heard_at
             self._set(uuid, replace(self.sight, error=error, heard_at=heard_at))
             return None
@@ -168,7 +171,9 @@ class Watch:
             self._set(uuid, replace(self.sight, stranger=position.uuid, heard_at=now, error=None))
             self._server.close()  # the name may lead back
             return None
-        if before.error is not None:
+        if before.error is not None and _is_unlogged(before.error):
+            _log.info("the server writes a binlog again")
+        elif before.error is not None:
             _log.info("the server answers again")
         if read_only and before.read_only is False:
             _log.warning("the server has become read_only", server=uuid)
@@ -184,6 +189,19 @@ class Watch:
             expire_seconds=seconds,
         )
 
+    @property
+    def newest(self) -> BinlogName | None:
+        """The newest binlog that the server was seen to have; None if it has not answered yet."""
+        sight = self.sight
+        names = [row.name for row in sight.listed]
+        names += [sight.position.binlog] if sight.position is not None else []
+        return max(names, default=None)
+
+    def unlogged(self, uuid: str) -> bool:
+        """Whether this server answers and writes no binlog, by the latest answer."""
+        error = self.sight.error
+        return isinstance(error, UnloggedError) and error.uuid == uuid
+
     def _set(self, uuid: str, sight: Sight) -> bool:
         """Keep an answer, unless another server is followed meanwhile; whether it was kept."""
         with self._lock:
@@ -191,3 +209,7 @@ class Watch:
                 return False
             self.sight = sight
             return True
+
+
+def _is_unlogged(error: SourceError) -> bool:
+    return isinstance(error, UnloggedError)

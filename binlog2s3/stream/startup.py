@@ -12,7 +12,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.config.values import Config
-from binlog2s3.errors import GapError, SourceError, StoreError
+from binlog2s3.errors import GapError, SourceError, StoreError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -38,13 +38,14 @@ class StartResult:
 
     `tip` is None for a source that is new to the bucket. `heading` is None if the source could not
     be asked and the spool has what is missing in the bucket. `refusal` ends the stream as soon as
-    that is uploaded.
+    that is uploaded. `unlogged`: the UUID of the source, if it was seen to write no binlog.
     """
 
     found: StartState
     tip: Tip | None
     heading: Heading | None
     refusal: SourceError | None = None
+    unlogged: str = ""
 
     @property
     def server_uuid(self) -> str:
@@ -75,6 +76,7 @@ class Startup:
         self._source_error: BaseException | None = None
         self._store_error: StoreError | None = None
         self._failing_since = 0.0
+        self._unlogged = ""
         self._standby = None if takes_over else self._standby_loop()
         self.vacancy: Vacancy | None = None
 
@@ -132,6 +134,7 @@ class Startup:
             source_error=str(error or ""),
             source_hint=getattr(error, "hint", ""),
             source_silent=seconds if error is not None else 0.0,
+            unlogged=isinstance(error, UnloggedError),
             store_error=str(failed or ""),
             store_hint=getattr(failed, "hint", ""),
             store_failing=now - self._failing_since if failed is not None else None,
@@ -159,6 +162,10 @@ class Startup:
         failing = self._source_error is not None or self._store_error is not None
         return failing or self._standing() is not None
 
+    def _note_unlogged(self, error: BaseException) -> None:
+        if isinstance(error, UnloggedError):
+            self._unlogged = error.uuid or self._unlogged
+
     def waits_for(self, error: BaseException | None) -> None:
         """Note the error that the startup waits to end; None: the store has answered."""
         if isinstance(error, StoreError):
@@ -167,6 +174,7 @@ class Startup:
         elif error is None:
             self._store_error = None
         else:
+            self._note_unlogged(error)
             self._source_error = error
 
     def begin(self) -> StartResult:
@@ -184,7 +192,7 @@ class Startup:
             timing=self._config.timing,
         )
         self._source_error = None
-        return result
+        return replace(result, unlogged=self._unlogged)
 
     def passes(self, error: BaseException) -> bool:
         """Whether to wait: the store cannot be reached, or refuses what it allowed before."""
@@ -234,6 +242,7 @@ class Startup:
         try:
             server.facts()
         except SourceError as error:
+            self._note_unlogged(error)
             return error
         self._source_error = None
         return None
@@ -250,6 +259,7 @@ class Startup:
         try:
             return StartResult(found, tip, pilot.heading(server, tip))
         except (SourceError, GapError) as error:
+            self._note_unlogged(error)
             if found.tracks:
                 _log.warning(
                     "the source cannot continue; uploading what the spool has",
@@ -261,7 +271,8 @@ class Startup:
                 return StartResult(found, tip, None)
             if isinstance(error, GapError) or error.refused:
                 raise
-            if (new or empty) and not error.transient:  # a first start: its user is watching
+            waits = error.transient or (isinstance(error, UnloggedError) and not new)
+            if (new or empty) and not waits:  # a first start: its user is watching
                 raise
         heading = wait_for(
             lambda: pilot.heading(server, tip),

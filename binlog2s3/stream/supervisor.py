@@ -27,7 +27,14 @@ import tenacity
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
 from binlog2s3.config.values import Config
-from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError, SpoolError
+from binlog2s3.errors import (
+    DamageError,
+    ElsewhereError,
+    ForkError,
+    SourceError,
+    SpoolError,
+    UnloggedError,
+)
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.login import resolve
@@ -213,7 +220,7 @@ class Supervisor:
         if heading.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(heading.begin)
         self._watch.follow(heading.facts.uuid, heading.listed)
-        self._intake.follow(heading.listed, heading.time_zone)
+        self._intake.follow(heading.listed, heading.leaves_out, heading.time_zone)
         return LiveRun(directory, heading, child, tailer)
 
     def _end(self, run: LiveRun) -> None:
@@ -252,10 +259,14 @@ class Supervisor:
 
     def _ask(self) -> Heading:
         self._server.close()  # the name may lead elsewhere, while an old primary keeps it open
-        self._facts()
         tip = _where(self._intake, self._tip)
         lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)
-        heading = self._pilot.heading(self._server, tip, self._lessons.doubt)
+        try:
+            self._facts()
+            heading = self._pilot.heading(self._server, tip, self._lessons.doubt)
+        except UnloggedError as error:
+            self._intake.saw_no_binlog(error.uuid, self._watch.newest)
+            raise
         self._tip, self._lessons = tip, lessons
         return heading
 
@@ -275,7 +286,13 @@ class Supervisor:
                 offset=tip.size,
                 gtid_set=str(tip.gtids) if tip.gtids is not None else "",
             )
-            intake.resume(tip.lineage, durable, following, described=True)
+            intake.resume(
+                tip.lineage,
+                durable,
+                following,
+                described=True,
+                rotates_to=tip.rotates_to if tip.closed else None,
+            )
             self._tip = tip
         last = intake.last
         if last is None or last.closed:

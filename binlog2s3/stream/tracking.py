@@ -3,22 +3,24 @@
 It opens an uploader for each lineage.
 
 Law: no byte is uploaded before its lineage is known and described in the bucket. When a history
-ends, everything of it that was read is still uploaded.
+ends, everything of it that was read is still uploaded. A lineage ends where the source has left
+rows out: no binlog is handed on beyond that place.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, fetch
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent
+from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Position
+from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
+from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
@@ -44,7 +46,9 @@ class Intake:
 
     `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
     `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
-    lineage that grew before this one. `time_zone`: the source's, when the last run began.
+    lineage that grew before this one. `unlogged`: the lineage's source was seen without a binlog.
+    `leaves_out`: what the source said its binlogs do not have, None if it was not asked yet.
+    `time_zone`: the source's, when the last run began.
     """
 
     def __init__(
@@ -73,6 +77,11 @@ class Intake:
         self._server_uuid = ""
         self._described = False
         self._covered_before: datetime | None = None
+        self._rotates_to: str | None = None  # the end of the binlog before the first one taken in
+        self._following: BinlogName | None = None
+        self._witnessed = ""  # the lineage that `unlogged` is of
+        self.unlogged: Unlogged | None = None
+        self.leaves_out: tuple[str, ...] | None = None
         self.left: Lineage | None = None
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
@@ -103,13 +112,19 @@ class Intake:
         *,
         described: bool,
         ended: bool = False,
+        rotates_to: str | None = None,
     ) -> None:
         """Continue a lineage of the bucket, or (not `described`) one that only the spool has.
 
-        `ended`: only the rest of it is uploaded, it is not the lineage that grows.
+        `ended`: only the rest of it is uploaded, it is not the lineage that grows. `rotates_to`:
+        the binlog that the one before `following` names in its rotate event, if nothing of
+        `following` is in the bucket.
         """
         self._leave()
         self._has_turn = ended
+        self._following, self._rotates_to = following, rotates_to
+        if lineage.id != self._witnessed:
+            self._witnessed, self.unlogged = lineage.id, self._writer.unlogged(lineage.id)
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
         self._uploads.open(lineage, self.coverage)
@@ -119,6 +134,7 @@ class Intake:
         self._leave()
         self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
+        self._following = self._rotates_to = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
@@ -182,11 +198,43 @@ class Intake:
         self._writer.told_time(position.asked_at)
         if coverage is not None:
             coverage.seen(position)
+        unlogged = self.unlogged
+        if unlogged is not None and unlogged.last is None:
+            last = replace(unlogged, last=str(position.binlog))
+            self.unlogged = last if unlogged.covers(position.binlog) else None
 
-    def follow(self, listed: Iterable[ServerBinlog], time_zone: SystemZone | None = None) -> None:
-        """Note what the server said before the run that begins now: its binlogs, its time zone."""
-        self.time_zone = time_zone
+    def saw_no_binlog(self, uuid: str, newest: BinlogName | None) -> None:
+        """Note that the lineage's server answers and writes no binlog. Called by any thread.
+
+        `newest` is the newest binlog that it was seen to write. What it leaves out lies before the
+        next one that a start of the server begins.
+        """
+        lineage, last = self.lineage or self.left, self.last
+        if lineage is None or uuid != lineage.server_uuid:
+            return
+        known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
+        first = max([*known, self._following or lineage.begin], key=lambda one: one.number)
+        before = self.unlogged if self._witnessed == lineage.id else None
+        if before is not None:  # the binlogs from there on are not read yet
+            self.unlogged = replace(before, last=None)
+            return
+        self._witnessed = lineage.id
+        self.unlogged = Unlogged(since=datetime.now(UTC), first=str(first))
+        _log.warning("the source writes no binlog: a gap will be recorded", lineage=lineage.id)
+
+    def follow(
+        self,
+        listed: Iterable[ServerBinlog],
+        leaves_out: tuple[str, ...] | None = None,
+        time_zone: SystemZone | None = None,
+    ) -> None:
+        """Note what the server said before the run that begins now: its binlogs, oldest first.
+
+        `leaves_out`: what it said that its binlogs do not have.
+        """
+        self.leaves_out, self.time_zone = leaves_out, time_zone
         for track in self._open:  # of an earlier process
+            track.leaves_out = leaves_out
             track.time_zone = track.time_zone or time_zone
         sizes = {row.name: row.size for row in listed}
         self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
@@ -195,6 +243,7 @@ class Intake:
         """Take a binlog in. It goes to an uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
         track.time_zone = self.time_zone
+        track.leaves_out = self.leaves_out
         self.last = track
         self._open.append(track)
         self._waiting.append(track)
@@ -206,10 +255,15 @@ class Intake:
 
         While `streaming`, a binlog without an end event is compared with the server's list: after
         a RESET, the same GTIDs can have been used again. Raises ElsewhereError if the server has
-        gone on to the next binlog, and this one ends elsewhere there.
+        gone on to the next binlog, and this one ends elsewhere there, and LeftOutError if rows are
+        missing before the next one.
         """
         unsure = self._close(listed, streaming=streaming)
         while self._waiting and self._waiting[0].begun and not self._unproved(self._waiting[0]):
+            if why := self._left_out(self._waiting[0]):
+                if streaming:
+                    raise LeftOutError(why)
+                break
             self._hand_on(self._waiting[0])
             self._handed = self._waiting.pop(0)
         return unsure
@@ -221,6 +275,23 @@ class Intake:
         not.
         """
         return any(other.passed for other in self._open if other is not track)
+
+    def _left_out(self, track: Track) -> str:
+        """Why rows are missing before this binlog, which is the next of its lineage; "" if none."""
+        before, lineage = self._handed, self.lineage
+        if lineage is None or track.name == lineage.first_binlog:
+            return ""
+        if before is None and track.name != self._following:
+            return ""
+        if before is not None and before.name.next() != track.name:
+            return ""
+        rotates_to = before.next_binlog if before is not None else self._rotates_to
+        rotated, started = rotates_to == str(track.name), track.started
+        unlogged = self.unlogged if self._witnessed == lineage.id else None
+        seen = unlogged is not None and started and unlogged.covers(track.name)
+        if seen or is_unlogged_between(rotated=rotated, started=started):
+            return f"before {track.name}: {UNLOGGED}"
+        return ""
 
     def _close(self, listed: dict[BinlogName, ServerBinlog], *, streaming: bool) -> bool:
         """Close the binlogs that are complete: see `judge`."""
@@ -272,8 +343,26 @@ class Intake:
                 self._uploads.open(lineage, self.coverage)
             self._described = self._has_turn = True
         _check_first(track, lineage)
+        self._pass_on_witness(lineage, track)
         self._note(lineage, track)
         self._uploads.add(track)
+
+    def _pass_on_witness(self, lineage: Lineage, track: Track) -> None:
+        """A source that was started twice may have left rows out before the second start."""
+        unlogged, parent, left = self.unlogged, lineage.parent, self.left
+        if unlogged is None or lineage.id == self._witnessed:
+            return
+        is_ours = (
+            parent is not None
+            and (parent.lineage, parent.join != "unknown") == (self._witnessed, True)
+            and left is not None
+            and left.server_uuid == lineage.server_uuid
+        )
+        self._witnessed = lineage.id
+        if unlogged.covers(track.name):
+            unlogged = replace(unlogged, first=str(track.name.next()))
+        is_over = unlogged.last is not None and not unlogged.covers(BinlogName.parse(unlogged.last))
+        self.unlogged = unlogged if is_ours and not is_over else None
 
     def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
         """Describe it, or take the same one of another writer, and take the turn for it."""
@@ -318,7 +407,7 @@ class Intake:
         except PreconditionError:  # our own, if an answer was lost
             if fetch(self._store, key, Lineage.MOST) != document:
                 raise
-        parent = asdict(lineage.parent) if lineage.parent else {}
+        parent = lineage.parent.to_document() if lineage.parent else {}
         told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
         say = _log.info
         if hint := _HINTS.get(str(parent.get("join")), ""):

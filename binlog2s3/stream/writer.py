@@ -22,7 +22,15 @@ from functools import partial
 from binlog2s3 import __version__
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.layout import GENERATION_MOST, Layout
-from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, Turn, WriterState
+from binlog2s3.archive.writers import (
+    Heartbeat,
+    Position,
+    Process,
+    Standby,
+    Turn,
+    Unlogged,
+    WriterState,
+)
 from binlog2s3.errors import (
     ArchiveError,
     Binlog2s3Error,
@@ -102,6 +110,7 @@ class Writer:
         self._uploads = uploads
         self._stop = stop
         self._carried: dict[str, datetime] = {}
+        self._unlogged: dict[str, Unlogged | None] = {}
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
         self._has_stopped = False
@@ -137,6 +146,8 @@ class Writer:
                 self._carried[beat.lineage] = max(before, beat.covered_until)
             if beat.lineage and beat.durable:
                 self._carried_durable = (beat.lineage, beat.durable)
+            if beat.lineage:
+                self._unlogged[beat.lineage] = beat.unlogged
         last = max(found, default=(0, ""))
         generation = _after(last[0], self._layout.writer(*last))
         self._me = replace(self._me, generation=generation)
@@ -279,6 +290,10 @@ class Writer:
     def furthest_covered(self, lineage: str | None, until: datetime | None) -> datetime | None:
         """`until`, or if that is unknown, what earlier writers proved of this lineage."""
         return until if until is not None else self._carried.get(lineage or "")
+
+    def unlogged(self, lineage: str) -> Unlogged | None:
+        """What the writer before saw of the source of this lineage: see `Unlogged`."""
+        return self._unlogged.get(lineage)
 
     def told_time(self, moment: datetime) -> None:
         """Take the source's clock. What was proved by a later clock is dropped."""

@@ -311,7 +311,7 @@ def test_log_bin_off(refused: Refused, mysql_binaries: ServerBinaries, disk_tmp_
     options = ["--skip-log-bin"]
     with MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server:
         error, hint = refused(4, server)
-        assert error == f"127.0.0.1:{server.port} writes no binary log (log_bin is OFF)"
+        assert error == f"127.0.0.1:{server.port} writes no binlog (log_bin is OFF)"
         assert "set log_bin" in hint
 
 

@@ -17,7 +17,13 @@ from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.fields import _matching, check_place, parse
-from binlog2s3.archive.history import Leg, _barrier, breaks, missing_binlogs
+from binlog2s3.archive.history import (
+    Leg,
+    _barrier,
+    breaks,
+    is_unlogged_between,
+    missing_binlogs,
+)
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.reader import _Reading
 from binlog2s3.archive.reading import BinlogReading
@@ -35,7 +41,7 @@ from binlog2s3.recover.export import _lineage_of
 from binlog2s3.recover.extract import _PieceReader
 from binlog2s3.recover.goal import Search, _TimeSearch
 from binlog2s3.recover.notes import Notes
-from binlog2s3.recover.origin import Origin, _has_at
+from binlog2s3.recover.origin import Origin, _has_at, unlogged_at
 from binlog2s3.recover.pieces import PieceBuilder
 from binlog2s3.recover.plan import _Planner
 from binlog2s3.recover.prefix import executed_with
@@ -542,7 +548,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_start.py::test_without_event_checksums_the_spool_is_not_believed",
         ),
-        ((_checked, never(when(2, of=3))),),
+        ((_checked, never(when(2, of=4))),),
     ),
     Mutant(
         "overlap-compared",
@@ -587,6 +593,32 @@ MUTANTS = (
         "lineage.json is written where nothing lies, or where the same lies.",
         ("tests/unit/stream/test_tracking.py::test_an_answer_that_was_lost_is_no_second_lineage",),
         ((Intake._put, keyword(call(Store.put), if_absent="False")),),
+    ),
+    Mutant(
+        "a-lineage-ends-where-rows-were-left-out",
+        Promise.HISTORIES,
+        "A binlog before which the source was without one begins another lineage.",
+        (
+            "tests/unit/stream/test_tracking.py::test_a_start_of_the_server_behind_a_rotation_is_not_taken_in",
+            "tests/unit/stream/test_tracking.py::test_what_was_seen_counts_where_the_binlogs_show_nothing",
+        ),
+        ((Intake._left_out, answers('""')),),
+    ),
+    Mutant(
+        "binlogs-show-rows-left-out",
+        Promise.RECOVERY,
+        "A recovery does not pass from a rotation to a binlog that a start of the server began.",
+        (
+            "tests/unit/recover/test_plan.py::test_an_archive_of_an_older_version_has_them_within_a_lineage",
+        ),
+        ((is_unlogged_between, answers("False")),),
+    ),
+    Mutant(
+        "rows-without-gtids-are-not-assumed",
+        Promise.RECOVERY,
+        "GTIDs that end where rows were left out do not say that a target has those rows.",
+        ("tests/unit/recover/test_plan.py::test_a_backup_that_ends_exactly_there_is_refused",),
+        ((unlogged_at, answers("None")),),
     ),
     Mutant(
         "a-turn-is-taken-once",
@@ -897,7 +929,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "`serve` sends nothing behind a gap: the replica is told what is missing.",
         ("tests/unit/serve/test_dump.py::test_a_gap",),
-        ((_contradiction, always(when(2, of=2))),),
+        ((_contradiction, always(when(3, of=3))),),
     ),
     Mutant(
         "a-floor-excuses-no-more",

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.formatting import duration_text
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
+from binlog2s3.server.errors import LOG_CLOSED
+from binlog2s3.server.omissions import FILTERS
 
 _DAY = 86400.0
 _YES = frozenset({"ON", "1", "YES", "TRUE"})
@@ -24,7 +26,8 @@ class ServerSettings:
     `our_id` is the server id of the streamer, `replicas` the ids of connected replicas, None if
     access is denied. `replicates`: whether it is a replica itself, None if access is denied.
     `expire_seconds` is None if binlogs do not expire. `filters`: binlog filters in words, None if
-    access is denied.
+    access is denied; `replica_filters` likewise, those of replication. `is_closed`: log_bin is on,
+    and the server writes no binlog nevertheless.
     """
 
     flavour: Flavour
@@ -35,6 +38,13 @@ class ServerSettings:
     replicates: bool | None = False
     expire_seconds: float | None = None
     filters: str | None = ""
+    replica_filters: str = ""
+    is_closed: bool = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether it writes a binlog."""
+        return self.is_on("log_bin") and not self.is_closed
 
     def value(self, *names: str) -> str | None:
         """The first of these variables that exists."""
@@ -90,8 +100,10 @@ def _log_bin(server: ServerSettings) -> Row:
             "a reader of an Aurora cluster writes no binlog",
             "give the cluster's writer endpoint with --mysql-host",
         )
-    if server.is_on("log_bin"):
+    if server.writes:
         return ok("settings", "log_bin", "ON")
+    if server.is_on("log_bin"):
+        return fail("settings", "log_bin", "ON, but it writes no binlog", LOG_CLOSED)
     return fail(
         "settings",
         "log_bin",
@@ -174,8 +186,55 @@ def _filters(server: ServerSettings) -> Row:
         return skipped("settings", "binlog filters", "SHOW BINARY LOG STATUS is denied")
     if not server.filters:
         return ok("settings", "binlog filters", "none")
-    hint = "changes that they exclude are not in the binlog, so not in the archive"
+    hint = "changes that they exclude are in no binlog and cannot be recovered: remove the filters"
     return warn("settings", "binlog filters", server.filters, hint)
+
+
+def _replica_filters(server: ServerSettings) -> Row:
+    if not server.replica_filters:
+        return ok("settings", "replication filters", "none")
+    hint = (
+        "the server itself does not have what they exclude: a base backup of the server that it "
+        "replicates has rows that this history never changes; use only base backups of this one"
+    )
+    return warn("settings", "replication filters", server.replica_filters, hint)
+
+
+def _error_action(server: ServerSettings) -> Row:
+    """What a server does that cannot write or rotate its binlog."""
+    name, after = "binlog_error_action", "if a rotation or a write of the binlog fails"
+    value = server.value(name)
+    if value is None:
+        hint = (
+            f"watch for it: {after}, the server says so only in its error log, goes on without a "
+            "binlog until it is restarted, and what it commits then is nowhere; the streamer's "
+            "trouble `unlogged` shows it while it lasts, and a gap is recorded"
+        )
+        return ok("settings", name, "there is none: it would go on without a binlog", hint)
+    if value.upper() != "IGNORE_ERROR":
+        return ok("settings", name, value)
+    hint = (
+        f"SET GLOBAL {name} = ABORT_SERVER, and in its option file: {after}, the server goes on "
+        "without a binlog, and what it commits then is nowhere"
+    )
+    return fail("settings", name, value, hint)
+
+
+def _sql_log_bin(_: ServerSettings) -> Row:
+    found = "what a session writes with sql_log_bin = 0 is in no binlog, and no server shows it"
+    hint = (
+        "dumps with SET @@SESSION.SQL_LOG_BIN=0 that were loaded there are such; take a new base "
+        "backup after each"
+    )
+    return ok("settings", "sql_log_bin", found, hint)
+
+
+def _engines(server: ServerSettings) -> Row:
+    if server.value("ndb_log_bin") is None or server.is_on("ndb_log_bin"):
+        return ok("settings", "engines", "none that is known to write without the binlog")
+    hint = "SET GLOBAL ndb_log_bin = ON, and in its option file"
+    found = "ndb_log_bin is OFF: changes of NDB tables are in no binlog"
+    return fail("settings", "engines", found, hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -262,12 +321,18 @@ _SETTINGS: Mapping[str, "_Advice | Callable[[ServerSettings], Row]"] = {
     "max_binlog_size": _Advice(
         is_note=True, more=" bytes; it does not affect how soon a commit is in the bucket"
     ),
+    "binlog_error_action": _error_action,
     "binlog filters": _filters,
+    "replication filters": _replica_filters,
+    "engines": _engines,
+    "sql_log_bin": _sql_log_bin,
 }
 """What is judged, in the order of the rows."""
 VARIABLES = (
-    *(name for name in _SETTINGS if " " not in name),
+    *(name for name in _SETTINGS if " " not in name and name not in ("engines", "sql_log_bin")),
     "log_slave_updates",
+    "ndb_log_bin",
+    *FILTERS,
     "wsrep_on",
     "aurora_server_id",
     "innodb_read_only",

@@ -33,6 +33,7 @@ from binlog2s3.inspect.check.settings import (
 from binlog2s3.server.connection import Server, ServerVersion
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
+from binlog2s3.server.omissions import binlog_filters, replica_filters, replicates
 
 _READ_SECONDS = 20.0
 _ENOUGH_BYTES = 64
@@ -76,6 +77,7 @@ class SourceCheck:
         self._newest: tuple[BinlogName, int] | None = None
         self._tool: Tool | None = None
         self._client_denied: SourceError | None = None
+        self._is_closed = False
 
     def close(self) -> None:
         self._server.close()
@@ -127,34 +129,39 @@ class SourceCheck:
             variables={str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows},
             our_id=self._config.mysql.server_id or derive_server_id(f"{source} {target}"),
             replicas=_replicas(self._server, account),
-            replicates=_replicates(self._server, account),
+            replicates=replicates(self._server),
+            replica_filters=self._replica_filters(rows),
             expire_seconds=self._server.expiry(),
-            filters=self._filters(account),
+            filters=self._filters(),
+            is_closed=self._is_closed,
         )
 
-    def _filters(self, account: SourceAccount) -> str | None:
+    def _replica_filters(self, variables: list[dict[str, Any]]) -> str:
+        named = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in variables}
+        statement = self._server.statements.replica_statement
+        return ", ".join(replica_filters(named, _ask(self._server, statement) or ()))
+
+    def _filters(self) -> str | None:
         """The binlog filters of SHOW BINARY LOG STATUS; also records the newest position."""
-        new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 2)
-        statement = "SHOW BINARY LOG STATUS" if new else "SHOW MASTER STATUS"
         try:
-            rows = self._server.rows(statement)
+            rows = self._server.rows(self._server.statements.status_statement)
         except SourceError as error:
             if error.transient:
                 raise
             self._client_denied = error
             return None
         if not rows:
+            self._is_closed = True
             return ""
         self._newest = (BinlogName.parse(str(rows[0]["File"])), int(rows[0]["Position"]))
-        names = ("Binlog_Do_DB", "Binlog_Ignore_DB")
-        return ", ".join(f"{name.lower()}={rows[0][name]}" for name in names if rows[0].get(name))
+        return ", ".join(binlog_filters(rows))
 
     @property
     def _unusable(self) -> str:
         """Why its binlogs cannot be checked; "" if they can."""
         if self._account is None or self._settings is None:
             return _UNREACHED
-        return "" if self._settings.is_on("log_bin") else _SILENT
+        return "" if self._settings.writes else _SILENT
 
     # Privileges, and mysqlbinlog
 
@@ -260,27 +267,6 @@ def _replicas(server: Server, account: SourceAccount) -> frozenset[int] | None:
     if rows is None:
         return None
     return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
-
-
-def _replicates(server: Server, account: SourceAccount) -> bool | None:
-    new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
-    several = "SHOW ALL SLAVES STATUS" if account.flavour == "mariadb" else "SHOW SLAVE STATUS"
-    rows = _ask(server, "SHOW REPLICA STATUS" if new else several)
-    if rows is None and account.flavour == "mariadb":
-        return _has_replicated(server)
-    return None if rows is None else bool(rows)
-
-
-def _has_replicated(server: Server) -> bool | None:
-    """Whether MariaDB applies now (True), never did (False), or did before (None).
-
-    Every user may see this.
-    """
-    running = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
-    if any(int(row["Value"]) for row in running):
-        return True
-    applied = server.rows("SELECT @@global.gtid_slave_pos AS applied")
-    return None if applied[0]["applied"] else False
 
 
 def _slave_refusal(server: Server, account: SourceAccount, connection: Row) -> SourceError | None:

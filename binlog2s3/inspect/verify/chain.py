@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.documents import Entry, Lineage, Parent
-from binlog2s3.archive.history import Line, breaks, is_complete
+from binlog2s3.archive.history import Line, breaks, is_complete, is_unlogged_between
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
@@ -82,6 +82,13 @@ def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
         parts += [f"{brief(then - known)} is executed, but missing there"] if then - known else []
         return f"{text}: {', '.join(parts)}"
     return text
+
+
+def is_unlogged(one: BinlogFacts, other: BinlogFacts) -> bool:
+    """Whether the server went on without a binlog between these two."""
+    if one.known is None or other.known is None:
+        return False
+    return is_unlogged_between(rotated=one.known.rotated, started=other.known.started)
 
 
 def is_proved(one: BinlogFacts, other: BinlogFacts) -> bool:
@@ -271,8 +278,7 @@ def gap_of(lineage: Lineage) -> RecordedGap | None:
     origin = lineage.parent
     if origin is None or origin.join == "exact":
         return None
-    known = "the source had purged the binlogs in between"
-    why = known if origin.join == "gap" else "nothing proves how they join"
+    why = origin.cause if origin.join == "gap" else "nothing proves how they join"
     return RecordedGap(
         kind=origin.join,
         lineage=lineage.id,
@@ -392,13 +398,13 @@ def _join_problems(
             f"parent.join is exact, but it begins after {brief(before)}, and its parent's point is "
             f"{brief(executed)}"
         )
-    if origin.join == "gap" and before <= executed:
+    if origin.join == "gap" and before <= executed and not origin.unlogged:
         yield ParentProblem(
             f"parent.join is gap, but all of {brief(before)} is executed in its parent"
         )
     elif origin.join == "gap" and isinstance(before, GtidSet) and isinstance(executed, GtidSet):
         try:
-            missing = GtidSet.parse(origin.missing)
+            missing = GtidSet.parse(origin.missing)  # empty if only rows without GTIDs are
         except ValueError:
             return  # binlog names instead of GTIDs
         if missing != before - executed:

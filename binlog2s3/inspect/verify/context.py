@@ -7,6 +7,7 @@ missed. Objects that are not part of the format are reported as foreign.
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Literal
 
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
@@ -236,11 +237,9 @@ class LineageContext:
             return self.entry_key(name)
         return self.chunks_key(name) if kind.startswith(_OF_CHUNKS) else self.object_key(name)
 
-    def damaged(self, text: str) -> None:
-        """Report damage that the source itself sent, which the archive records."""
-        self.source.report.gaps.append(
-            RecordedGap(kind="damaged", lineage=self.lineage.id, text=text)
-        )
+    def recorded(self, kind: Literal["gap", "damaged"], text: str) -> None:
+        """Report what the source itself left out or sent damaged, as the archive shows."""
+        self.source.report.gaps.append(RecordedGap(kind=kind, lineage=self.lineage.id, text=text))
 
     def note(self, text: str) -> None:
         """Add a note to the report."""

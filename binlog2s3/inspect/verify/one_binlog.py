@@ -199,12 +199,13 @@ def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
 def differences(entry: Entry, found: Entry) -> list[str]:
     """The fields in which an entry differs from a pass over all bytes.
 
-    Left out is what the bytes do not show: when they were received, and the source's time zone.
+    What the bytes do not show is left out: when they were received, and what the source said. So
+    is what an older version did not write.
     """
     wrong = []
     for field in Entry.__dataclass_fields__:
         said, is_so = getattr(entry, field), getattr(found, field)
-        if field in ("archived_at", "reached_us", "time_zone") or said == is_so:
+        if field in _NOT_IN_THE_BYTES or said == is_so or (field in _LATER and said is None):
             continue
         if field == "blocks":
             wrong.append(f"blocks: {_block_difference(entry, found)}")
@@ -214,6 +215,8 @@ def differences(entry: Entry, found: Entry) -> list[str]:
     return wrong
 
 
+_NOT_IN_THE_BYTES = frozenset({"archived_at", "reached_us", "leaves_out", "time_zone"})
+_LATER = frozenset({"gtids_go_back", "started"})
 _NAMES = {"crc64": "crc64nvme", "first_time": "format_event_time", "commit_exact": "commit_times"}
 
 
@@ -344,7 +347,7 @@ class OpenBinlog:
                 text += " differ from what was uploaded"
                 self._context.defect("chunk-bytes", text, self._name)
             else:
-                self._context.damaged(f"{text} were damaged on the source")
+                self._context.recorded("damaged", f"{text} were damaged on the source")
         source, lineage = self._context.source, self._context.lineage
         chunks = source.catalog.chunks(lineage, self._name)
         read = {piece.chunk for piece in join(chunks)}

@@ -12,7 +12,7 @@ from functools import partial
 
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import fetch
-from binlog2s3.archive.documents import Entry
+from binlog2s3.archive.documents import UNLOGGED, Entry
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
@@ -24,6 +24,7 @@ from binlog2s3.inspect.verify.chain import (
     Intervals,
     contradiction,
     is_proved,
+    is_unlogged,
     of_entry,
     of_known,
 )
@@ -198,6 +199,8 @@ class LineageWalk:
             entry, problems = read_entry(data, key, name, self._lineage.flavour)
         except ArchiveError as error:
             return _BinlogObjects(name=name, info=info, error=error)
+        if info is not None:
+            entry = self._source.catalog.with_start(self._lineage, entry)
         return _BinlogObjects(name=name, info=info, entry=entry, problems=tuple(problems))
 
     def _take(self, seen: _BinlogObjects) -> None:
@@ -348,7 +351,7 @@ class LineageWalk:
         for one in entry.damaged:
             place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
             text = f"{place} were damaged on the source"
-            self._context.damaged(text)
+            self._context.recorded("damaged", text)
         return f"{entry.name} was damaged on the source" if entry.damaged else ""
 
     def _take_open(self, name: BinlogName) -> None:
@@ -397,6 +400,9 @@ class LineageWalk:
                 self._context.defect("gtids", broken, facts.name)
             elif not is_proved(before, facts):
                 broken = self._unfinished(before)
+            elif is_unlogged(before, facts):
+                broken = f"{before.name} to {facts.name}: {UNLOGGED}"
+                self._context.recorded("gap", broken)
         if why:
             self._intervals.end(why)
             return

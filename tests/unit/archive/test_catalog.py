@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, lineage_id
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Heartbeat
+from binlog2s3.archive.writers import Heartbeat, Unlogged
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
+from tests.binlog_writer import BinlogWriter
 from tests.documents import BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, TIME, UUID, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
@@ -52,6 +53,7 @@ def test_lineage_ids() -> None:
         LINEAGE,
         replace(LINEAGE, flavour="mariadb", server_uuid="00000001-00000000", gtid_set="0-1-5"),
         replace(LINEAGE, gtid_set="", parent=parent_of(ID, join="gap", binlog=None)),
+        replace(LINEAGE, parent=parent_of(ID, join="gap", unlogged=True)),
         replace(LINEAGE, first_binlog=BinlogName.parse("büro.1000000")),
     ],
 )
@@ -362,3 +364,36 @@ def test_what_may_have_been_pruned() -> None:
         False,
     ]
     assert not LINEAGE.is_below_floor(before)
+
+
+@pytest.mark.parametrize(("created", "started"), [(0, False), (7, True)])
+def test_an_entry_of_an_older_version_gets_what_its_binlog_says(
+    created: int, *, started: bool
+) -> None:
+    """Whether a start of the server began it: of MariaDB, where that shows rows left out."""
+    store, lineage = MemoryStore(), replace(LINEAGE, flavour="mariadb")
+    data = bytes(BinlogWriter(server_version="11.4.2-MariaDB-log", created=created).data)
+    store.put(LAYOUT.binlog(ID, NAME), data)
+    catalog, entry = Catalog(store, LAYOUT), replace(ENTRY, name=NAME, size=len(data))
+    assert entry.started is None
+    assert catalog.with_start(lineage, entry).started is started
+    assert catalog.with_start(LINEAGE, entry).started is None
+    gone = replace(entry, name=NAME.next())
+    assert catalog.with_start(lineage, gone).started is None
+
+
+def test_what_a_writer_saw_of_its_source_can_be_read_again() -> None:
+    """Names of binlogs, null until it wrote one again; an older version says nothing of it."""
+    seen = Unlogged(since=TIME, first="b.000009", last=None)
+    beat = replace(BEAT, unlogged=seen, leaves_out=("binlog_do_db=shop",))
+    key = LAYOUT.writer(*beat.rank)
+    assert Heartbeat.from_json(beat.to_json(), key) == beat
+    older = json.loads(beat.to_json())
+    del older["unlogged"], older["leaves_out"]
+    read = Heartbeat.from_json(json.dumps(older).encode(), key)
+    assert (read.unlogged, read.leaves_out) == (None, None)
+    ends = replace(seen, last="b.000010")
+    names = [BinlogName("b", 8), BinlogName("b", 9), BinlogName("b", 10), BinlogName("b", 11)]
+    assert [ends.covers(name) for name in names] == [False, True, True, False]
+    assert seen.covers(names[3])
+    assert not seen.covers(BinlogName("c", 9))

@@ -6,7 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
@@ -652,7 +652,7 @@ def test_the_document_is_of_format_1() -> None:
     (source,) = found["sources"]
     assert source["source"] == SOURCE
     one, two = source["lineages"]
-    assert two["parent"] == asdict(parent(join="gap", missing="x:1"))
+    assert two["parent"] == parent(join="gap", missing="x:1").to_document()
     assert (one["parent"], one["current"], two["current"]) == (None, False, True)
     written = json.loads(ENTRY.to_json())
     (archived,) = one["binlogs"]

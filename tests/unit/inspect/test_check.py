@@ -195,6 +195,10 @@ def test_a_server_as_it_should_be() -> None:
     ("variables", "expected"),
     [
         ({"log_bin": "OFF"}, {"log_bin": "fail"}),
+        ({"binlog_error_action": "IGNORE_ERROR"}, {"binlog_error_action": "fail"}),
+        ({"binlog_error_action": "ABORT_SERVER"}, {}),
+        ({"ndb_log_bin": "OFF"}, {"engines": "fail"}),
+        ({"ndb_log_bin": "ON"}, {}),
         ({"server_id": "0"}, {"server_id": "fail"}),
         ({"server_id": "4000000000"}, {}),
         ({"binlog_format": "STATEMENT"}, {"binlog_format": "warn"}),
@@ -249,6 +253,24 @@ def test_what_expires_and_what_is_left_out() -> None:
     filtered = replace(seen(), filters="binlog_do_db=shop")
     assert results(settings_rows(filtered)) == {"binlog filters": "warn"}
     assert results(settings_rows(replace(seen(), filters=None))) == {"binlog filters": "skipped"}
+    filtered = replace(seen(), replica_filters="replicate_do_db=shop")
+    assert results(settings_rows(filtered)) == {"replication filters": "warn"}
+
+
+def test_a_server_that_has_closed_its_binlog() -> None:
+    """It says that log_bin is ON: the hint is about its disk and a restart, not about log_bin."""
+    closed = replace(seen(), is_closed=True)
+    assert not closed.writes
+    (row,) = (row for row in settings_rows(closed) if row.name == "log_bin")
+    assert (row.result, row.found) == ("fail", "ON, but it writes no binlog")
+    assert "restart the server at once" in row.hint
+
+
+def test_what_no_server_shows_is_said() -> None:
+    """sql_log_bin, and MariaDB, which has no switch that would stop it."""
+    rows = {row.name: row for row in settings_rows(seen("mariadb"))}
+    assert "no server shows it" in rows["sql_log_bin"].found
+    assert "watch for it" in rows["binlog_error_action"].hint
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.command import Verifier, answer
+from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.inspect.verify.report import Defect, RecordedGap, Report, SourceReport
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
 from binlog2s3.inspect.verify.view import print_report
@@ -47,7 +48,7 @@ from tests.damage import (
     fill,
     name,
 )
-from tests.documents import LINEAGE
+from tests.documents import ENTRY, LINEAGE
 from tests.memory_store import MemoryStore
 from tests.surveyed import Bucket, written
 
@@ -967,3 +968,11 @@ def test_gtids_that_are_not_known_are_not_said_to_be_none() -> None:
         source = replace(examples.SOURCE, history=[interval])
         print_report(replace(examples.REPORT, sources=[source]), Plain(out))
         assert text in out.getvalue()
+
+
+def test_what_an_older_version_did_not_write_is_no_lie() -> None:
+    """Nor is what the bytes do not show; what is written and wrong is one."""
+    found = replace(ENTRY, gtids_go_back=False, started=False)
+    assert differences(replace(ENTRY, leaves_out=("binlog_do_db=shop",)), found) == []
+    (lie,) = differences(replace(ENTRY, started=True, gtids_go_back=False), found)
+    assert lie.startswith("started is ")

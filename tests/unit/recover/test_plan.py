@@ -773,3 +773,108 @@ def test_who_has_what_the_archive_does_not() -> None:
     assert "event_scheduler=OFF" in str(mine.hint)
     backup = refused(model, Latest(), start=Start(gtids=beyond, base=Base(gtids=beyond)))
     assert str(backup).startswith("the base backup has GTIDs that are not in the archive: ")
+
+
+# Rows that are in no binlog
+
+
+def left_out_after(count: int) -> Model:
+    """So many transactions, rows without GTIDs that are nowhere, three more transactions."""
+    model = Model()
+    committed(model, count)
+    model.leave_out()
+    committed(model, 3)
+    return model
+
+
+def test_rows_that_are_in_no_binlog_are_not_crossed_in_silence() -> None:
+    """Although the GTIDs on both sides are the same, and none is missing."""
+    model = left_out_after(4)
+    error = refused(model, Latest(), model.truth[:2])
+    assert "without a binlog" in str(error)
+    assert "rows without GTIDs" in str(error)
+    plan = planned(model, Latest(), model.truth[:2], allow_gap=True)
+    assert plan.transactions == 5
+    assert any("without a binlog" in warning for warning in plan.warnings)
+
+
+def test_a_backup_that_ends_exactly_there_is_refused() -> None:
+    """Its GTIDs do not tell whether it has those rows; also if nothing came after them."""
+    for model in (left_out_after(4), left_out_after(4)):
+        have = model.truth[:4]
+        error = refused(model, Latest(), have)
+        assert "GTIDs do not tell whether it has those rows" in str(error)
+        assert f"--from-lineage {model.current}" in error.hint
+        del model.open.reals[:]
+    plan = planned(left_out_after(4), Latest(), left_out_after(4).truth[:4], allow_gap=True)
+    assert any("do not tell" in warning for warning in plan.warnings)
+
+
+def test_a_rotation_behind_it_hides_nothing() -> None:
+    """The state continues with a later binlog, and the rows are missing nevertheless."""
+    model = Model()
+    committed(model, 4)
+    model.leave_out()
+    model.rotate()
+    committed(model, 3)
+    assert "do not tell" in str(refused(model, Latest(), model.truth[:4]))
+
+
+def test_a_backup_from_behind_it_is_known_by_a_gtid_a_place_or_a_lineage() -> None:
+    """Each of them says that it was made after the source wrote a binlog again."""
+    model = left_out_after(4)
+    assert planned(model, Latest(), model.truth[:5]).transactions == 2
+    have = having(model.truth[:4])
+    named = Start(gtids=have, lineage=model.current)
+    assert planned(model, Latest(), start=named).transactions == 3
+    for name, refuses in ((model.open.name, False), (FIRST, True)):
+        offset = HEAD if name != FIRST else HEAD + 400
+        base = Base(gtids=have, place=(name, offset), said_by="the base backup")
+        start = Start(gtids=have, base=base)
+        if refuses:
+            assert "do not tell" in str(refused(model, Latest(), start=start))
+        else:
+            assert planned(model, Latest(), start=start).transactions == 3
+
+
+def test_an_archive_of_an_older_version_has_them_within_a_lineage() -> None:
+    """The binlogs themselves show it: a rotation, and a start of the server."""
+    model = Model()
+    committed(model, 4)
+    model.rotate()
+    model.open.started = True
+    committed(model, 3)
+    assert "without a binlog" in str(refused(model, Latest(), model.truth[:2]))
+    assert "do not tell" in str(refused(model, Latest(), model.truth[:4]))
+    model.branch.files[0].crashed = True
+    assert planned(model, Latest(), model.truth[:2]).transactions == 5
+
+
+def test_a_plan_says_what_the_source_leaves_out() -> None:
+    """What entries say of their binlogs, and the writer of now; each once."""
+    model = Model()
+    committed(model, 2)
+    model.open.leaves_out = ("binlog_ignore_db=tmp",)
+    model.rotate()
+    model.open.leaves_out = ("binlog_ignore_db=tmp",)
+    committed(model, 2)
+    model.left_out = ("binlog_ignore_db=tmp", "ndb_log_bin=OFF")
+    said = [one for one in planned(model, Latest()).warnings if "leaves out" in one]
+    assert [one.rpartition("history: ")[2] for one in said] == [
+        "binlog_ignore_db=tmp (mysql-bin.000001 to mysql-bin.000002)",
+        "ndb_log_bin=OFF",
+    ]
+
+
+def test_a_crash_of_a_source_that_ignores_errors_may_be_none() -> None:
+    """MySQL's binlogs do not tell the two apart; the plan names the place."""
+    model = Model()
+    committed(model, 2)
+    model.open.leaves_out = ("binlog_error_action=IGNORE_ERROR",)
+    model.open.crashed = True
+    model.rotate()
+    committed(model, 2)
+    warnings = planned(model, Latest()).warnings
+    assert any(
+        one.startswith("mysql-bin.000001 ends as after a crash of the source") for one in warnings
+    )

@@ -630,6 +630,45 @@ def test_a_gap(bucket: Bucket) -> None:
     assert len(got.of(EventType.GTID)) == 5
 
 
+def left_out(bucket: Bucket, *, is_open: bool) -> None:
+    """Five transactions, rows that are in no binlog, five more in a new lineage."""
+    first, second = written(5), written(5, first=6, rotate=not is_open)
+    bucket.archive(first.data)
+    lineage = replace(
+        another(bucket, len(first.data), f"{UUID_A}:1-5", "gap"),
+        server_uuid=LINEAGE.server_uuid,
+        first_binlog=SECOND,
+        gtid_set=f"{UUID_A}:1-5",
+    )
+    assert lineage.parent is not None
+    lineage = replace(lineage, parent=replace(lineage.parent, unlogged=True))
+    bucket.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    bucket.lineage = lineage
+    if is_open:
+        bucket.chunks(second.data, 0, len(second.data), name=SECOND)
+    else:
+        bucket.archive(second.data, SECOND)
+    bucket.beat(replace(BEAT, lineage=lineage.id, generation=8))
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_rows_that_are_in_no_binlog(bucket: Bucket, *, is_open: bool) -> None:
+    """Nothing behind them is sent, also to one that asks again and has all that came before."""
+    left_out(bucket, is_open=is_open)
+    got = Got()
+    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
+        wait_until(lambda: raised, what="the refusal")
+    assert "without a binlog" in str(raised[0])
+    assert len(got.of(EventType.GTID)) == 5
+    assert "GTIDs do not tell" in refused(bucket, by_gtid(f"{UUID_A}:1-5"))
+    got = Got()
+    dump = replace(by_gtid(f"{UUID_A}:1-6"), ends=True)
+    with history_of(bucket) as history, sending(history, dump, got) as raised:
+        wait_until(lambda: got.finished or raised, what="the end")
+    assert not raised
+    assert len(got.of(EventType.GTID)) == 4
+
+
 def test_damage(bucket: Bucket) -> None:
     """What comes before it is sent."""
     binlog = written(5)

@@ -164,6 +164,8 @@ LIMIT = 1000.0
         (Vitals(source_error="refused", source_silent=30), "source unreachable", False),
         (Vitals(source_silent=29, idle=True), "idle", True),
         (Vitals(source_silent=30, idle=True), "source unreachable", False),
+        (Vitals(source_error="no binlog", unlogged=True, source_silent=1), "unlogged", False),
+        (Vitals(phase="starting", source_error="no binlog", unlogged=True), "unlogged", False),
         (Vitals(read_idle=29), "streaming", True),
         (Vitals(read_idle=30), "stalled", False),
         (Vitals(loop_idle=29), "streaming", True),

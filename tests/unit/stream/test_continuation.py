@@ -19,6 +19,7 @@ from binlog2s3.stream.continuation import (
     GoOn,
     Tip,
     acceptable,
+    left_out,
     parent,
     same_server,
     successor,
@@ -404,3 +405,36 @@ def test_a_mariadb_successor() -> None:
     assert (found.begin, found.parent) == (name(2), parent(mariadb_tip(), "exact"))
     found = successor(mariadb_tip(), had, rows(3), says({3: "0-7-9,0-9-11,1-8-3"}), cut=never)
     assert gap_of(found)[1:] == ("gap", "after 0-7-9,1-8-3 up to 0-7-9,0-9-11,1-8-3")
+
+
+def test_a_lineage_begins_behind_rows_that_are_nowhere() -> None:
+    """The GTIDs on both sides are the same: nothing names what is missing."""
+    found = left_out(tip(), rows(4, 5), GTIDS_5)
+    assert found is not None
+    assert found.begin == name(5)
+    assert found.parent == parent_of(
+        LINEAGE.id,
+        binlog="b.000004",
+        offset=100,
+        gtid_set=f"{UUID_A}:1-9",
+        join="gap",
+        unlogged=True,
+    )
+
+
+def test_gtids_that_are_nowhere_are_named() -> None:
+    """As of a replica that applied them without a binlog."""
+    found = left_out(tip(), rows(4, 5), says({5: f"{UUID_A}:1-11"}))
+    assert found is not None
+    assert found.parent is not None
+    assert (found.parent.missing, found.parent.unlogged) == (f"{UUID_A}:10-11", True)
+
+
+@pytest.mark.parametrize(
+    ("known", "listed"), [(tip(closed=False), rows(4, 5)), (tip(), rows(4, 6))]
+)
+def test_only_the_next_binlog_of_a_closed_one_begins_such_a_lineage(
+    known: Tip, listed: tuple[ServerBinlog, ...]
+) -> None:
+    """Anything else is looked into as ever."""
+    assert left_out(known, listed, unasked) is None

@@ -4,7 +4,7 @@ import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
-from binlog2s3.errors import DamageError, ElsewhereError, ForkError, SourceError
+from binlog2s3.errors import DamageError, ElsewhereError, ForkError, LeftOutError, SourceError
 from binlog2s3.stream.lessons import BeingRead, EndAction, Lessons, judge
 
 FIRST, SECOND = BinlogName.parse("b.000001"), BinlogName.parse("b.000002")
@@ -27,6 +27,14 @@ def test_a_server_elsewhere_is_compared() -> None:
     assert verdict is EndAction.GO_BACK
     assert lessons.doubt is not None
     assert (lessons.doubt.why, lessons.doubt.refused) == ("went on", False)
+
+
+def test_rows_that_are_nowhere_are_not_looked_for() -> None:
+    """The next run begins a lineage behind them; what was read of that is read again."""
+    lessons, verdict = judge(Lessons(), LeftOutError("without a binlog"), READABLE)
+    assert verdict is EndAction.GO_BACK
+    assert lessons.doubt is not None
+    assert (lessons.doubt.why, lessons.doubt.left_out) == ("without a binlog", True)
 
 
 def test_another_history_is_forgotten_and_compared() -> None:

@@ -16,8 +16,8 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import StreamConfig
-from binlog2s3.errors import GapError, SourceError
-from binlog2s3.server.connection import ServerBinlog, ServerFacts
+from binlog2s3.errors import GapError, SourceError, UnloggedError
+from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerVersion
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
@@ -80,6 +80,12 @@ class Server:
     def facts(self) -> ServerFacts:
         uuid = self._uuids.pop(0) if len(self._uuids) > 1 else self._uuids[0]
         return replace(FACTS, uuid=uuid)
+
+    statements = ServerVersion("9.7.4")
+
+    def rows(self, statement: str) -> list[dict[str, str]]:
+        """It leaves something out, and nothing else is asked."""
+        return [{"Binlog_Do_DB": "shop"}] if statement == "SHOW BINARY LOG STATUS" else []
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
         return self._listed
@@ -290,6 +296,37 @@ def test_a_gap_begins_a_lineage_or_stops_everything(ask: Asks) -> None:
     with pytest.raises(GapError, match=rf"no longer has {UUID_A}:10-20") as caught:
         ask(server, on_gap="stop")
     assert caught.value.exit_code == 7
+
+
+def test_rows_that_are_in_no_binlog_begin_a_lineage_or_stop_everything(ask: Asks) -> None:
+    """As a gap, of which nothing but the cause is known."""
+    server = Server(rows(4, 5))
+    server.before = {5: f"{UUID_A}:1-9"}
+    doubt, known = Doubt(why="seen", left_out=True), replace(TIP, closed=True)
+    heading = ask(server, tip=known, doubt=doubt, on_gap="continue")
+    assert (heading.begin, heading.tip) == (name(5), None)
+    assert heading.parent is not None
+    assert (heading.parent.join, heading.parent.unlogged) == ("gap", True)
+    with pytest.raises(GapError, match="gap: the source went on without a binlog"):
+        ask(server, tip=known, doubt=doubt, on_gap="stop")
+    assert ask.compared == 0
+
+
+def test_a_heading_has_what_the_source_leaves_out(ask: Asks) -> None:
+    """It becomes part of the entries and the heartbeat."""
+    assert ask(Server(rows(4, 5))).leaves_out == ("binlog_do_db=shop",)
+
+
+def test_a_source_without_a_binlog_is_named(ask: Asks) -> None:
+    """Its answer says which server it is: that one leaves rows out now."""
+
+    class Silent(Server):
+        def binlogs(self) -> tuple[ServerBinlog, ...]:
+            raise UnloggedError("it writes no binlog", hint="restart it")
+
+    with pytest.raises(UnloggedError) as caught:
+        ask(Silent(()))
+    assert caught.value.uuid == UUID_A
 
 
 def common(binlog: int, offset: int, *, whole: bool = True) -> Common:

@@ -1041,6 +1041,7 @@ def test_a_position_of_another_server_covers_nothing() -> None:
     intake: Any = SimpleNamespace(
         coverage=SimpleNamespace(seen=told.append),
         server_uuid=UUID_A,
+        unlogged=None,
         _writer=SimpleNamespace(told_time=str),
     )
     ours = SimpleNamespace(uuid=UUID_A, asked_at=1)

@@ -15,11 +15,12 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.writers import Unlogged
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.errors import ElsewhereError, ForkError, PreconditionError
+from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
@@ -44,9 +45,11 @@ def name(number: int) -> BinlogName:
     return BinlogName("b", number)
 
 
-def binlog(number: int = 1, *, end: bool = False, timestamp: int = NOW) -> bytes:
-    """Number n has transaction n."""
-    writer = BinlogWriter(timestamp=timestamp)
+def binlog(
+    number: int = 1, *, end: bool = False, timestamp: int = NOW, started: bool = False
+) -> bytes:
+    """Number n has transaction n; `started`: a start of the server began it."""
+    writer = BinlogWriter(timestamp=timestamp, created=timestamp if started else 0)
     writer.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{number - 1}" if number > 1 else ""))
     writer.transaction([statement("insert")], gtid=(UUID_A, "", number))
     if end:
@@ -75,8 +78,12 @@ class Bench:
             stop=Stop(),
             clock=lambda: self.now,
         )
+        self.witnessed: dict[str, Unlogged] = {}
         self.writer: Any = SimpleNamespace(
-            look=self._look, take_turn=self._take_turn, told_time=self.told.append
+            look=self._look,
+            take_turn=self._take_turn,
+            told_time=self.told.append,
+            unlogged=self.witnessed.get,
         )
         self.intake = Intake(
             store=self.store,
@@ -454,9 +461,116 @@ def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
     first = bench.track(bench.run(), 1, binlog(1))
     bench.intake.admit(first)
     assert first.time_zone is None
-    bench.intake.follow((), zone)
+    bench.intake.follow((), None, zone)
     bench.intake.judge({})
     assert first.time_zone == zone
     assert bench.intake.lineage is not None
     assert bench.intake.lineage.time_zone == zone
     assert bench.admit(2).time_zone == zone
+
+
+# Rows that are in no binlog
+
+
+def at(number: int) -> ServerPosition:
+    """The server writes this binlog."""
+    return ServerPosition(
+        asked_at=START, settled_at=START, uuid=UUID_A, binlog=name(number), offset=9, gtid_set=""
+    )
+
+
+def stops_before(bench: Bench, number: int) -> bool:
+    """Whether the lineage ends before this binlog, and nothing of it is uploaded."""
+    there = bench.lineage
+    with pytest.raises(LeftOutError, match=f"before b.00000{number}: .* without a binlog"):
+        bench.intake.judge({}, streaming=True)
+    bench.settle()
+    return f"b.00000{number}" not in bench.readable(there)
+
+
+def test_a_start_of_the_server_behind_a_rotation_is_not_taken_in(bench: Bench) -> None:
+    """The rotation has failed: what the server committed until that start is in no binlog."""
+    bench.intake.begin(UUID_A, "mysql", None)
+    bench.admit(1, binlog(1, end=True))
+    bench.admit(2, binlog(2, started=True))
+    assert stops_before(bench, 2)
+
+
+def test_a_rotation_and_a_start_behind_a_stop_are_taken_in(bench: Bench) -> None:
+    """As ever: a rotation, then an orderly restart."""
+    stopped = BinlogWriter()
+    stopped.previous_gtids(GtidSet.parse(f"{UUID_A}:1"))
+    stopped.transaction([statement("insert")], gtid=(UUID_A, "", 2))
+    stopped.stop()
+    bench.intake.begin(UUID_A, "mysql", None)
+    bench.admit(1, binlog(1, end=True))
+    bench.admit(2, bytes(stopped.data))
+    bench.admit(3, binlog(3, started=True))
+    bench.intake.judge({}, streaming=True)
+    bench.settle()
+    assert sorted(bench.readable(bench.lineage)) == ["b.000001", "b.000002", "b.000003"]
+
+
+def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
+    """A streamer that starts anew does not read that binlog again."""
+    begin(bench)
+    bench.settle()
+    bench.intake.resume(bench.lineage, None, name(2), described=True, rotates_to="b.000002")
+    bench.admit(2, binlog(2, started=True))
+    assert stops_before(bench, 2)
+
+
+@pytest.mark.parametrize("newest", [None, 1])
+def test_what_was_seen_counts_where_the_binlogs_show_nothing(
+    bench: Bench, newest: int | None
+) -> None:
+    """A MySQL that turned its binlog off leaves it as after a crash."""
+    bench.intake.begin(UUID_A, "mysql", None)
+    first = bench.admit(1, binlog(1))
+    bench.intake.saw_no_binlog(UUID_B, None)
+    assert bench.intake.unlogged is None, "that is another server"
+    bench.intake.saw_no_binlog(UUID_A, name(newest) if newest else None)
+    first.state = TrackState.CLOSED
+    bench.intake.seen(at(2))
+    assert bench.intake.unlogged is not None
+    assert (bench.intake.unlogged.first, bench.intake.unlogged.last) == ("b.000002", "b.000002")
+    bench.admit(2, binlog(2, started=True))
+    assert stops_before(bench, 2)
+
+
+def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> None:
+    """Binlogs that were there already, and those after the one that it wrote again, are as ever."""
+    seen = Unlogged(since=START, first="b.000003", last="b.000003")
+    begin(bench)
+    bench.settle()
+    bench.intake.lineage = None
+    lineage = bench.lineages()[0]
+    bench.witnessed[lineage.id] = seen
+    bench.intake.unlogged = None
+    bench.intake._witnessed = ""
+    bench.intake.resume(lineage, None, name(2), described=True)
+    assert bench.intake.unlogged == seen, "the last writer's object has it"
+    bench.admit(2, binlog(2, started=True)).state = TrackState.CLOSED
+    bench.intake.judge({}, streaming=True)
+    bench.admit(3, binlog(3, started=True))
+    assert stops_before(bench, 3)
+
+
+def test_a_server_that_still_writes_the_same_binlog_had_one_all_the_time(bench: Bench) -> None:
+    """Then nothing was left out."""
+    begin(bench)
+    bench.intake.saw_no_binlog(UUID_A, name(1))
+    bench.intake.seen(at(1))
+    assert bench.intake.unlogged is None
+
+
+def test_the_lineage_after_it_has_seen_it_no_more(bench: Bench) -> None:
+    """Its next restart is as ever."""
+    begin(bench)
+    bench.intake.saw_no_binlog(UUID_A, name(1))
+    bench.intake.seen(at(2))
+    parent = parent_of(bench.lineage.id, join="gap", unlogged=True)
+    bench.intake.begin(UUID_A, "mysql", parent)
+    bench.admit(2, binlog(2, started=True))
+    assert bench.lineage.parent == parent
+    assert bench.intake.unlogged is None

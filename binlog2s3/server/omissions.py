@@ -1,0 +1,116 @@
+"""What a server says that its binlogs do not have: filters, and what is written without a binlog.
+
+What a session writes with sql_log_bin = 0 cannot be asked for: no server knows it.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from binlog2s3.errors import SourceError
+from binlog2s3.server.connection import Server
+
+_UPDATES = ("log_replica_updates", "log_slave_updates")
+_NDB = "ndb_log_bin"
+_ERROR_ACTION = "binlog_error_action"
+IGNORES = f"{_ERROR_ACTION}=IGNORE_ERROR"
+"""The server goes on without a binlog if it cannot write it."""
+FILTERS = tuple(
+    f"replicate_{name}"
+    for name in ("do_db", "ignore_db", "do_table", "ignore_table", "wild_do_table",
+                 "wild_ignore_table")
+)  # fmt: skip
+"""A replica's filters: variables of MariaDB, columns of SHOW REPLICA STATUS of MySQL."""
+VARIABLES = (*_UPDATES, "wsrep_on", _NDB, _ERROR_ACTION, *FILTERS)
+_MOST, _MOST_TEXT = 20, 500
+_ON = frozenset({"ON", "1"})
+Rows = Sequence[Mapping[str, Any]]
+
+
+def omissions(server: Server) -> tuple[str, ...] | None:
+    """What is not in the server's binlogs, each as `setting=value`; None if it cannot be asked.
+
+    Raises SourceError only if the server does not answer.
+    """
+    named = ", ".join(f"'{name}'" for name in VARIABLES)
+    rows = _asked(lambda: server.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})"))
+    if rows is None:
+        return None
+    variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
+    status = _asked(lambda: server.rows(server.statements.status_statement))
+    replica = _asked(lambda: replica_rows(server))
+    found = [
+        *binlog_filters(status or ()),
+        *replica_filters(variables, replica or ()),
+        *_switches(variables, is_replica=bool(replica) or replicates(server) is True),
+    ]
+    return tuple(dict.fromkeys(_printable(text) for text in found))[:_MOST]
+
+
+def binlog_filters(status: Rows) -> Iterator[str]:
+    """The binlog filters in the answer of SHOW BINARY LOG STATUS."""
+    for name in ("Binlog_Do_DB", "Binlog_Ignore_DB"):
+        for row in status:
+            if row.get(name):
+                yield f"{name.lower()}={row[name]}"
+
+
+def replica_filters(variables: Mapping[str, str], replica: Rows) -> Iterator[str]:
+    """The filters of a replica: what they exclude, the server itself does not have."""
+    for name in FILTERS:
+        column = "_".join(part.capitalize() for part in name.split("_")).replace("Db", "DB")
+        values = [variables.get(name), *(row.get(column) for row in replica)]
+        for value in dict.fromkeys(str(value) for value in values if value):
+            yield f"{name}={value}"
+
+
+def _switches(variables: Mapping[str, str], *, is_replica: bool) -> Iterator[str]:
+    def is_on(name: str) -> bool:
+        return variables.get(name, "").upper() in _ON
+
+    updates = next((name for name in _UPDATES if name in variables), None)
+    if updates is not None and not is_on(updates) and (is_replica or is_on("wsrep_on")):
+        yield f"{updates}=OFF"
+    if _NDB in variables and not is_on(_NDB):
+        yield f"{_NDB}=OFF"
+    if variables.get(_ERROR_ACTION, "").upper() == "IGNORE_ERROR":
+        yield IGNORES
+
+
+def replica_rows(server: Server) -> Rows:
+    """What the server replicates from: SHOW REPLICA STATUS. Raises SourceError if it is denied."""
+    return server.rows(server.statements.replica_statement)
+
+
+def replicates(server: Server) -> bool | None:
+    """Whether the server replicates from another; None if that is denied or was so before."""
+    rows = _asked(lambda: replica_rows(server))
+    if rows is None and server.statements.mariadb:
+        return _has_replicated(server)
+    return None if rows is None else bool(rows)
+
+
+def _has_replicated(server: Server) -> bool | None:
+    """Whether MariaDB applies now (True), never did (False), or did before (None).
+
+    Every user may see this.
+    """
+    running = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+    if any(int(row["Value"]) for row in running):
+        return True
+    applied = server.rows("SELECT @@global.gtid_slave_pos AS applied")
+    return None if applied[0]["applied"] else False
+
+
+def _asked(ask: Callable[[], Rows]) -> Rows | None:
+    """The rows; None if the server refuses them. Raises SourceError if it cannot be reached."""
+    try:
+        return ask()
+    except SourceError as error:
+        if error.transient:
+            raise
+        return None
+
+
+def _printable(text: str) -> str:
+    shown = "".join(one if one.isprintable() else "\ufffd" for one in text)
+    return shown if len(shown) <= _MOST_TEXT else f"{shown[:_MOST_TEXT]}..."

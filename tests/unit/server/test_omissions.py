@@ -1,0 +1,101 @@
+"""What a server says that its binlogs do not have."""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from binlog2s3.errors import SourceError
+from binlog2s3.server.connection import ServerVersion
+from binlog2s3.server.omissions import omissions
+
+Answers = Mapping[str, list[dict[str, Any]] | SourceError]
+MARIADB = "11.8.2-MariaDB"
+DENIED = SourceError("denied", needs_privilege=True)
+
+
+def server(version: str, answers: Answers) -> Any:
+    """It answers each statement by its first words."""
+
+    def rows(statement: str) -> list[dict[str, Any]]:
+        found = next(answers[words] for words in answers if statement.startswith(words))
+        if isinstance(found, SourceError):
+            raise found
+        return found
+
+    ask: Callable[[str], list[dict[str, Any]]] = rows
+    return SimpleNamespace(rows=ask, statements=ServerVersion(version))
+
+
+def variables(**values: str) -> list[dict[str, Any]]:
+    return [{"Variable_name": name, "Value": value} for name, value in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("version", "answers", "found"),
+    [
+        ("9.7.4", {}, ()),
+        (
+            "9.7.4",
+            {"SHOW BINARY LOG STATUS": [{"Binlog_Do_DB": "a,b", "Binlog_Ignore_DB": ""}]},
+            ("binlog_do_db=a,b",),
+        ),
+        (
+            "8.0.40",
+            {"SHOW MASTER STATUS": [{"Binlog_Do_DB": "", "Binlog_Ignore_DB": "tmp\x1b"}]},
+            ("binlog_ignore_db=tmp\ufffd",),
+        ),
+        (
+            "9.7.4",
+            {"SHOW GLOBAL VARIABLES": variables(binlog_error_action="IGNORE_ERROR")},
+            ("binlog_error_action=IGNORE_ERROR",),
+        ),
+        (
+            "9.7.4",
+            {"SHOW GLOBAL VARIABLES": variables(binlog_error_action="ABORT_SERVER")},
+            (),
+        ),
+        ("9.7.4", {"SHOW GLOBAL VARIABLES": variables(log_replica_updates="OFF")}, ()),
+        (
+            "9.7.4",
+            {
+                "SHOW GLOBAL VARIABLES": variables(log_replica_updates="OFF"),
+                "SHOW REPLICA STATUS": [{"Replicate_Do_DB": "shop", "Replicate_Wild_Do_Table": ""}],
+            },
+            ("replicate_do_db=shop", "log_replica_updates=OFF"),
+        ),
+        (
+            MARIADB,
+            {
+                "SHOW GLOBAL VARIABLES": variables(
+                    log_slave_updates="OFF", replicate_wild_ignore_table="a.%", wsrep_on="ON"
+                )
+            },
+            ("replicate_wild_ignore_table=a.%", "log_slave_updates=OFF"),
+        ),
+        (
+            MARIADB,
+            {
+                "SHOW GLOBAL VARIABLES": variables(log_slave_updates="OFF"),
+                "SHOW ALL SLAVES STATUS": DENIED,
+                "SHOW GLOBAL STATUS": [{"Value": "1"}],
+            },
+            ("log_slave_updates=OFF",),
+        ),
+        ("9.7.4", {"SHOW GLOBAL VARIABLES": variables(ndb_log_bin="OFF")}, ("ndb_log_bin=OFF",)),
+        ("9.7.4", {"SHOW GLOBAL VARIABLES": DENIED}, None),
+    ],
+)
+def test_what_a_server_says(version: str, answers: Answers, found: tuple[str, ...] | None) -> None:
+    """Filters, and what is written without a binlog; what is denied is not known."""
+    nothing = {"SHOW": [], "SELECT": [{"applied": ""}]}
+    status = {"SHOW GLOBAL STATUS": [{"Value": "0"}]}
+    assert omissions(server(version, {**answers, **status, **nothing} | answers)) == found
+
+
+def test_a_server_that_is_away_has_said_nothing() -> None:
+    """It is asked again: silence is no answer."""
+    away = SourceError("away", transient=True)
+    with pytest.raises(SourceError, match="away"):
+        omissions(server("9.7.4", {"SHOW": away}))
