@@ -51,6 +51,7 @@ def test_a_golden_bucket_is_restored(golden: Golden, target: MysqlServer, when: 
         "--target-user=root",
         f"--target-password-file={password}",
         f"--from-backup={dump}",
+        "--accept-backup",  # of one database, which is all that this source had
         f"--lineage={lineage}",
         "--latest",
         "--yes",

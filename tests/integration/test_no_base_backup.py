@@ -112,6 +112,7 @@ def cut_off(path: Path, place: Path, *, zipped: bool = False) -> Path:
     return place
 
 
+@pytest.mark.gate("mysql")
 def test_each_dump_that_is_none_is_refused(streamed: Streamed) -> None:
     """By backup add, verify and prune, with what is wrong; nothing of it is registered."""
     whole = streamed.dump("whole.sql", "--all-databases")
@@ -198,6 +199,7 @@ def test_an_accepted_one_counts_nowhere(streamed: Streamed) -> None:
     assert f"Accepted: {REASON}" in named.stdout.replace("\n", " "), named.stdout
 
 
+@pytest.mark.gate("mysql")
 def test_the_prune_of_a_good_backup_waits_for_one_that_was_checked(streamed: Streamed) -> None:
     """A snapshot that nobody has looked into does not displace a dump that was read."""
     good = streamed.dump("good.sql", "--all-databases")

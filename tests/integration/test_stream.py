@@ -405,7 +405,7 @@ def test_a_spool_that_changes_is_noticed(
         proxy.rules.append(lambda request: on_binlogs(request.path, request.method))
         write(mysql, 2)
         mysql.query("FLUSH BINARY LOGS")
-        stream.wait_for_event("the store failed, trying again")
+        stream.wait_for_event("looking again at the store")
         with the_large_one(stream).open("r+b") as file:
             file.seek(600_000)
             file.write(b"?")

@@ -922,7 +922,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A replica that begins in the binlog which two lineages share gets all that it lacks.",
         ("tests/unit/serve/test_places.py::test_from_every_place_of_a_server_that_was_put_back",),
-        ((first_open, always(part(choice(4, of=5), 1, of=2))),),
+        ((first_open, always(part(choice(5, of=7), 1, of=2))),),
     ),
     Mutant(
         "serve-nothing-behind-a-gap",

@@ -18,6 +18,7 @@ HEAD = """\
 -- Host: localhost    Database: shop
 -- ------------------------------------------------------
 -- Server version	9.7.4
+/*!40103 SET TIME_ZONE='+00:00' */;
 SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5';
 -- CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='mysql-bin.000001', SOURCE_LOG_POS=157;
 """
