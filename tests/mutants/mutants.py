@@ -14,13 +14,10 @@ from typing import Any
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
-from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.fields import _matching, check_place, parse
 from binlog2s3.archive.history import (
-    Leg,
     _barrier,
-    breaks,
     is_unlogged_between,
     missing_binlogs,
 )
@@ -30,24 +27,20 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.compression import _ZstdOutput
 from binlog2s3.binlog.events import made_up_size
 from binlog2s3.binlog.fast import leap
-from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
-from binlog2s3.errors import DamageError
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
 from binlog2s3.recover.extract import _PieceReader
-from binlog2s3.recover.goal import Search, _TimeSearch
+from binlog2s3.recover.goal import Search
 from binlog2s3.recover.notes import Notes
 from binlog2s3.recover.origin import Origin, _has_at, unlogged_at
 from binlog2s3.recover.pieces import PieceBuilder
-from binlog2s3.recover.plan import _Planner
-from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.preflight import _obstacles, _source_problems
 from binlog2s3.recover.privileges import _missing
-from binlog2s3.recover.route import RouteGtids, _numbered
+from binlog2s3.recover.route import _numbered
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
@@ -97,7 +90,6 @@ from tests.mutants.edits import (
     comparison,
     gone,
     keyword,
-    loop,
     name_of,
     never,
     operand,
@@ -162,14 +154,6 @@ MUTANTS = (
         "the source's bytes.",
         ("tests/unit/stream/test_job.py::test_what_was_not_compared_is_not_reported",),
         ((Job._looked, operand(arithmetic(), 1)),),
-    ),
-    Mutant(
-        "chunk-deletion-order",
-        Promise.DURABLE,
-        "A chunk is deleted only where longer ones hold its bytes: two that stand in for each "
-        "other never both go.",
-        ("tests/unit/archive/test_chunks.py::test_chunks_that_only_together_hold_another",),
-        ((Chunks.superfluous, always(part(when(), 2, of=2))),),
     ),
     Mutant(
         "chunk-deletion-acknowledged",
@@ -321,20 +305,6 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        "bytes-behind-the-end",
-        Promise.FILE,
-        "Nothing passes behind a ROTATE or STOP event: two files glued together are no binlog.",
-        ("tests/unit/binlog/test_scanner.py::test_bytes_behind_the_last_event_are_damage",),
-        ((Scanner._step, never(when(1, of=6))),),
-    ),
-    Mutant(
-        "damage-stays",
-        Promise.FILE,
-        "From the first damaged event on nothing passes any more.",
-        ("tests/unit/binlog/test_scanner.py::test_damage_names_the_first_bad_event_and_stays",),
-        ((Scanner.feed, becomes(call(DamageError, 2, of=2), "None")),),
-    ),
-    Mutant(
         "only-checked-bytes",
         Promise.FILE,
         "No byte leaves the spool beyond the end of the last event that was checked.",
@@ -476,13 +446,6 @@ MUTANTS = (
         "An archived binlog that is read whole is compared with its entry.",
         ("tests/unit/archive/test_reader.py::test_an_archived_binlog_that_is_damaged",),
         ((_Reading._note, never(when())),),
-    ),
-    Mutant(
-        "durable-without-holes",
-        Promise.AHEAD,
-        "Durable is what can be read from offset 0 on, not the greatest end of a chunk.",
-        ("tests/unit/archive/test_chunks.py::test_join",),
-        ((join, always(part(loop(2, of=2), 2, of=2))),),
     ),
     Mutant(
         "claimed-once-durable",
@@ -657,14 +620,6 @@ MUTANTS = (
         ((Pilot._another, never(when(1, of=3))),),
     ),
     Mutant(
-        "mariadb-by-domain-and-server",
-        Promise.HISTORIES,
-        "MariaDB's GTIDs are compared by domain and server: a greater number of another "
-        "primary proves nothing.",
-        ("tests/unit/binlog/test_gtid.py::test_mariadb_lists_compare_by_domain_and_server",),
-        ((MariadbGtidList.__le__, always(comparison())),),
-    ),
-    Mutant(
         "read-seams",
         Promise.HISTORIES,
         "Where one chunk follows another, the bytes that both have are compared.",
@@ -677,13 +632,6 @@ MUTANTS = (
         "A join that nothing proves is not crossed, whatever is allowed.",
         ("tests/unit/archive/test_history.py::test_what_cannot_be_proved_is_not_crossed",),
         ((_barrier, never(when(2, of=5))),),
-    ),
-    Mutant(
-        "cut-at-the-parent",
-        Promise.HISTORIES,
-        "Of a lineage that history left, nothing behind the cut is applied.",
-        ("tests/unit/archive/test_history.py::test_a_line_is_cut_at_each_parent",),
-        ((Leg.end_of, never(when())),),
     ),
     Mutant(
         "start-gtids-follow",
@@ -705,14 +653,6 @@ MUTANTS = (
         "A recovery crosses no place where a binlog is missing.",
         ("tests/unit/recover/test_plan.py::test_a_binlog_that_is_not_there_breaks_history",),
         ((_numbered, always(choice())),),
-    ),
-    Mutant(
-        "chain-of-gtids",
-        Promise.RECOVERY,
-        "A recovery does not go on in a binlog that begins with other GTIDs than the one "
-        "before ends with.",
-        ("tests/unit/recover/test_plan.py::test_entries_that_contradict_each_other_break_history",),
-        ((breaks, answers("False")),),
     ),
     Mutant(
         "dead-branch-refused",
@@ -752,32 +692,6 @@ MUTANTS = (
         ((differs, never(when())),),
     ),
     Mutant(
-        "target-past-the-goal",
-        Promise.RECOVERY,
-        "A target that is past the goal is refused.",
-        ("tests/property/test_plan.py::test_a_target_past_the_goal_is_refused",),
-        ((_Planner._check_past, never(when(3, of=3))),),
-    ),
-    Mutant(
-        "hole-is-refused",
-        Promise.RECOVERY,
-        "A target that lacks a transaction and has a later one is refused.",
-        ("tests/property/test_plan.py::test_holes_are_named_filled_first_or_left_out",),
-        ((_Planner._check_holes, never(when(1, of=3))),),
-    ),
-    Mutant(
-        "backup-that-was-restored",
-        Promise.RECOVERY,
-        "A target that has a part of the named backup's GTIDs was not restored from it.",
-        (
-            (
-                "tests/unit/recover/test_prefix.py"
-                "::test_a_backup_that_the_target_has_a_part_of_was_not_restored"
-            ),
-        ),
-        ((executed_with, never(when(4, of=4))),),
-    ),
-    Mutant(
         "gtid-at-two-places",
         Promise.RECOVERY,
         "A MariaDB GTID that is at two places of a history does not tell what was executed.",
@@ -806,13 +720,6 @@ MUTANTS = (
         ((Known.is_credible, answers("True")),),
     ),
     Mutant(
-        "doubles-once",
-        Promise.RECOVERY,
-        "What two lineages have of the same transactions is applied once.",
-        ("tests/property/test_plan.py::test_everything_is_reached",),
-        ((PieceBuilder._excluded, never(when(3, of=5))),),
-    ),
-    Mutant(
         "base-backup-once",
         Promise.RECOVERY,
         "What a later lineage has of the transactions before the place of the base backup is not "
@@ -821,51 +728,11 @@ MUTANTS = (
         ((PieceBuilder._excluded, never(choice())),),
     ),
     Mutant(
-        "damage-not-crossed",
-        Promise.RECOVERY,
-        "Damaged transactions are not applied.",
-        ("tests/unit/recover/test_plan.py::test_damage_is_not_crossed_unless_it_is_allowed",),
-        ((PieceBuilder._piece, never(when(6, of=6))),),
-    ),
-    Mutant(
-        "time-is-vouched-for",
-        Promise.RECOVERY,
-        "A time is reached only if a later commit is there, or the writer vouches for it.",
-        ("tests/unit/recover/test_plan.py::test_a_time_beyond_what_is_vouched_for_is_refused",),
-        ((_TimeSearch._check_credible, never(when(2, of=3))),),
-    ),
-    Mutant(
-        "clock-set-back",
-        Promise.RECOVERY,
-        "A time that means two places, because the clock was set back, is refused.",
-        ("tests/unit/recover/test_plan.py::test_a_clock_that_was_set_back_is_told",),
-        ((_TimeSearch._check_after, never(when(1, of=2))),),
-    ),
-    Mutant(
         "between-transactions",
         Promise.RECOVERY,
         "A recovery neither begins nor ends inside a transaction.",
         ("tests/unit/recover/test_plan.py::test_a_position_inside_a_transaction_is_refused",),
         ((Search.place, never(when(3, of=4))),),
-    ),
-    Mutant(
-        "before-the-archive",
-        Promise.RECOVERY,
-        "A target that lacks what came before the archive, or would lack anything in the end, "
-        "is refused.",
-        ("tests/unit/recover/test_plan.py::test_what_came_before_the_archive_must_be_there",),
-        (
-            (RouteGtids._is_covered, becomes(returned(), "True")),
-            (_Planner._check_whole, never(when(5, of=5))),
-        ),
-    ),
-    Mutant(
-        "a-place-is-always-right",
-        Promise.RECOVERY,
-        "A place that is later than what the target's GTIDs say is refused: transactions "
-        "would be missing.",
-        ("tests/unit/recover/test_plan.py::test_a_place_that_is_later_than_the_target_is_refused",),
-        ((_Planner._check_place, never(when(4, of=4))),),
     ),
     Mutant(
         "block-crc-before-handing-on",
@@ -974,16 +841,6 @@ MUTANTS = (
         "A connection that leaves this host needs TLS, unless it is asked not to.",
         ("tests/unit/server/test_login.py::test_a_server_on_another_host_needs_tls",),
         ((_ssl_mode, always(choice())),),
-    ),
-    Mutant(
-        "events-that-are-held",
-        Promise.BUCKET,
-        "An event that is held as a whole is damage if it claims more bytes than such an "
-        "event has.",
-        (
-            "tests/unit/binlog/test_scanner.py::test_an_event_that_claims_gigabytes_is_damage_at_once",
-        ),
-        ((Scanner._take_header, never(when(4, of=5))),),
     ),
     Mutant(
         "nothing-expands-without-end",
