@@ -357,7 +357,10 @@ def test_the_newest_entry_is_lost(
     with closing(minio.client()) as client:
         after = json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
     assert after["archived_at"] > before["archived_at"]
-    assert {**after, "archived_at": ""} == {**before, "archived_at": ""}
+    said = {"archived_at", "leaves_out", "time_zone"}  # not in the binlog's bytes
+    assert {name: after[name] for name in after.keys() - said} == {
+        name: before[name] for name in before.keys() - said
+    }
     assert verify.json("--deep").source["defects"] == []
     with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
         mysql.query("INSERT INTO d.t VALUES (9)", "FLUSH BINARY LOGS")
