@@ -224,6 +224,7 @@ def test_a_drill_is_in_the_sources_zone(world: World, tmp_path: Path) -> None:
             "drill",
             *words,
             "--restore-command=true",
+            "--trust-restore-command",  # an empty server shows nothing of a backup
             "--restore-into=server",
             f"--check-sql={checks}",
             **world.minio.env(),
