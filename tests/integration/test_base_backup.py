@@ -218,6 +218,8 @@ def test_without_any_account_nobody_is_locked_out(loaded: Loaded) -> None:
     loaded.load(without)
     start = [f"--from-backup={without}"]
     said = loaded.recovery.refused(loaded.target, *start, "--latest")
+    assert "is no base backup" in said
+    said = loaded.recovery.refused(loaded.target, *start, "--accept-backup", "--latest")
     assert "has no account in mysql.user" in said
     loaded.target.query("SELECT 1")
 
