@@ -12,7 +12,7 @@ import pytest
 
 from lab.child import free_port
 from lab.disk import temporary_directory
-from lab.fault import Gate
+from lab.fault import Action, Gate, Request
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
@@ -267,7 +267,11 @@ def test_a_run_that_is_killed(
         out = disk_tmp_path / "out"
         gate = Gate(method="GET", path=f"binlogs/{names[2]}")
         recovery = Recovery(minio, scene.bucket, read_only(minio))
-        with RecordingProxy(minio.endpoint_url, [gate]) as proxy:
+
+        def hold(request: Request) -> Action | None:  # once two files are written, not before
+            return gate(request) if [*out.glob(f"*/{names[1]}")] else None
+
+        with RecordingProxy(minio.endpoint_url, [hold]) as proxy:
             asked = ("--latest", f"--output-dir={out}", f"--endpoint-url={proxy.url}")
             with recovery.started(None, *asked) as process:
                 wait_until(lambda: list(out.glob(f"*/{names[1]}")), what="two files")
