@@ -304,7 +304,7 @@ class Vitals:
     `store_silent`: how long nothing that is due has come into the bucket, 0 if nothing is due.
     `read_idle`: since the last byte came although the source had more, else 0. `beat_late`: since
     the writer's object should have been renewed. `store_takes`: it has
-    taken something since the first failure. `clean_up_error`: why leftovers in the bucket are
+    taken something lately. `clean_up_error`: why leftovers in the bucket are
     not deleted, "" if they are. Of a standby, `unsaved_bytes`: bytes in its spool
     that are not known to be in the bucket; `may_be_last_copy`: the writer cannot reach the source.
     `planted`: keys of the archive under which somebody wrote before the streamer did.

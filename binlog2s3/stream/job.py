@@ -32,6 +32,7 @@ from binlog2s3.stream.decide import (
     PutPart,
     PutWhole,
     Verify,
+    sent_by,
     subject_of,
 )
 from binlog2s3.stream.remote import Looked, RemoteBinlog
@@ -106,16 +107,23 @@ class Job:
             if subject not in wanted and (isinstance(subject, int) or subject is CreateUpload):
                 del self.failing[subject]
 
-    def may_be_tried(self, action: Action, now: float) -> bool:
+    def may_be_tried(self, action: Action, now: float, taken_at: float = -math.inf) -> bool:
         """Whether an action may be tried now.
 
-        A failed one waits; while a part of this binlog fails, no other part is sent.
+        A failed one waits; while a part of this binlog fails, no other part is sent. No bytes are
+        sent again beyond what `InVain` allows, unless the store may be overloaded, and has taken
+        others of this kind meanwhile, at `taken_at`.
         """
         if isinstance(action, DeleteChunks):
             return now >= self.deletes_from
         subject = subject_of(action)
         known = self.failing.get(subject)
         if known is not None and known.not_before > now:
+            return False
+        body = self.track.size if isinstance(action, PutWhole) else sent_by(action)
+        cost = max(body, known.sent_bytes) if known is not None else body
+        is_taken = known is not None and known.passes and taken_at >= known.since
+        if body and not is_taken and self.in_vain.wait(cost, self.track.size, now) > 0:
             return False
         if not isinstance(action, PutPart | PutChunk | PutWhole):
             return True

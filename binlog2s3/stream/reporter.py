@@ -194,7 +194,7 @@ class Reporter:
             read_idle=self._since(now, self._ahead_since, self._supervisor.read_at),
             store_error=error,
             store_hint=hint,
-            store_takes=failing is not None and (self._act_at or -math.inf) > failing,
+            store_takes=self._takes(now),
             clean_up_error=self._uploads.counts.clean_up_error,
             store_failing=now - failing if failing is not None else None,
             store_silent=max(0.0, silent - self._flush_interval),
@@ -204,6 +204,10 @@ class Reporter:
             loop_idle=now - self._uploads.round_at,
             planted=tuple(sorted(self._uploads.counts.planted)),
         )
+
+    def _takes(self, now: float) -> bool:
+        """Whether the store has taken something lately."""
+        return self._act_at is not None and now - self._act_at < self._config.timing.soon_seconds
 
     @staticmethod
     def _since(now: float, begun: float | None, later: float | None) -> float:

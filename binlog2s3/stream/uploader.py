@@ -59,14 +59,14 @@ from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track, give_back
-from binlog2s3.stream.upload_counts import Counts, Failing, UploadPace
+from binlog2s3.stream.upload_counts import Counts, UploadPace
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
 _log = Log("uploader")
 _LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
-_SOONER = 4.0
+_SOONER, _LATEST = 4.0, 900.0
 _DELETE_SECONDS = 60.0
 _ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
@@ -294,7 +294,7 @@ class Uploader:
             elif (
                 job.may_fly(action)
                 and not job.has_taken_up(action)
-                and job.may_be_tried(action, now)
+                and job.may_be_tried(action, now, self._taken_at.get(type(action), -math.inf))
             ):
                 self._start(job, action)
 
@@ -492,7 +492,9 @@ class Uploader:
             job.copies = False
         delay = 0.0 if quick else self._backoff(failing.failures)
         job.not_before = now + delay
-        failing.not_before = now + (delay := max(delay, self._patience(job, action, failing)))
+        if failing.sent_bytes and job.in_vain.wait(failing.sent_bytes, job.track.size, now) > 0:
+            delay = min(_SOONER**failing.failures, _LATEST)
+        failing.not_before = now + delay
         _log.recurring(
             "looking again at the store",
             binlog=job.track.name,
@@ -501,21 +503,6 @@ class Uploader:
             hint=error.hint,
             seconds=round(delay, 1),
         )
-
-    def _patience(self, job: Job, action: Action, failing: Failing) -> float:
-        """Seconds until the bytes of a failed action may be sent again.
-
-        The store may be overloaded and take some of the bodies: if it took one of this kind
-        meanwhile, this one is tried sooner, but each time later.
-        """
-        body = job.track.size if isinstance(action, PutWhole) else sent_by(action)
-        if not body:
-            return 0.0
-        body = max(body, failing.sent_bytes)
-        wait = job.in_vain.wait(body, job.track.size, failing.at)
-        if failing.passes and self._taken_at.get(type(action), -math.inf) >= failing.since:
-            wait = min(wait, _SOONER**failing.failures)
-        return wait
 
     def try_again(self) -> None:
         """Try everything again: the store did not answer at all, and does now."""
