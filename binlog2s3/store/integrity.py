@@ -91,7 +91,7 @@ class Integrity:
         """
         if not self.wants_crc64:
             return write(False, None)
-        doubtful = self.config.checksum == "auto" and operation not in self._accepted
+        doubtful = self.is_doubtful(operation)
         try:
             answer = write(True, SignatureError if doubtful else None)
         except (UnsupportedError, RefusedError, SignatureError) as exc:
@@ -100,7 +100,7 @@ class Integrity:
                 raise
             refused = exc
         else:
-            self._accepted.add(operation)
+            self.accepts(operation)
             return answer
         try:
             answer = write(False, None)
@@ -110,6 +110,14 @@ class Integrity:
         self._refused_signatures[operation] += is_signature
         self.refuses_crc64 = not is_signature or self._refused_signatures[operation] >= _SURE
         return answer
+
+    def is_doubtful(self, operation: str) -> bool:
+        """Whether this request may be refused for its CRC64NVME, and may go without."""
+        return self.config.checksum == "auto" and operation not in self._accepted
+
+    def accepts(self, operation: str) -> None:
+        """Note that the store took a CRC64NVME with this request."""
+        self._accepted.add(operation)
 
     @property
     def wants_crc64(self) -> bool:

@@ -17,6 +17,7 @@ from binlog2s3.binlog.checksum import crc64_base64, crc64_of_blocks
 from binlog2s3.errors import (
     ObjectMissingError,
     StoreError,
+    UnsupportedError,
     UploadMissingError,
 )
 from binlog2s3.store.answers import (
@@ -45,7 +46,7 @@ from binlog2s3.store.contract import (
     StoreConfig,
     UploadInfo,
 )
-from binlog2s3.store.errors import MendableError, RefusedError
+from binlog2s3.store.errors import MendableError, RefusedError, SignatureError
 from binlog2s3.store.integrity import Integrity, crc64_in, no_crc64
 from binlog2s3.store.requests import (
     Answer,
@@ -369,27 +370,33 @@ class S3Store:
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
     ) -> PartInfo:
         upload = self._upload(key, upload_id)
-        digest: dict[str, str] = {}
-
-        def send(crc64_on: bool, final: Final) -> Answer:
-            nonlocal digest
-            digest = self._integrity.digest(body, crc64, crc64_on=crc64_on)
-            return self._requests.send(
+        digest = self._integrity.digest(body, crc64, crc64_on=upload.crc64)
+        is_doubtful = upload.crc64 and self._integrity.is_doubtful("upload_part")
+        try:
+            answer = self._requests.send(
                 "upload_part",
                 key,
                 body,
-                final=final,
+                final=SignatureError if is_doubtful else None,
                 UploadId=upload_id,
                 PartNumber=number,
                 **digest,
             )
-
+        except (UnsupportedError, RefusedError, SignatureError) as exc:
+            if not is_doubtful:
+                raise
+            # An upload that was begun with a checksum takes no part without: see MinIO.
+            self._integrity.refuses_crc64 = True
+            with contextlib.suppress(StoreError):
+                self.abort_upload(key, upload_id)
+            gone = UploadMissingError(
+                f"the store refused a part with CRC64NVME: the upload of {key!r} begins anew"
+                f" without ({exc})"
+            )
+            gone.sent_bytes = exc.sent_bytes
+            raise gone from exc
         if upload.crc64:
-            answer = self._integrity.with_crc64("upload_part", send)
-            if "ChecksumCRC64NVME" not in digest:  # nor does this store check that of the whole
-                upload.crc64 = False
-        else:
-            answer = send(False, None)
+            self._integrity.accepts("upload_part")
         if not upload.encrypted:  # MinIO confirms it here, not at create
             self._integrity.confirm_encryption(answer, key)
         kept = self._integrity.confirm_crc64(answer, key, crc64) if upload.crc64 else None

@@ -125,7 +125,9 @@ def test_a_recovery_begins_behind_its_backup(story: Story) -> None:
     """Two transactions, not all with a number above the backup's; the value is the source's."""
     story.restore()
     target = story.scene.target
-    document = story.recovery().to(target, f"--from-backup={story.dump}", "--latest")
+    document = story.recovery().to(
+        target, f"--from-backup={story.dump}", "--accept-backup", "--latest"
+    )
     assert document["result"]["transactions"] == 2
     assert story.value(target) == story.value(story.source) == 2102
     assert str(target.query("SELECT @@global.gtid_slave_pos")[0][0]) == story.last[-1]
@@ -193,16 +195,17 @@ def test_a_run_that_has_ended_is_not_repeated(story: Story) -> None:
     story.restore()
     target = story.scene.target
     backup = f"--from-backup={story.dump}"
-    story.recovery().to(target, backup, f"--to-gtid={story.last[0]}")
-    said = story.recovery().refused(target, backup, "--latest")
+    start = (backup, "--accept-backup")
+    story.recovery().to(target, *start, f"--to-gtid={story.last[0]}")
+    said = story.recovery().refused(target, *start, "--latest")
     assert f"has replicated {story.last[0]}" in said
     assert "--from-gtid-set" in said
     story.recovery().to(target, f"--from-gtid-set={story.last[0]}", "--latest")
     assert story.value(target) == story.value(story.source)
-    assert "has replicated" in story.recovery().refused(target, backup, "--latest")
+    assert "has replicated" in story.recovery().refused(target, *start, "--latest")
     target.query("SET GLOBAL gtid_slave_pos = ''", "DROP DATABASE d")
     story.restore()
-    story.recovery().to(target, backup, "--latest")
+    story.recovery().to(target, *start, "--latest")
     assert story.value(target) == story.value(story.source)
 
 
