@@ -39,6 +39,8 @@ from binlog2s3.stream.remote import Looked, RemoteBinlog
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.upload_counts import Failing, InVain
 
+_URGENT_SECONDS = 30.0
+
 
 @dataclass(slots=True)
 class Job:
@@ -103,27 +105,34 @@ class Job:
     def only(self, actions: Iterable[Action]) -> None:
         """Forget the failures of parts and uploads that are not wanted any more."""
         wanted = {subject_of(action) for action in actions}
+        if wanted & {CreateUpload, Compare}:
+            return  # the parts come after it
         for subject in [*self.failing]:
             if subject not in wanted and (isinstance(subject, int) or subject is CreateUpload):
                 del self.failing[subject]
 
-    def may_be_tried(self, action: Action, now: float, taken_at: float = -math.inf) -> bool:
+    def may_be_tried(
+        self, action: Action, now: float, taken_at: float = -math.inf, *, pressed: bool = False
+    ) -> bool:
         """Whether an action may be tried now.
 
         A failed one waits; while a part of this binlog fails, no other part is sent. No bytes are
         sent again beyond what `InVain` allows, unless the store may be overloaded, and has taken
-        others of this kind meanwhile, at `taken_at`.
+        others of this kind meanwhile, at `taken_at`. `pressed`: the spool is full, and the source,
+        which is not read, may purge: then a part is tried each 30 s.
         """
         if isinstance(action, DeleteChunks):
             return now >= self.deletes_from
         subject = subject_of(action)
         known = self.failing.get(subject)
-        if known is not None and known.not_before > now:
+        is_urgent = pressed and known is not None and now >= known.at + _URGENT_SECONDS
+        if known is not None and known.not_before > now and not is_urgent:
             return False
         body = self.track.size if isinstance(action, PutWhole) else sent_by(action)
         cost = max(body, known.sent_bytes) if known is not None else body
         is_taken = known is not None and known.passes and taken_at >= known.since
-        if body and not is_taken and self.in_vain.wait(cost, self.track.size, now) > 0:
+        is_paced = not (is_taken or is_urgent)
+        if body and is_paced and self.in_vain.wait(cost, self.track.size, now) > 0:
             return False
         if not isinstance(action, PutPart | PutChunk | PutWhole):
             return True

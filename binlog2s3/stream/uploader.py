@@ -294,7 +294,12 @@ class Uploader:
             elif (
                 job.may_fly(action)
                 and not job.has_taken_up(action)
-                and job.may_be_tried(action, now, self._taken_at.get(type(action), -math.inf))
+                and job.may_be_tried(
+                    action,
+                    now,
+                    self._taken_at.get(type(action), -math.inf),
+                    pressed=self._pressed,
+                )
             ):
                 self._start(job, action)
 
