@@ -33,7 +33,7 @@ class Counts:
 
 
 _HOUR_SECONDS = 3600.0
-_QUICKLY, _AT_MOST = 2, 3
+_QUICKLY = 2
 _LEAST_SIZE = 16 << 20
 
 
@@ -62,10 +62,6 @@ class InVain:
         if total <= _QUICKLY * size:
             return 0.0
         paced = self._sent[-1][0] + min(1.0, body / size) * _HOUR_SECONDS
-        for at, sent in self._sent:
-            if total <= _AT_MOST * size:
-                break
-            paced, total = max(paced, at + _HOUR_SECONDS), total - sent
         return max(0.0, paced - now)
 
     def forget(self) -> None:
