@@ -88,10 +88,14 @@ class Below:
 
 @dataclass(slots=True, kw_only=True)
 class PruneOutcome:
-    """What was done: floors raised, keys deleted, by lineage."""
+    """What was done: floors raised, keys deleted, by lineage; how many old turns were deleted.
+
+    Before that, or in a dry run, `turns` says how many there are.
+    """
 
     floors: dict[str, str] = field(default_factory=dict)
     deleted: list[Below] = field(default_factory=list)
+    turns: int = 0
     retired: bool = False
 
 

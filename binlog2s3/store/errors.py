@@ -38,6 +38,10 @@ class SignatureError(MendableError):
     """The signature is refused: a wrong secret, or a header of it that something changed."""
 
 
+class FullError(MendableError):
+    """The store has no space left: nothing can be put, but objects can be deleted."""
+
+
 class UnsetError(StoreError):
     """The bucket does not have this configuration: it was never set."""
 
@@ -202,7 +206,7 @@ _WRONG_BYTES = _Translation(
     "they changed on the network, or on disk; check the host's disk and memory",
 )
 _FULL = _Translation(
-    MendableError,
+    FullError,
     "the store has no space left for {where}{answer}",
     "raise the bucket's quota or add disks; `binlog2s3 prune` frees what is past its retention",
 )
