@@ -67,7 +67,11 @@ class Spoiled:
         return self._action
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+OF_STREAMER = ("400", "denied", "expired", "quota", "413", "500", "web page", "empty", "lost")
+"""One of each class of error: each takes a minute or two."""
+
+
+@pytest.mark.parametrize("fault", OF_STREAMER)
 def test_a_streamer(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, fault: str
 ) -> None:
@@ -80,7 +84,7 @@ def test_a_streamer(
         def is_overcome() -> bool:
             keys = objects(minio, bucket)
             entries = {Path(key).stem for key in keys if "/entries/" in key}
-            archived = {binlog.name for binlog in closed_binlogs(mysql)} <= entries
+            archived = {binlog.name for binlog in closed_binlogs(mysql, flush=False)} <= entries
             return archived and monitor.status()["lag"]["bytes"] == 0
 
         for what in KINDS:
