@@ -17,7 +17,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
-from binlog2s3.errors import SourceError, StoreError
+from binlog2s3.errors import SourceError, StoreError, UploadMissingError
 from binlog2s3.inspect.check.bucket import (
     BucketCheck,
     permission,
@@ -723,6 +723,27 @@ def test_one_denial_hides_nothing_else(operation: str) -> None:
     assert skipped_rows == _DENIED[operation]
     store.on_call = lambda _: None
     assert store.objects == {}
+
+
+class WithoutSums(MemoryStore):
+    """It refuses the checksum of a part: `upload_part` says so by an upload that is gone."""
+
+    refused = False
+
+    def upload_part(self, key: str, upload_id: str, *rest: Any, **more: Any) -> Any:
+        if not self.refused:
+            self.refused = True
+            super().abort_upload(key, upload_id)
+            raise UploadMissingError("the store refused a part with CRC64NVME")
+        return super().upload_part(key, upload_id, *rest, **more)
+
+
+def test_a_store_that_refuses_a_parts_checksum() -> None:
+    """The streamer gets along with it: it is a warning, and all else is tried."""
+    store = WithoutSums()
+    rows, _ = everything(store)
+    assert results(rows.values()) == {"upload a part": "warn"}
+    assert (store.objects, store.uploads) == ({}, {})
 
 
 def test_a_part_of_the_configured_size_is_sent() -> None:
