@@ -299,6 +299,28 @@ def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None
     return None
 
 
+def without_gtids_at(route: Route, number: int) -> int | None:
+    """The stretch before `number` that ends with transactions that no GTID counts; None without.
+
+    A state that has nothing of stretch `number`, and all GTIDs before it, may end before them or
+    behind them: its GTIDs are the same. Stretches in between that add nothing tell nothing, such as
+    those that SET GLOBAL gtid_mode begins.
+    """
+    while number:
+        number -= 1
+        known = route.brief(number)
+        if known.anonymous and known.gtids_added:
+            last = None
+            for one in route.transactions(number):
+                last = one
+            return number if last is not None and last.gtid is None else None
+        if known.anonymous:
+            return number
+        if known.gtids_added:
+            return None
+    return None
+
+
 def _is_behind(route: Route, number: int, start: Start) -> bool:
     """Whether a base backup is known to be of the history from this stretch on."""
     base, leg = start.base, route.stretches[number].leg

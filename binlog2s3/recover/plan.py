@@ -22,7 +22,7 @@ from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
-from binlog2s3.recover.origin import Origin, standing, unlogged_at
+from binlog2s3.recover.origin import Origin, standing, unlogged_at, without_gtids_at
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
@@ -160,8 +160,10 @@ class _Planner:
         if number is None:
             raise self._not_covered(self._have)
         self._check_unlogged(self._stands)
-        if number and not route.known(number - 1).gtids_added and route.known(number - 1).anonymous:
-            raise without_gtids(self._search, number - 1)
+        if not self._stands.part.touches(number, route.brief(number).gtids_added):
+            doubtful = without_gtids_at(route, number)
+            if doubtful is not None:
+                raise without_gtids(self._search, doubtful)
         return RoutePosition(number, 0)
 
     def _check_unlogged(self, stands: RouteExecuted) -> None:
@@ -272,7 +274,7 @@ class _Planner:
         If it has none of that, its GTIDs do not tell what its base backup had: the place does.
         """
         have = self._have
-        if self._request.start.place is None or self._request.allow_gap:
+        if self._request.start.place is None:
             return
         if have is None or isinstance(have.gtids, MariadbGtidList):
             return
@@ -282,9 +284,15 @@ class _Planner:
         missing = executed(before).beyond(have.gtids)
         if missing and intersection(have.gtids, before):
             place = self._route.place(start.number, start.offset)
-            raise self._search.refused(
+            text = (
                 f"{self._search.who_has()} is not at {place}: it is missing {gtids_text(missing)}, "
-                "which come before it",
+                "which come before it"
+            )
+            if self._request.allow_gap:
+                self._warnings.append(f"{text}: THEY ARE LEFT OUT")
+                return
+            raise self._search.refused(
+                text,
                 "without the place, its GTIDs say where it continues; or restore the base backup "
                 "that goes up to it",
             )

@@ -41,6 +41,7 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover.branches import Branches
+from binlog2s3.recover.origin import without_gtids_at
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
@@ -196,6 +197,8 @@ class ArchiveHistory:
                 raise self._purged(self._view, have)
             number = self._view.numbers[begins.binlog.place]
             self._check_unlogged(number, MysqlPart(have))
+            if not MysqlPart(have).touches(number, self._added_by(number)):
+                self._check_without_gtids(number)
             self._check_histories(have, number)
         return begins
 
@@ -266,6 +269,31 @@ class ArchiveHistory:
                     "build it again from a later base backup; if it was, let it begin by file and "
                     f"position, at {name}:4"
                 )
+
+    def _check_without_gtids(self, number: int) -> None:
+        """See that no transactions without GTIDs lie just before a binlog.
+
+        A replica that has nothing of the binlog may have them or not. Raises NotServedError.
+        """
+        route, binlogs = self._route, self._view.binlogs
+        while number > (len(route) if route is not None else 0):
+            number -= 1
+            tail = self._read_here(binlogs[number])
+            if tail is not None and tail.scanner.anonymous:
+                raise self._without_gtids(number)
+            if self._added_by(number):
+                return
+        doubtful = without_gtids_at(route, number) if route is not None else None
+        if doubtful is not None:
+            raise self._without_gtids(doubtful)
+
+    def _without_gtids(self, number: int) -> NotServedError:
+        name = self._view.served_name(self._view.binlogs[number])
+        return NotServedError(
+            f"{name} has transactions without a GTID, and GTIDs do not tell whether the replica "
+            "has them: build it again from a later base backup, or let it begin by file and "
+            "position"
+        )
 
     def _added_by(self, number: int) -> Gtids:
         """The GTIDs that a binlog of the view adds."""

@@ -228,6 +228,20 @@ def test_a_checked_backup_is_given_up_only_for_a_checked_one() -> None:
     assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
 
 
+def test_no_backup_is_given_up_for_one_whose_drill_has_failed() -> None:
+    """Also one that nobody has checked: as backups by xtrabackup are, before a drill."""
+    there = world()
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 18, outcome="failed", step="restore", restored="")
+    text = there.prune(grace=0.0, dry_run=True)
+    assert "give up     4 binlogs" in text
+    assert "no newer one replaces it before a drill has proved that one" in text
+    drilled(there, 19, outcome="failed", step="restore", restored="", backup=backup_of(5).id)
+    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 20, backup=backup_of(18).id)
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+
+
 def test_what_was_accepted_counts_nowhere() -> None:
     """It neither keeps a binlog nor displaces a backup, and is no window; its name is said."""
     there = world()

@@ -669,6 +669,21 @@ def test_rows_that_are_in_no_binlog(bucket: Bucket, *, is_open: bool) -> None:
     assert len(got.of(EventType.GTID)) == 4
 
 
+@pytest.mark.parametrize("rotations", [0, 1, 2])
+def test_transactions_without_gtids(bucket: Bucket, rotations: int) -> None:
+    """They lie between others, and a replica by GTID may have them or not."""
+    first = written(3, rotate=False)
+    for _ in range(2):
+        first.transaction([statement("BEGIN"), statement("INSERT"), XID])
+    first.rotate()
+    bucket.archive(first.data)
+    for number in range(rotations):
+        bucket.archive(written(0, first=4).data, BinlogName(NAME.prefix, NAME.number + 1 + number))
+    bucket.archive(written(2, first=4).data, BinlogName(NAME.prefix, NAME.number + 1 + rotations))
+    assert "without a GTID" in refused(bucket, by_gtid(f"{UUID_A}:1-3"))
+    assert len(everything(bucket, by_gtid(f"{UUID_A}:1-4")).of(EventType.GTID)) == 1
+
+
 def test_damage(bucket: Bucket) -> None:
     """What comes before it is sent."""
     binlog = written(5)
