@@ -41,7 +41,7 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover.branches import Branches
-from binlog2s3.recover.origin import without_gtids_at
+from binlog2s3.recover.origin import outside, without_gtids_at
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
@@ -199,6 +199,7 @@ class ArchiveHistory:
             self._check_unlogged(number, MysqlPart(have))
             if not MysqlPart(have).touches(number, self._added_by(number)):
                 self._check_without_gtids(number)
+            self._check_outside(have)
             self._check_histories(have, number)
         return begins
 
@@ -286,6 +287,21 @@ class ArchiveHistory:
         doubtful = without_gtids_at(route, number) if route is not None else None
         if doubtful is not None:
             raise self._without_gtids(doubtful)
+
+    def _check_outside(self, have: GtidSet) -> None:
+        """See that a replica has what a source got without its binlogs. Raises NotServedError."""
+        view, route = self._view, self._route
+        if route is None or not len(route):
+            return
+        known = have
+        for number in range(len(view.binlogs)):
+            added = self._added_by(number)
+            known |= added if isinstance(added, GtidSet) else GtidSet()
+        if missing := executed(outside(route, 0)).beyond(known):
+            raise NotServedError(
+                f"the replica is missing {gtids_text(missing)}, which no binlog of the source ever "
+                "had: build it again from a base backup that has them"
+            )
 
     def _without_gtids(self, number: int) -> NotServedError:
         name = self._view.served_name(self._view.binlogs[number])

@@ -75,12 +75,14 @@ def check_gtids(
 
     `everything`: the GTIDs of this history, up to its end. `lineage`: GTIDs that are in two
     histories count as those of the one that ends in it, as the operator says. `extra`: see
-    `Origin.check_target`. Raises NotServedError.
+    `Origin.check_target`; None: GTIDs tell. Raises NotServedError.
     """
     start = Start(gtids=have, base=Base() if lineage is not None else None)
     request = Request(goal=Latest(), start=start, allow_extra_gtids=True, lineage=lineage)
     try:
         origin = Origin(_Search(route, request))
+        if extra is None:
+            extra = executed(have).beyond(everything)
         origin.check_target(executed(have), everything, begins_in=begins_in, extra=extra)
     except RecoveryError as error:
         raise NotServedError(str(error)) from error

@@ -52,7 +52,7 @@ class Heading:
     `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
     `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
     and there is nothing to compare. `leaves_out`: what the server says its binlogs do not have.
-    `time_zone`: the server's, None if it does not tell.
+    `time_zone`: the server's, None if it does not tell. `gtids_outside`: see `Lineage`.
     """
 
     facts: ServerFacts
@@ -64,6 +64,7 @@ class Heading:
     parent: Parent | None = None
     leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
+    gtids_outside: str = ""
 
     @property
     def position(self) -> int:
@@ -134,6 +135,7 @@ class Pilot:
             begin=listed[0].name,
             leaves_out=omissions(server),
             time_zone=_time_zone(server),
+            gtids_outside=server.gtids_outside(listed[0].name),
         )
         if tip is None:
             return replace(plain, begin=self._first(listed, doubt))

@@ -87,6 +87,7 @@ class Intake:
         self.coverage: Coverage | None = None
         self.last: Track | None = None
         self.time_zone: SystemZone | None = None
+        self._gtids_outside = ""
 
     @property
     def is_behind(self) -> bool:
@@ -227,15 +228,18 @@ class Intake:
         listed: Iterable[ServerBinlog],
         leaves_out: tuple[str, ...] | None = None,
         time_zone: SystemZone | None = None,
+        gtids_outside: str = "",
     ) -> None:
         """Note what the server said before the run that begins now: its binlogs, oldest first.
 
-        `leaves_out`: what it said that its binlogs do not have.
+        `leaves_out`: what it said that its binlogs do not have. `gtids_outside`: see `Lineage`.
         """
         self.leaves_out, self.time_zone = leaves_out, time_zone
+        self._gtids_outside = gtids_outside
         for track in self._open:  # of an earlier process
             track.leaves_out = leaves_out
             track.time_zone = track.time_zone or time_zone
+            track.gtids_outside = gtids_outside
         sizes = {row.name: row.size for row in listed}
         self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
 
@@ -244,6 +248,7 @@ class Intake:
         track.source_size = self._past.get(track.name)
         track.time_zone = self.time_zone
         track.leaves_out = self.leaves_out
+        track.gtids_outside = self._gtids_outside
         self.last = track
         self._open.append(track)
         self._waiting.append(track)

@@ -400,6 +400,23 @@ def test_transactions_without_gtids_between_others_are_not_forgotten(rotations: 
     assert planned(model, Latest(), have).transactions == 1
 
 
+def test_what_a_source_got_without_its_binlogs_must_be_in_the_target() -> None:
+    """It was set up with a dump of another server: an older backup of that one lacks the rest."""
+    other = "5d8d3c9e-0000-0000-0000-00000000000a"
+    model = Model()
+    committed(model, 3)
+    lineage = replace(model.branch.lineage, gtids_outside=f"{other}:1-100")
+    model.branch.lineage = lineage
+    for have in ("", f"{other}:1-50"):
+        start = Start(gtids=GtidSet.parse(have))
+        with pytest.raises(RecoveryError, match="which no binlog of the source ever had"):
+            planned(model, Latest(), start=start, allow_extra_gtids=True)
+        plan = planned(model, Latest(), start=start, allow_extra_gtids=True, allow_gap=True)
+        assert any("no binlog of the source ever had" in one for one in plan.warnings)
+    start = Start(gtids=GtidSet.parse(f"{other}:1-100"))
+    assert planned(model, Latest(), start=start).transactions == 3
+
+
 def test_damage_in_what_the_target_has_is_nothing_that_is_newer() -> None:
     """Up to the last byte of the last transaction."""
     model = Model()

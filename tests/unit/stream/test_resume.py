@@ -93,6 +93,9 @@ class Server:
     def check_privileges(self, binlog: BinlogName) -> None:
         self.checked.append(binlog)
 
+    def gtids_outside(self, oldest: BinlogName) -> str:
+        return f"asked for {oldest}"
+
     def time_zone(self, year: int) -> SystemZone | None:
         if isinstance(self.zone, SourceError):
             raise self.zone
@@ -415,6 +418,11 @@ def test_the_first_binlog_of_all_is_none(ask: Asks) -> None:
         ask(Server(rows(3)), None, doubt)
     assert caught.value.transient
     assert ask(Server(rows(4, 5)), None, doubt).begin == name(4)  # it was purged meanwhile
+
+
+def test_what_is_in_no_binlog_is_asked_of_the_oldest_one(ask: Asks) -> None:
+    """A server's GTIDs before its oldest binlog are purged, or were never in one."""
+    assert ask(Server(rows(3, 4, 5))).gtids_outside == "asked for b.000003"
 
 
 def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
