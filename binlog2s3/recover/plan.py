@@ -251,7 +251,8 @@ class _Planner:
         if everything is not None:
             apart = outside(self._route, start.number)
             self._check_outside(apart, everything)
-            extra = self._have.beyond(either(everything, apart))
+            everything = either(everything, apart)
+            extra = self._have.beyond(everything)
             self._origin.check_target(
                 self._have,
                 everything,

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, parse
+from binlog2s3.binlog.gtid import Gtids, either, parse
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Latest, Request, Start
-from binlog2s3.recover.origin import Origin
+from binlog2s3.recover.origin import Origin, outside
 from binlog2s3.recover.route import Route, why_gap
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.model import ServedBinlog
@@ -82,6 +82,7 @@ def check_gtids(
     try:
         origin = Origin(_Search(route, request))
         if extra is None:
+            everything = either(everything, outside(route, 0)) if len(route) else everything
             extra = executed(have).beyond(everything)
         origin.check_target(executed(have), everything, begins_in=begins_in, extra=extra)
     except RecoveryError as error:
