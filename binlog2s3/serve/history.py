@@ -20,7 +20,16 @@ from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, joined
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    MariadbGtidList,
+    either,
+    empty,
+    joined,
+    parse,
+)
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import (
     AddedGtids,
@@ -291,13 +300,15 @@ class ArchiveHistory:
     def _check_outside(self, have: GtidSet) -> None:
         """See that a replica has what a source got without its binlogs. Raises NotServedError."""
         view, route = self._view, self._route
-        if route is None or not len(route):
+        apart = parse(self._lineage.gtids_outside, self.flavour)
+        if route is not None and len(route):
+            apart = either(apart, outside(route, 0))
+        if not executed(apart).beyond(have):
             return
-        known = have
+        known = executed(have)
         for number in range(len(view.binlogs)):
-            added = self._added_by(number)
-            known |= added if isinstance(added, GtidSet) else GtidSet()
-        if missing := executed(outside(route, 0)).beyond(known):
+            known = known.plus(self._added_by(number))
+        if missing := executed(apart).beyond(known.gtids):
             raise NotServedError(
                 f"the replica is missing {gtids_text(missing)}, which no binlog of the source ever "
                 "had: build it again from a base backup that has them"
