@@ -55,12 +55,15 @@ def unchecked(why: str = "") -> BaseCheck:
 
 
 def by_drill(name: str, drill: DrillResult | None) -> BaseCheck:
-    """For a registered backup, by its newest drill that proved a recovery.
+    """For a registered backup, by the newest drill that says something of it.
 
     A drill shows that the backup is good, not that this target has all of it.
     """
     if drill is None:
         return unchecked(f"no drill has proved {name}")
+    if not drill.is_proved:
+        when = moment_text(drill.finished_at)
+        return unchecked(f"THE LAST DRILL OF {name}, of {when}, FAILED at the step {drill.step!r}")
     return BaseCheck(
         checked="drill",
         words=f"{name} was checked by the drill of {moment_text(drill.finished_at)}; whether this "

@@ -21,6 +21,7 @@ from binlog2s3.binlog.gtid import (
     Gtids,
     GtidSet,
     MariadbGtidList,
+    either,
     empty,
     intersection,
     parse,
@@ -299,6 +300,39 @@ def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None
     return None
 
 
+def outside(route: Route, start: int) -> Gtids:
+    """What the sources of a route had without their binlogs, from stretch `start` on.
+
+    See `Lineage.gtids_outside`; MariaDB has none.
+    """
+    found: Gtids = empty(route.flavour)
+    for leg in route.line.legs[route.stretches[start].leg :]:
+        found = either(found, parse(leg.lineage.gtids_outside, route.flavour))
+    return found
+
+
+def without_gtids_at(route: Route, number: int) -> int | None:
+    """The stretch before `number` that ends with transactions that no GTID counts; None without.
+
+    A state that has nothing of stretch `number`, and all GTIDs before it, may end before them or
+    behind them: its GTIDs are the same. Stretches in between that add nothing tell nothing, such as
+    those that SET GLOBAL gtid_mode begins.
+    """
+    while number:
+        number -= 1
+        known = route.brief(number)
+        if known.anonymous and known.gtids_added:
+            last = None
+            for one in route.transactions(number):
+                last = one
+            return number if last is not None and last.gtid is None else None
+        if known.anonymous:
+            return number
+        if known.gtids_added:
+            return None
+    return None
+
+
 def _is_behind(route: Route, number: int, start: Start) -> bool:
     """Whether a base backup is known to be of the history from this stretch on."""
     base, leg = start.base, route.stretches[number].leg
@@ -366,15 +400,14 @@ class Origin:
         self._check_on_line([lineage])
 
     def check_target(
-        self, have: Executed, everything: Gtids, *, begins_in: str, extra: str | None = None
+        self, have: Executed, everything: Gtids, *, begins_in: str, extra: str
     ) -> None:
         """See that a server with these GTIDs has nothing of a dead branch, ambiguous or unknown.
 
         `everything`: the GTIDs of this history, up to its end. `extra`: those of the server that
-        it does not have, if that is known (of MariaDB, numbers do not tell). Raises RecoveryError.
+        it does not have (of MariaDB, numbers do not tell). Raises RecoveryError.
         """
         flavour = self._search.route.flavour
-        extra = have.beyond(everything) if extra is None else extra
         branches = list(self._search.branches.gtids())
         for other, gtids in branches:
             lost = intersection(parse(extra, flavour), gtids) if extra else None

@@ -22,7 +22,7 @@ from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
-from binlog2s3.recover.origin import Origin, standing, unlogged_at
+from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, without_gtids_at
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
@@ -160,8 +160,10 @@ class _Planner:
         if number is None:
             raise self._not_covered(self._have)
         self._check_unlogged(self._stands)
-        if number and not route.known(number - 1).gtids_added and route.known(number - 1).anonymous:
-            raise without_gtids(self._search, number - 1)
+        if not self._stands.part.touches(number, route.brief(number).gtids_added):
+            doubtful = without_gtids_at(route, number)
+            if doubtful is not None:
+                raise without_gtids(self._search, doubtful)
         return RoutePosition(number, 0)
 
     def _check_unlogged(self, stands: RouteExecuted) -> None:
@@ -247,11 +249,15 @@ class _Planner:
         everything = self._gtids.from_stretch(start.number)
         places = self._stands.places if self._stands is not None else None
         if everything is not None:
+            apart = outside(self._route, start.number)
+            self._check_outside(apart, everything)
+            everything = either(everything, apart)
+            extra = self._have.beyond(everything)
             self._origin.check_target(
                 self._have,
                 everything,
                 begins_in=self._route.lineage(start.number),
-                extra=places.extra if places is not None else None,
+                extra=places.extra if places is not None else extra,
             )
         if places is not None and places.unknown and self._request.start.place is None:
             raise self._search.refused(
@@ -259,6 +265,24 @@ class _Planner:
                 "continues",
                 WHERE_IT_ENDS,
             )
+
+    def _check_outside(self, apart: Gtids, everything: Gtids) -> None:
+        """See that the target has what a source got without its binlogs, before it wrote them."""
+        assert self._have is not None  # noqa: S101 - the caller has looked
+        missing = executed(apart).beyond(self._have.plus(everything).gtids)
+        if not missing or self._request.start.place is not None:
+            return
+        text = (
+            f"{self._search.who_has()} is missing {gtids_text(missing)}, which no binlog of the "
+            "source ever had: its data came with a dump or a clone of another server"
+        )
+        if not self._request.allow_gap:
+            raise self._search.refused(
+                text,
+                "restore a base backup that has them, made of this source or of that server; "
+                "--allow-gap goes on without them",
+            )
+        self._warnings.append(text)
 
     def _before(self) -> Gtids | None:
         """What the target has. Of MariaDB, the GTID of each domain that was executed last."""
@@ -272,7 +296,7 @@ class _Planner:
         If it has none of that, its GTIDs do not tell what its base backup had: the place does.
         """
         have = self._have
-        if self._request.start.place is None or self._request.allow_gap:
+        if self._request.start.place is None:
             return
         if have is None or isinstance(have.gtids, MariadbGtidList):
             return
@@ -282,9 +306,15 @@ class _Planner:
         missing = executed(before).beyond(have.gtids)
         if missing and intersection(have.gtids, before):
             place = self._route.place(start.number, start.offset)
-            raise self._search.refused(
+            text = (
                 f"{self._search.who_has()} is not at {place}: it is missing {gtids_text(missing)}, "
-                "which come before it",
+                "which come before it"
+            )
+            if self._request.allow_gap:
+                self._warnings.append(f"{text}: THEY ARE LEFT OUT")
+                return
+            raise self._search.refused(
+                text,
                 "without the place, its GTIDs say where it continues; or restore the base backup "
                 "that goes up to it",
             )

@@ -201,7 +201,7 @@ class Prune:
             KnownBackup(
                 name=one.name,
                 reach=reach,
-                is_checked=verdicts.get(one.id, one.is_checked),
+                is_checked=verdicts.get(one.id, one.is_checked or None),
             )
             for one in there
             if one.counts

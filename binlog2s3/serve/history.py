@@ -20,7 +20,16 @@ from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, joined
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    MariadbGtidList,
+    either,
+    empty,
+    joined,
+    parse,
+)
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import (
     AddedGtids,
@@ -41,6 +50,7 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover.branches import Branches
+from binlog2s3.recover.origin import outside, without_gtids_at
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
@@ -196,6 +206,9 @@ class ArchiveHistory:
                 raise self._purged(self._view, have)
             number = self._view.numbers[begins.binlog.place]
             self._check_unlogged(number, MysqlPart(have))
+            if not MysqlPart(have).touches(number, self._added_by(number)):
+                self._check_without_gtids(number)
+            self._check_outside(have)
             self._check_histories(have, number)
         return begins
 
@@ -266,6 +279,48 @@ class ArchiveHistory:
                     "build it again from a later base backup; if it was, let it begin by file and "
                     f"position, at {name}:4"
                 )
+
+    def _check_without_gtids(self, number: int) -> None:
+        """See that no transactions without GTIDs lie just before a binlog.
+
+        A replica that has nothing of the binlog may have them or not. Raises NotServedError.
+        """
+        route, binlogs = self._route, self._view.binlogs
+        while number > (len(route) if route is not None else 0):
+            number -= 1
+            tail = self._read_here(binlogs[number])
+            if tail is not None and tail.scanner.anonymous:
+                raise self._without_gtids(number)
+            if self._added_by(number):
+                return
+        doubtful = without_gtids_at(route, number) if route is not None else None
+        if doubtful is not None:
+            raise self._without_gtids(doubtful)
+
+    def _check_outside(self, have: GtidSet) -> None:
+        """See that a replica has what a source got without its binlogs. Raises NotServedError."""
+        view, route = self._view, self._route
+        apart = parse(self._lineage.gtids_outside, self.flavour)
+        if route is not None and len(route):
+            apart = either(apart, outside(route, 0))
+        if not executed(apart).beyond(have):
+            return
+        known = executed(have)
+        for number in range(len(view.binlogs)):
+            known = known.plus(self._added_by(number))
+        if missing := executed(apart).beyond(known.gtids):
+            raise NotServedError(
+                f"the replica is missing {gtids_text(missing)}, which no binlog of the source ever "
+                "had: build it again from a base backup that has them"
+            )
+
+    def _without_gtids(self, number: int) -> NotServedError:
+        name = self._view.served_name(self._view.binlogs[number])
+        return NotServedError(
+            f"{name} has transactions without a GTID, and GTIDs do not tell whether the replica "
+            "has them: build it again from a later base backup, or let it begin by file and "
+            "position"
+        )
 
     def _added_by(self, number: int) -> Gtids:
         """The GTIDs that a binlog of the view adds."""

@@ -261,6 +261,20 @@ class Server:
                 return str(gtid.parse(text, "mariadb" if self._is_mariadb() else "mysql"))
         return None
 
+    def gtids_outside(self, oldest: BinlogName) -> str:
+        """What a MySQL has executed, and no binlog of it ever had; "" if there is nothing.
+
+        The data came with a dump, a clone, or while it wrote no binlog. `oldest`: its oldest
+        binlog, before which are those that it has purged. Raises SourceError.
+        """
+        if self._is_mariadb():
+            return ""
+        row = self._one("SELECT @@global.gtid_purged AS gtids")
+        purged = gtid.GtidSet.parse(str(row["gtids"]).replace("\n", ""))
+        if not purged:
+            return ""
+        return str(purged - gtid.GtidSet.parse(self.previous_gtids(oldest) or ""))
+
     def read_only(self) -> bool:
         """Whether the server refuses writes."""
         return bool(int(self._one("SELECT @@global.read_only AS read_only")["read_only"]))

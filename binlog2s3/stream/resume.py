@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
-from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import Config, StreamConfig
@@ -22,7 +22,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find
-from binlog2s3.server.omissions import omissions
+from binlog2s3.server.omissions import omissions, omitted
 from binlog2s3.stream.archive_end import archive_end, tip_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.continuation import (
@@ -52,7 +52,7 @@ class Heading:
     `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
     `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
     and there is nothing to compare. `leaves_out`: what the server says its binlogs do not have.
-    `time_zone`: the server's, None if it does not tell.
+    `time_zone`: the server's, None if it does not tell. `gtids_outside`: see `Lineage`.
     """
 
     facts: ServerFacts
@@ -64,6 +64,7 @@ class Heading:
     parent: Parent | None = None
     leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
+    gtids_outside: str = ""
 
     @property
     def position(self) -> int:
@@ -134,6 +135,7 @@ class Pilot:
             begin=listed[0].name,
             leaves_out=omissions(server),
             time_zone=_time_zone(server),
+            gtids_outside=server.gtids_outside(listed[0].name),
         )
         if tip is None:
             return replace(plain, begin=self._first(listed, doubt))
@@ -173,7 +175,8 @@ class Pilot:
     def _steered(self, plain: Heading, tip: Tip, course: Course, *, anew: bool) -> Heading:
         if isinstance(course, GoOn):
             overlap = tip.overlap if course.again and not (anew and not tip.closed) else None
-            return replace(plain, begin=course.begin, tip=tip, overlap=overlap)
+            said = _with_grown(plain, tip.lineage)
+            return replace(plain, begin=course.begin, tip=tip, overlap=overlap, leaves_out=said)
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
         origin = course.parent
         if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
@@ -317,6 +320,13 @@ class Pilot:
             return None
         name, offset, gtids = found
         return parent(tip, "exact", binlog=name, offset=offset, gtids=gtids)
+
+
+def _with_grown(plain: Heading, lineage: Lineage) -> tuple[str, ...] | None:
+    """What the source leaves out, with the GTIDs that came in without a binlog since it began."""
+    known = GtidSet.parse(lineage.gtids_outside)
+    grown = GtidSet.parse(plain.gtids_outside) - known
+    return (*(plain.leaves_out or ()), omitted("gtid_purged", grown)) if grown else plain.leaves_out
 
 
 def _time_zone(server: Server) -> SystemZone | None:

@@ -87,6 +87,8 @@ class Intake:
         self.coverage: Coverage | None = None
         self.last: Track | None = None
         self.time_zone: SystemZone | None = None
+        self._gtids_outside = ""
+        self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
 
     @property
     def is_behind(self) -> bool:
@@ -123,6 +125,7 @@ class Intake:
         self._leave()
         self._has_turn = ended
         self._following, self._rotates_to = following, rotates_to
+        self._said = self._writer.left_out(lineage.id)
         if lineage.id != self._witnessed:
             self._witnessed, self.unlogged = lineage.id, self._writer.unlogged(lineage.id)
         self.lineage, self._described = lineage, described
@@ -134,7 +137,7 @@ class Intake:
         self._leave()
         self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
-        self._following = self._rotates_to = None
+        self._following = self._rotates_to = self._said = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
@@ -227,15 +230,19 @@ class Intake:
         listed: Iterable[ServerBinlog],
         leaves_out: tuple[str, ...] | None = None,
         time_zone: SystemZone | None = None,
+        gtids_outside: str = "",
     ) -> None:
         """Note what the server said before the run that begins now: its binlogs, oldest first.
 
-        `leaves_out`: what it said that its binlogs do not have.
+        `leaves_out`: what it said that its binlogs do not have; a binlog that is open has what was
+        said before, too. `gtids_outside`: see `Lineage`.
         """
         self.leaves_out, self.time_zone = leaves_out, time_zone
+        self._gtids_outside = gtids_outside
         for track in self._open:  # of an earlier process
-            track.leaves_out = leaves_out
+            track.leaves_out = _all_of(track.leaves_out, leaves_out)
             track.time_zone = track.time_zone or time_zone
+            track.gtids_outside = gtids_outside
         sizes = {row.name: row.size for row in listed}
         self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
 
@@ -243,7 +250,9 @@ class Intake:
         """Take a binlog in. It goes to an uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
         track.time_zone = self.time_zone
-        track.leaves_out = self.leaves_out
+        before = self._said if track.name == self._following else None
+        track.leaves_out = _all_of(before, self.leaves_out)
+        track.gtids_outside = self._gtids_outside
         self.last = track
         self._open.append(track)
         self._waiting.append(track)
@@ -414,6 +423,13 @@ class Intake:
             say, told = _log.warning, {**told, "hint": hint}
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return lineage
+
+
+def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """What was said at either time; None if it was never asked."""
+    if before is None or now is None:
+        return now if before is None else before
+    return tuple(dict.fromkeys((*before, *now)))
 
 
 def _same_beginning(one: Lineage, other: Lineage) -> bool:

@@ -112,6 +112,7 @@ class Writer:
         self._stop = stop
         self._carried: dict[str, datetime] = {}
         self._unlogged: dict[str, Unlogged | None] = {}
+        self._left_out: dict[str, tuple[str, ...] | None] = {}
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
         self._has_stopped = False
@@ -149,6 +150,7 @@ class Writer:
                 self._carried_durable = (beat.lineage, beat.durable)
             if beat.lineage:
                 self._unlogged[beat.lineage] = beat.unlogged
+                self._left_out[beat.lineage] = beat.leaves_out
         last = max(found, default=(0, ""))
         generation = _after(last[0], self._layout.writer(*last))
         self._me = replace(self._me, generation=generation)
@@ -293,6 +295,10 @@ class Writer:
     def unlogged(self, lineage: str) -> Unlogged | None:
         """What the writer before saw of the source of this lineage: see `Unlogged`."""
         return self._unlogged.get(lineage)
+
+    def left_out(self, lineage: str) -> tuple[str, ...] | None:
+        """What the source of this lineage told the writer before that it leaves out."""
+        return self._left_out.get(lineage)
 
     def told_time(self, moment: datetime) -> None:
         """Take the source's clock. What was proved by a later clock is dropped."""

@@ -1,6 +1,7 @@
 """What is said of a base backup, and what is compared of a dump; the target is made up."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -136,5 +137,9 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     found = by_drill("backup x", DRILL)
     assert (found.checked, found.drilled_at) == ("drill", DRILL.finished_at)
     assert "whether this target has all of it was not checked" in found.words
+    failed = replace(DRILL, outcome="failed", step="check", error="table d.t is corrupt")
+    found = by_drill("backup x", failed)
+    assert (found.checked, found.drilled_at) == ("no", None)
+    assert found.words.endswith("FAILED at the step 'check'")
     (tmp_path / "xtrabackup_binlog_info").write_text("mysql-bin.000001\t157\n")
     assert by_dump(server(Answering()), tmp_path).checked == "no"

@@ -14,6 +14,7 @@ import pytest
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
+from binlog2s3.archive.drills import last_of
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index, NumberRange
 from binlog2s3.archive.pages import build
@@ -229,6 +230,35 @@ def test_a_checked_backup_is_given_up_only_for_a_checked_one() -> None:
     checked(there, 5)
     checked(there, 18)
     assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+
+
+def test_no_backup_is_given_up_for_one_whose_drill_has_failed() -> None:
+    """Also one that nobody has checked: as backups by xtrabackup are, before a drill."""
+    there = world()
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 18, outcome="failed", step="restore", restored="")
+    text = there.prune(grace=0.0, dry_run=True)
+    assert "give up     4 binlogs" in text
+    assert "no newer one replaces it before a drill has proved that one" in text
+    drilled(there, 19, outcome="failed", step="restore", restored="", backup=backup_of(5).id)
+    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 20, backup=backup_of(18).id)
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+
+
+def test_an_older_proof_does_not_hide_that_the_last_drill_has_failed() -> None:
+    """`pitr` says what the last drill of its base backup said of it."""
+    there = world()
+    drilled(there, 18)
+    proof = last_of(Catalog(there, LAYOUT), backup_of(18).id)
+    assert proof is not None
+    assert proof.is_proved
+    for day, step in ((19, "check"), (20, "choose")):
+        drilled(there, day, outcome="failed", step=step, restored="", backup=backup_of(18).id)
+        last = last_of(Catalog(there, LAYOUT), backup_of(18).id)
+        assert last is not None
+        assert (last.is_proved, last.step) == (False, "check")
+    assert last_of(Catalog(there, LAYOUT), backup_of(5).id) is None
 
 
 def test_what_was_accepted_counts_nowhere() -> None:

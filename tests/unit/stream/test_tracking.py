@@ -79,11 +79,13 @@ class Bench:
             clock=lambda: self.now,
         )
         self.witnessed: dict[str, Unlogged] = {}
+        self.said: dict[str, tuple[str, ...]] = {}
         self.writer: Any = SimpleNamespace(
             look=self._look,
             take_turn=self._take_turn,
             told_time=self.told.append,
             unlogged=self.witnessed.get,
+            left_out=self.said.get,
         )
         self.intake = Intake(
             store=self.store,
@@ -467,6 +469,25 @@ def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
     assert bench.intake.lineage is not None
     assert bench.intake.lineage.time_zone == zone
     assert bench.admit(2).time_zone == zone
+
+
+def test_an_open_binlog_has_all_that_the_source_said_of_it(bench: Bench) -> None:
+    """Another setting after a restart takes nothing back, told to this writer or to the one before.
+
+    The next binlog has what was said last.
+    """
+    bench.intake.begin(UUID_A, "mysql", None)
+    bench.intake.follow((), ("a=1",))
+    first = bench.admit(1)
+    bench.intake.follow((), ("b=2",))
+    assert first.leaves_out == ("a=1", "b=2")
+    assert bench.admit(2).leaves_out == ("b=2",)
+    lineage = bench.lineage
+    bench.said[lineage.id] = ("a=1",)
+    bench.intake.resume(lineage, None, name(3), described=True)
+    bench.intake.follow((), ())
+    assert bench.admit(3).leaves_out == ("a=1",)
+    assert bench.admit(4).leaves_out == ()
 
 
 # Rows that are in no binlog
