@@ -6,6 +6,7 @@ Law: no transaction is applied twice, none is left out that was not named, and n
 is crossed unless the operator allows it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from binlog2s3.binlog.executed import Gathering, gathered
@@ -296,6 +297,10 @@ class Skip:
     def found_singly(self) -> tuple[str, ...]:
         """Of MariaDB, each that is left out; `found` has only the last of each server."""
         return tuple(dict.fromkeys(self._found)) if self._named.mariadb else ()
+
+    def found_again(self) -> tuple[str, ...]:
+        """Those that several transactions have: a GTID of MariaDB may have been used twice."""
+        return tuple(one for one, count in Counter(self._found).items() if count > 1)
 
     def not_found(self) -> str:
         """Those that were named and not found, as text."""

@@ -388,7 +388,16 @@ class _Planner:
         """Refuse a --skip-gtid that has no effect.
 
         If nothing is left to apply, an earlier run may have committed it empty: that comes last.
+        One that several transactions have does not tell which of them is meant.
         """
+        if again := self._skip.found_again():
+            raise self._search.refused(
+                f"--skip-gtid {again[0]} would leave out several transactions: that GTID was used "
+                "more than once",
+                "recover in two runs, with --skip-gtid in the one that has what is to be left out: "
+                "the first ends between them, with --to-position (`binlog2s3 find` shows where "
+                "they are)",
+            )
         rest = self._skip.not_found()
         if not rest:
             return

@@ -8,7 +8,17 @@ import pytest
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Base, BeforeGtid, Goal, Latest, Plan, Request, Start, ToGtid
+from binlog2s3.recover.model import (
+    Base,
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToGtid,
+    ToPosition,
+)
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, Model, Real
 from tests.property.test_plan import applied, numbers
@@ -125,6 +135,20 @@ def test_a_gtid_that_was_used_twice_is_no_goal_and_no_start() -> None:
     with pytest.raises(RecoveryError, match="is at 2 places") as caught:
         planned(model, model.truth[:2])
     assert f"mysql-bin.000001:{HEAD + 200} and mysql-bin.000002:{HEAD + 100}" in str(caught.value)
+
+
+def test_a_gtid_that_was_used_twice_does_not_tell_what_to_leave_out() -> None:
+    """Both would be left out, also the one that is not meant; a goal between them tells."""
+    model = lived([1, 2, "rotate", 2, 3])
+    truth = model.truth
+    with pytest.raises(RecoveryError, match="0-1-2 would leave out several transactions"):
+        planned(model, truth[:1], skip=("0-1-2",))
+    between = ToPosition(BinlogName.parse("mysql-bin.000002"), HEAD)
+    assert planned(model, truth[:1], between, skip=("0-1-2",)).pieces == ()
+    base = Base(gtids=state_of(truth[:2]), place=(model.branch.files[0].name, HEAD + 200))
+    behind = Start(gtids=state_of(truth[:2]), base=base)
+    plan = make(Request(goal=Latest(), start=behind, skip=("0-1-2",)), model)
+    assert applied(plan, model) == truth[3:]
 
 
 @pytest.mark.parametrize("goal", ["0-1-9", "3-1-1", "0-1-1,0-2-2", "0-1-1,1-1-1"])
