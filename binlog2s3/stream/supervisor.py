@@ -220,7 +220,9 @@ class Supervisor:
         if heading.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(heading.begin)
         self._watch.follow(heading.facts.uuid, heading.listed)
-        self._intake.follow(heading.listed, heading.leaves_out, heading.time_zone)
+        self._intake.follow(
+            heading.listed, heading.leaves_out, heading.time_zone, heading.started_at
+        )
         return LiveRun(directory, heading, child, tailer)
 
     def _end(self, run: LiveRun) -> None:

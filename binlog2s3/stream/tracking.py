@@ -19,7 +19,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.zone import SystemZone
+from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -48,7 +48,7 @@ class Intake:
     `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
     lineage that grew before this one. `unlogged`: the lineage's source was seen without a binlog.
     `leaves_out`: what the source said its binlogs do not have, None if it was not asked yet.
-    `time_zone`: the source's, when the last run began.
+    `time_zone`: the source's, when the last run began; `started_at`: since when it is that.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Intake:
         self._handed: Track | None = None  # the last one whose lineage is known
         self._unsure: set[BinlogName] = set()
         self._past: Mapping[BinlogName, int] = {}
+        self._newest: BinlogName | None = None
         self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
@@ -87,6 +88,8 @@ class Intake:
         self.coverage: Coverage | None = None
         self.last: Track | None = None
         self.time_zone: SystemZone | None = None
+        self.started_at: datetime | None = None
+        self._said_before: tuple[SystemZone, BinlogName | None] | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -120,21 +123,32 @@ class Intake:
         the binlog that the one before `following` names in its rotate event, if nothing of
         `following` is in the bucket.
         """
+        self._leave_server(lineage.server_uuid)
         self._leave()
         self._has_turn = ended
         self._following, self._rotates_to = following, rotates_to
         if lineage.id != self._witnessed:
-            self._witnessed, self.unlogged = lineage.id, self._writer.unlogged(lineage.id)
+            before = self._writer.before(lineage.id)
+            self._witnessed, self.unlogged = lineage.id, before.unlogged if before else None
+            if before is not None and before.time_zone is not None:
+                newest = BinlogName.parse(before.server.binlog) if before.server else None
+                self._said_before = before.time_zone, newest
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
         self._uploads.open(lineage, self.coverage)
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
+        self._leave_server(server_uuid)
         self._leave()
         self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
         self._following = self._rotates_to = None
+
+    def _leave_server(self, server_uuid: str) -> None:
+        """Forget what the server said of itself, if the history goes on at another one."""
+        if server_uuid != self.server_uuid:
+            self.time_zone = self.started_at = self._said_before = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
@@ -227,22 +241,43 @@ class Intake:
         listed: Iterable[ServerBinlog],
         leaves_out: tuple[str, ...] | None = None,
         time_zone: SystemZone | None = None,
+        started_at: datetime | None = None,
     ) -> None:
         """Note what the server said before the run that begins now: its binlogs, oldest first.
 
-        `leaves_out`: what it said that its binlogs do not have.
+        `leaves_out`: what it said that its binlogs do not have. `time_zone`: its own since it was
+        `started_at`.
         """
-        self.leaves_out, self.time_zone = leaves_out, time_zone
+        if self.time_zone is not None and self.started_at != started_at:
+            self._said_before = self.time_zone, self._newest
+        self.leaves_out, self.time_zone, self.started_at = leaves_out, time_zone, started_at
+        sizes = {row.name: row.size for row in listed}
+        self._newest = max(sizes, default=None)
+        self._past = {name: size for name, size in sizes.items() if name != self._newest}
         for track in self._open:  # of an earlier process
             track.leaves_out = leaves_out
-            track.time_zone = track.time_zone or time_zone
-        sizes = {row.name: row.size for row in listed}
-        self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
+            track.time_zone = track.time_zone or self._zone_of(track)
+
+    def _zone_of(self, track: Track) -> SystemZone | None:
+        """The server's time zone while it wrote a binlog; None if nobody has asked it then.
+
+        A binlog from before the server's start was written in the zone of then. What the server
+        said before counts for the binlog that it wrote then, and for all if it says the same now.
+        """
+        started_at, before = self.started_at, self._said_before
+        if not track.begun:
+            return None
+        if started_at is None or before is None or track.created_at >= started_at:
+            return self.time_zone
+        zone, newest = before
+        if self.time_zone is not None and not differs(zone, self.time_zone):
+            return self.time_zone
+        return zone if track.name == newest else None
 
     def admit(self, track: Track) -> None:
         """Take a binlog in. It goes to an uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
-        track.time_zone = self.time_zone
+        track.time_zone = self._zone_of(track)
         track.leaves_out = self.leaves_out
         self.last = track
         self._open.append(track)
@@ -335,6 +370,7 @@ class Intake:
         return self._past.get(track.name) == track.size
 
     def _hand_on(self, track: Track) -> None:
+        track.time_zone = track.time_zone or self._zone_of(track)
         lineage = self.lineage or self._new(track)
         if not (self._described and self._has_turn):
             lineage = self._uploads.wait_for(partial(self._in_the_bucket, lineage, track))

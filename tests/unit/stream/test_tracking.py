@@ -79,11 +79,12 @@ class Bench:
             clock=lambda: self.now,
         )
         self.witnessed: dict[str, Unlogged] = {}
+        self.said: dict[str, Any] = {"time_zone": None, "server": None}
         self.writer: Any = SimpleNamespace(
             look=self._look,
             take_turn=self._take_turn,
             told_time=self.told.append,
-            unlogged=self.witnessed.get,
+            before=self._before,
         )
         self.intake = Intake(
             store=self.store,
@@ -95,6 +96,10 @@ class Bench:
 
     def _look(self, _: object) -> None:
         self.looks += 1
+
+    def _before(self, lineage: str) -> Any:
+        """What the writer before said."""
+        return SimpleNamespace(unlogged=self.witnessed.get(lineage), **self.said)
 
     def _take_turn(self, _: object, lineage: str) -> None:
         self.turns.append((lineage, len(self.store.objects)))
@@ -467,6 +472,54 @@ def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
     assert bench.intake.lineage is not None
     assert bench.intake.lineage.time_zone == zone
     assert bench.admit(2).time_zone == zone
+
+
+TOKYO, UTC_ZONE = (SystemZone.of("SYSTEM", 2026, [offset] * 24) for offset in (32400, 0))
+
+
+def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
+    """A writer has ended, and the next one begins: the server was in this zone then."""
+    lineage, binlog = bench.lineage, str(name(newest))
+    bench.said = {"time_zone": zone, "server": SimpleNamespace(binlog=binlog)}
+    bench.intake.unlogged, bench.intake._witnessed = None, ""
+    bench.intake.resume(lineage, None, name(newest), described=True)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_binlog_from_before_a_start_of_the_server_has_the_zone_of_then(
+    bench: Bench, *, same: bool
+) -> None:
+    """If it was asked then; what was written in between has none, unless it is the same zone."""
+    begin(bench)
+    now = TOKYO if same else UTC_ZONE
+    started = datetime.fromtimestamp(NOW + 100, UTC)
+    resumed(bench, TOKYO, 2)
+    bench.intake.follow(rows(1, 2, 3, 4), None, now, started)
+    second = bench.admit(2, binlog(2, end=True))
+    third = bench.admit(3, binlog(3, end=True, timestamp=NOW + 99))
+    fourth = bench.admit(4, binlog(4, end=True, timestamp=NOW + 100, started=True))
+    assert (second.time_zone, fourth.time_zone) == (TOKYO, now)
+    assert third.time_zone == (TOKYO if same else None)
+
+
+def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
+    """What one run was told counts for the binlog that the server wrote then."""
+    begin(bench)
+    first, second = (datetime.fromtimestamp(NOW + more, UTC) for more in (0, 100))
+    bench.intake.follow(rows(1, 2), None, TOKYO, first)
+    bench.intake.follow(rows(1, 2, 3), None, UTC_ZONE, second)
+    assert bench.admit(2, binlog(2, end=True)).time_zone == TOKYO
+    last = binlog(3, timestamp=NOW + 100, started=True)
+    assert bench.admit(3, last).time_zone == UTC_ZONE
+
+
+def test_what_another_server_said_is_forgotten(bench: Bench) -> None:
+    """Its binlogs have the same names."""
+    begin(bench)
+    bench.intake.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
+    bench.intake.begin(UUID_B, "mysql", None)
+    bench.intake.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
+    assert bench.admit(2, binlog(2)).time_zone == UTC_ZONE
 
 
 # Rows that are in no binlog
