@@ -141,6 +141,7 @@ def _checked(
         words += "; it has no comments that say whether it is complete"
     if not content.is_whole:
         words += "; some of its names could not be read"
+    words = "; ".join((words, *content.doubts))
     return BaseCheck(
         checked="dump",
         words=words,
