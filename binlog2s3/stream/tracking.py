@@ -267,7 +267,10 @@ class Intake:
         started_at, before = self.started_at, self._said_before
         if not track.begun:
             return None
-        if started_at is None or before is None or track.created_at >= started_at:
+        if started_at is None or before is None:
+            return self.time_zone
+        # one that is as old as the start, to the second, is its first one, or from before it
+        if (track.created_at, track.started) >= (started_at, True):
             return self.time_zone
         zone, newest = before
         if self.time_zone is not None and not differs(zone, self.time_zone):

@@ -496,7 +496,7 @@ def test_a_binlog_from_before_a_start_of_the_server_has_the_zone_of_then(
     resumed(bench, TOKYO, 2)
     bench.intake.follow(rows(1, 2, 3, 4), None, now, started)
     second = bench.admit(2, binlog(2, end=True))
-    third = bench.admit(3, binlog(3, end=True, timestamp=NOW + 99))
+    third = bench.admit(3, binlog(3, end=True, timestamp=NOW + 100))
     fourth = bench.admit(4, binlog(4, end=True, timestamp=NOW + 100, started=True))
     assert (second.time_zone, fourth.time_zone) == (TOKYO, now)
     assert third.time_zone == (TOKYO if same else None)
