@@ -7,7 +7,7 @@ dump is executed.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlog2s3.recover.backup_format import SINGLE_DATABASE, shown
 
@@ -29,7 +29,7 @@ _LINE = re.compile(
     rb"(?P<user>[`'\"][^\n@]*[`'\"])@(?P<host>[`'\"][^\n`'\"]*[`'\"])"
     rb"|-- Host: .*    Database: (?P<database>\S[^\n]*)"
     rb"|-- WHERE:  (?P<where>[^\n]*)"
-    rb"|\) ENGINE=(?P<engine>\w+)"
+    rb"|\) ENGINE=(?P<engine>\w+)(?: AUTO_INCREMENT=(?P<number>\d{1,20}))?"
     rb"|(?P<title>-- (?:MySQL|MariaDB) dump \d)"
     rb"|(?P<completed>-- Dump completed)"
     rb"|/\*M?!\d+ SET (?P<opened>@OLD_(?:SQL_NOTES|NOTE_VERBOSITY)=@@)"
@@ -53,6 +53,7 @@ class DumpContent:
     last line says that it is complete; None if it has none that could say so (--compact).
     `is_whole`: whether all names could be read, and were not too many. `defects`: why a server that
     it is loaded into does not have all data of the dumped one. `doubts`: what may be wrong with it.
+    `numbers`: the AUTO_INCREMENT of each InnoDB table that has one.
     """
 
     tables: Mapping[tuple[str, str], bool]
@@ -61,6 +62,7 @@ class DumpContent:
     is_whole: bool
     defects: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    numbers: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class DumpReader:
@@ -77,6 +79,7 @@ class DumpReader:
         self._created: set[tuple[str, str]] = set()
         self._begun: tuple[str, str] | None = None
         self._loose: set[tuple[str, str]] = set()
+        self._numbers: dict[tuple[str, str], int] = {}
         self._is_of_database = self._has_where = False
         self._is_whole = True
         self._knows_accounts = True
@@ -103,6 +106,7 @@ class DumpReader:
             is_whole=self._is_whole,
             defects=tuple(self._defects(ends)),
             doubts=tuple(self._doubts()),
+            numbers=self._numbers,
         )
 
     def _doubts(self) -> Iterator[str]:
@@ -167,9 +171,8 @@ class DumpReader:
                 self._database = _text(found["database"].strip())
         elif kind in ("table", "into"):
             self._table(found[kind], has_rows=kind == "into")
-        elif kind == "engine":
-            if self._begun is not None and found["engine"].lower() in _WITHOUT_TRANSACTIONS:
-                self._loose.add(self._begun)
+        elif kind in ("engine", "number"):
+            self._options(found)
         elif kind == "host":
             self._account(self._named(found["user"]), self._named(found["host"]))
         elif kind == "title":
@@ -183,6 +186,16 @@ class DumpReader:
             self._opened += 1
         elif kind == "closed":
             self._closed += 1
+
+    def _options(self, found: "re.Match[bytes]") -> None:
+        """Take what follows the columns of the table that has begun."""
+        engine = found["engine"].lower()
+        if self._begun is None:
+            return
+        if engine in _WITHOUT_TRANSACTIONS:
+            self._loose.add(self._begun)
+        elif engine == b"innodb" and found["number"]:
+            self._numbers[self._begun] = int(found["number"])
 
     def _named(self, quoted: bytes) -> str | None:
         """A name without its quotes; None if it is not UTF-8."""

@@ -214,6 +214,8 @@ class Intake:
             coverage.seen(position)
         unlogged = self.unlogged
         if unlogged is not None and unlogged.last is None:
+            if unlogged.is_renamed(position.binlog):
+                return
             last = replace(unlogged, last=str(position.binlog))
             self.unlogged = last if unlogged.covers(position.binlog) else None
 
@@ -400,7 +402,9 @@ class Intake:
         self._witnessed = lineage.id
         if unlogged.covers(track.name):
             unlogged = replace(unlogged, first=str(track.name.next()))
-        is_over = unlogged.last is not None and not unlogged.covers(BinlogName.parse(unlogged.last))
+        is_over = unlogged.is_renamed(track.name) or (
+            unlogged.last is not None and not unlogged.covers(BinlogName.parse(unlogged.last))
+        )
         self.unlogged = unlogged if is_ours and not is_over else None
 
     def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
@@ -415,7 +419,21 @@ class Intake:
         return lineage
 
     def _new(self, first: Track) -> Lineage:
-        return describe(self._layout.source, self._server_uuid, self._flavour, first, self._parent)
+        parent = self._joined(first)
+        return describe(self._layout.source, self._server_uuid, self._flavour, first, parent)
+
+    def _joined(self, first: Track) -> Parent | None:
+        """The parent of the lineage that begins; with the gap that only a witness knows.
+
+        A server that wrote no binlog, and then others of another name: GTIDs show no gap.
+        """
+        parent, unlogged, left = self._parent, self.unlogged, self.left
+        if parent is None or unlogged is None or left is None:
+            return parent
+        is_ours = parent.lineage == self._witnessed and left.server_uuid == self._server_uuid
+        if not is_ours or not unlogged.is_renamed(first.name):
+            return parent
+        return replace(parent, join="unknown" if parent.join == "unknown" else "gap", unlogged=True)
 
     def _note(self, lineage: Lineage, track: Track) -> None:
         """Note the lineage in the runs that have bytes of this binlog."""

@@ -12,7 +12,7 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.documents import Join, Lineage, Parent
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Unlogged
@@ -615,6 +615,32 @@ def test_a_server_that_still_writes_the_same_binlog_had_one_all_the_time(bench: 
     bench.intake.saw_no_binlog(UUID_A, name(1))
     bench.intake.seen(at(1))
     assert bench.intake.unlogged is None
+
+
+@pytest.mark.parametrize("join", ["exact", "gap", "unknown"])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_server_that_wrote_no_binlog_and_then_others_of_another_name(
+    bench: Bench, join: Join, *, again: bool
+) -> None:
+    """Its GTIDs go on where they were, and rows are missing all the same."""
+    begin(bench)
+    lineage = bench.lineage
+    bench.intake.saw_no_binlog(UUID_A, name(1))
+    if again:  # by another process, from the last writer's object
+        assert bench.intake.unlogged is not None
+        bench.witnessed[lineage.id] = bench.intake.unlogged
+        resumed(bench, None, 1)
+    other = BinlogName("moved", 1)
+    bench.intake.seen(replace(at(1), binlog=other))
+    bench.intake.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
+    track = bench.track(bench.run(), 1, binlog(2, started=True))
+    track.name = other
+    bench.intake.admit(track)
+    bench.intake.judge({}, streaming=True)
+    found = bench.lineage.parent
+    assert found is not None
+    assert (found.join, found.unlogged) == ("gap" if join == "exact" else join, True)
+    assert bench.intake.unlogged is None, "the next start is as ever"
 
 
 def test_the_lineage_after_it_has_seen_it_no_more(bench: Bench) -> None:
