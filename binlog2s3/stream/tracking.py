@@ -131,8 +131,8 @@ class Intake:
             before = self._writer.before(lineage.id)
             self._witnessed, self.unlogged = lineage.id, before.unlogged if before else None
             if before is not None and before.time_zone is not None:
-                newest = BinlogName.parse(before.server.binlog) if before.server else None
-                self._said_before = before.time_zone, newest
+                seen = [at.place[0] for at in (before.server, before.durable) if at is not None]
+                self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
         self._uploads.open(lineage, self.coverage)

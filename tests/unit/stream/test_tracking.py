@@ -15,7 +15,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Join, Lineage, Parent
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
-from binlog2s3.archive.writers import Unlogged
+from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -79,7 +79,7 @@ class Bench:
             clock=lambda: self.now,
         )
         self.witnessed: dict[str, Unlogged] = {}
-        self.said: dict[str, Any] = {"time_zone": None, "server": None}
+        self.said: dict[str, Any] = {"time_zone": None, "server": None, "durable": None}
         self.writer: Any = SimpleNamespace(
             look=self._look,
             take_turn=self._take_turn,
@@ -479,8 +479,9 @@ TOKYO, UTC_ZONE = (SystemZone.of("SYSTEM", 2026, [offset] * 24) for offset in (3
 
 def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
     """A writer has ended, and the next one begins: the server was in this zone then."""
-    lineage, binlog = bench.lineage, str(name(newest))
-    bench.said = {"time_zone": zone, "server": SimpleNamespace(binlog=binlog)}
+    lineage = bench.lineage
+    durable = Position(binlog=str(name(newest)), offset=4, gtid_set="")
+    bench.said = {"time_zone": zone, "server": None, "durable": durable}
     bench.intake.unlogged, bench.intake._witnessed = None, ""
     bench.intake.resume(lineage, None, name(newest), described=True)
 
