@@ -244,8 +244,8 @@ class Entry:
     `started`: whether a start of the server began it, not a rotation; None likewise. `leaves_out`:
     what the source said that its binlogs do not have, each `setting=value`; None if that is not
     known.
-    `time_zone`: the source's while the binlog was read; None in those, too, and in an entry that is
-    made from the object alone.
+    `time_zone`: the source's while it wrote the binlog; None in those, too, in an entry that is
+    made from the object alone, and if nobody had asked before the source was started again.
     """
 
     name: BinlogName

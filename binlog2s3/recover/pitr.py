@@ -433,7 +433,7 @@ class _Recovery:
         return replace(
             found,
             words=f"{found.words}; no GTIDs of the target show that this is the one that was "
-            "restored",
+            "restored: from an older one, WHAT LIES IN BETWEEN WOULD BE LEFT OUT",
         )
 
     # Refusals

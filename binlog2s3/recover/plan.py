@@ -113,6 +113,7 @@ class _Planner:
         pieces = tuple(self._pieces.build(start, stop, part)) if start <= stop else ()
         wanted = self._check_past(stop, before_stop, everything)
         self._check_skipped(is_done=not pieces)
+        self._check_phases(start)
         filled = self._check_holes(pieces, start, stop)
         self._check_whole(wanted)
         newer = tuple(self._newer_others())
@@ -418,7 +419,16 @@ class _Planner:
         """Refuse a --skip-gtid that has no effect.
 
         If nothing is left to apply, an earlier run may have committed it empty: that comes last.
+        One that several transactions have does not tell which of them is meant.
         """
+        if again := self._skip.found_again():
+            raise self._search.refused(
+                f"--skip-gtid {again[0]} would leave out several transactions: that GTID was used "
+                "more than once",
+                "recover in two runs, with --skip-gtid in the one that has what is to be left out: "
+                "the first ends between them, with --to-position (`binlog2s3 find` shows where "
+                "they are)",
+            )
         rest = self._skip.not_found()
         if not rest:
             return
@@ -439,6 +449,41 @@ class _Planner:
             f"{gtids_text(rest)} is not among what would be applied",
             "--dry-run shows what would be applied",
         )
+
+    def _check_phases(self, start: RoutePosition) -> None:
+        """See that an ALTER of MariaDB in two phases is left out as a whole.
+
+        A replica that has only the second one carries it out then; with only the first one it waits
+        for the second.
+        """
+        if self._flavour != "mariadb":
+            return
+        route, firsts, seconds = self._route, set[str](), dict[str, str]()
+        for number, one in self._pieces.skipped:
+            place = route.place(number, one.begin)
+            alter = route.history.content(place.lineage, place.binlog, one).alter
+            if alter is not None and one.gtid is not None:
+                first = f"{one.gtid.rpartition('-')[0]}-{alter[1]}"
+                if alter[0] == "start":
+                    firsts.add(first)
+                else:
+                    seconds[first] = one.gtid
+        for first in firsts - seconds.keys():
+            raise self._search.refused(
+                f"--skip-gtid {first} is only the beginning of an ALTER in two phases, whose end "
+                "would carry it out",
+                "name its end, too: a later transaction with the same statement (`binlog2s3 find` "
+                "shows it); if that comes after the goal, this one has no effect",
+            )
+        for first in seconds.keys() - firsts:
+            (gtid,) = MariadbGtidList.parse(first).gtids()
+            there = transactions_with(route, gtid)
+            if any(not self._is_before(start, *place) for place in there):
+                raise self._search.refused(
+                    f"--skip-gtid {seconds[first]} is only the end of an ALTER in two phases, and "
+                    f"a replica that has its beginning waits for it",
+                    f"name its beginning, too: {first}",
+                )
 
     def _check_holes(
         self, pieces: Sequence[PlanPiece], start: RoutePosition, stop: RoutePosition

@@ -69,6 +69,7 @@ class ServerPosition:
 
 
 _ENCRYPTION_HEADER = 512
+_TRIES = 10
 _RUNNING = (
     "(SELECT COALESCE(MAX(time), 0) FROM information_schema.processlist "
     "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
@@ -421,6 +422,20 @@ def _refuse_aurora_reader(
             hint="give the cluster's writer endpoint with --mysql-host; after a failover its "
             "name may lead to the old writer for some seconds",
         )
+
+
+def started_at(server: Server) -> datetime:
+    """When a server was started, by its own clock, in whole seconds: the same every time.
+
+    Raises SourceError.
+    """
+    for _ in range(_TRIES):  # both must be of one second
+        before = server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
+        up = int(server.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")[0]["Value"])
+        after: datetime = server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
+        if before == after:
+            break
+    return after.replace(tzinfo=UTC) - timedelta(seconds=up)
 
 
 def _name(text: str) -> BinlogName:

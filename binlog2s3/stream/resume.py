@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
@@ -19,7 +20,7 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import Config, StreamConfig
 from binlog2s3.errors import GapError, SourceError, UnloggedError
 from binlog2s3.log import Log
-from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
+from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find
 from binlog2s3.server.omissions import omissions, omitted
@@ -43,6 +44,7 @@ from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Overlap
 
 _log = Log("course")
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,8 @@ class Heading:
     `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
     `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
     and there is nothing to compare. `leaves_out`: what the server says its binlogs do not have.
-    `time_zone`: the server's, None if it does not tell. `gtids_outside`: see `Lineage`.
+    `time_zone`: the server's since it was `started_at`, None if it does not tell. `gtids_outside`:
+    see `Lineage`.
     """
 
     facts: ServerFacts
@@ -65,6 +68,7 @@ class Heading:
     leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
     gtids_outside: str = ""
+    started_at: datetime | None = None
 
     @property
     def position(self) -> int:
@@ -134,7 +138,8 @@ class Pilot:
             listed=listed,
             begin=listed[0].name,
             leaves_out=omissions(server),
-            time_zone=_time_zone(server),
+            time_zone=_told("time zone", lambda: server.time_zone(datetime.now(UTC).year)),
+            started_at=_told("start", lambda: started_at(server)),
             gtids_outside=server.gtids_outside(listed[0].name),
         )
         if tip is None:
@@ -329,14 +334,14 @@ def _with_grown(plain: Heading, lineage: Lineage) -> tuple[str, ...] | None:
     return (*(plain.leaves_out or ()), omitted("gtid_purged", grown)) if grown else plain.leaves_out
 
 
-def _time_zone(server: Server) -> SystemZone | None:
-    """The server's time zone this year. A proxy that refuses the question does not end the run."""
+def _told(what: str, ask: Callable[[], Told | None]) -> Told | None:
+    """What the server says. A proxy that refuses the question does not end the run."""
     try:
-        return server.time_zone(datetime.now(UTC).year)
+        return ask()
     except SourceError as error:
         if not error.answered:
             raise
-        _log.warning("the server does not tell its time zone", error=error)
+        _log.warning(f"the server does not tell its {what}", error=error)
         return None
 
 

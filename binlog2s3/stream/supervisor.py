@@ -221,7 +221,11 @@ class Supervisor:
             self._spool.reading = directory.directory / str(heading.begin)
         self._watch.follow(heading.facts.uuid, heading.listed)
         self._intake.follow(
-            heading.listed, heading.leaves_out, heading.time_zone, heading.gtids_outside
+            heading.listed,
+            heading.leaves_out,
+            heading.time_zone,
+            heading.started_at,
+            heading.gtids_outside,
         )
         return LiveRun(directory, heading, child, tailer)
 

@@ -29,7 +29,6 @@ from binlog2s3.archive.writers import (
     Process,
     Standby,
     Turn,
-    Unlogged,
     WriterState,
 )
 from binlog2s3.errors import (
@@ -111,8 +110,7 @@ class Writer:
         self._uploads = uploads
         self._stop = stop
         self._carried: dict[str, datetime] = {}
-        self._unlogged: dict[str, Unlogged | None] = {}
-        self._left_out: dict[str, tuple[str, ...] | None] = {}
+        self._before: dict[str, Heartbeat] = {}
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
         self._has_stopped = False
@@ -149,8 +147,7 @@ class Writer:
             if beat.lineage and beat.durable:
                 self._carried_durable = (beat.lineage, beat.durable)
             if beat.lineage:
-                self._unlogged[beat.lineage] = beat.unlogged
-                self._left_out[beat.lineage] = beat.leaves_out
+                self._before[beat.lineage] = beat
         last = max(found, default=(0, ""))
         generation = _after(last[0], self._layout.writer(*last))
         self._me = replace(self._me, generation=generation)
@@ -292,13 +289,9 @@ class Writer:
         """`until`, or if that is unknown, what earlier writers proved of this lineage."""
         return until if until is not None else self._carried.get(lineage or "")
 
-    def unlogged(self, lineage: str) -> Unlogged | None:
-        """What the writer before saw of the source of this lineage: see `Unlogged`."""
-        return self._unlogged.get(lineage)
-
-    def left_out(self, lineage: str) -> tuple[str, ...] | None:
-        """What the source of this lineage told the writer before that it leaves out."""
-        return self._left_out.get(lineage)
+    def before(self, lineage: str) -> Heartbeat | None:
+        """What the writer before said of this lineage, and of its source."""
+        return self._before.get(lineage)
 
     def told_time(self, moment: datetime) -> None:
         """Take the source's clock. What was proved by a later clock is dropped."""

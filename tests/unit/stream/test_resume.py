@@ -84,9 +84,14 @@ class Server:
 
     statements = ServerVersion("9.7.4")
 
-    def rows(self, statement: str) -> list[dict[str, str]]:
-        """It leaves something out, and nothing else is asked."""
-        return [{"Binlog_Do_DB": "shop"}] if statement == "SHOW BINARY LOG STATUS" else []
+    def rows(self, statement: str) -> list[dict[str, Any]]:
+        """It leaves something out, and was started a minute ago."""
+        answers: dict[str, list[dict[str, Any]]] = {
+            "SHOW BINARY LOG STATUS": [{"Binlog_Do_DB": "shop"}],
+            "SELECT UTC_TIMESTAMP() AS it": [{"it": datetime(2026, 1, 1, 0, 1)}],  # noqa: DTZ001 - as the driver has it
+            "SHOW GLOBAL STATUS LIKE 'Uptime'": [{"Value": "60"}],
+        }
+        return answers.get(statement, [])
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
         return self._listed
@@ -449,6 +454,7 @@ def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
     server = Server(rows(3, 4, 5))
     server.zone = SystemZone.of("SYSTEM", 2026, [3600] * 24)
     assert ask(server).time_zone == server.zone
+    assert ask(server).started_at == datetime(2026, 1, 1, tzinfo=UTC)
     server.zone = SourceError("refused", answered=True)
     assert ask(server).time_zone is None
     server.zone = SourceError("gone")
