@@ -26,7 +26,7 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import NoPlaceError, is_state
+from binlog2s3.binlog.place import ExecutedPart, NoPlaceError, is_state
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover.goal import Search
@@ -312,6 +312,27 @@ def _is_behind(route: Route, number: int, start: Start) -> bool:
         is_later = base.place is not None and base.place[0] >= name
         return origins <= behind and (is_later or route.lineage(number) not in origins)
     return start.lineage is not None and route.leg_numbers(number)[0] == number
+
+
+def unnamed_before(route: Route, part: ExecutedPart, number: int) -> int | None:
+    """The stretch before this one with transactions without a GTID that a server may lack.
+
+    They come after the last transaction with one that it has: its GTIDs are the same before and
+    behind them, however many binlogs follow. None if there are none.
+    """
+    for at in range(number, -1, -1):
+        known = route.brief(at)
+        has_some = part.touches(at, known.gtids_added)
+        lacks = False
+        for one in route.transactions(at) if at < number and known.anonymous else ():
+            lacks = one.gtid is None or (lacks and not part.has(at, one))
+            if lacks and not has_some:
+                break
+        if lacks:
+            return at
+        if has_some:
+            return None
+    return None
 
 
 def given_twice(
