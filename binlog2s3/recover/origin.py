@@ -318,9 +318,10 @@ def unnamed_before(route: Route, part: ExecutedPart, number: int) -> int | None:
     """The stretch before this one with transactions without a GTID that a server may lack.
 
     They come after the last transaction with one that it has: its GTIDs are the same before and
-    behind them, however many binlogs follow. None if there are none.
+    behind them, however many binlogs follow. None if there are none. `number` may be that of the
+    stretch after the last one.
     """
-    for at in range(number, -1, -1):
+    for at in range(min(number, len(route) - 1), -1, -1):
         known = route.brief(at)
         has_some = part.touches(at, known.gtids_added)
         lacks = False
