@@ -141,9 +141,9 @@ _RESTORE = {
         "RECOVER showed nothing, or an older one from before its PREPARE"
     ),
     1590: (
-        "the source noted in its binlog that it lost what it had committed (an INCIDENT event): that "
-        "is in no binlog, and leaving the event out does not bring it back. Restore a base backup "
-        "that was made after it"
+        "the source noted in its binlog that it lost what it had committed (an INCIDENT event): "
+        "no binlog has that, and leaving the event out does not bring it back. Restore a base "
+        "backup that was made after it"
     ),
 }
 """Errors that another run cannot fix."""
