@@ -27,7 +27,7 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import NoPlaceError, is_state
+from binlog2s3.binlog.place import ExecutedPart, NoPlaceError, is_state
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover.goal import Search
@@ -311,28 +311,6 @@ def outside(route: Route, start: int) -> Gtids:
     return found
 
 
-def without_gtids_at(route: Route, number: int) -> int | None:
-    """The stretch before `number` that ends with transactions that no GTID counts; None without.
-
-    A state that has nothing of stretch `number`, and all GTIDs before it, may end before them or
-    behind them: its GTIDs are the same. Stretches in between that add nothing tell nothing, such as
-    those that SET GLOBAL gtid_mode begins.
-    """
-    while number:
-        number -= 1
-        known = route.brief(number)
-        if known.anonymous and known.gtids_added:
-            last = None
-            for one in route.transactions(number):
-                last = one
-            return number if last is not None and last.gtid is None else None
-        if known.anonymous:
-            return number
-        if known.gtids_added:
-            return None
-    return None
-
-
 def _is_behind(route: Route, number: int, start: Start) -> bool:
     """Whether a base backup is known to be of the history from this stretch on."""
     base, leg = start.base, route.stretches[number].leg
@@ -346,6 +324,28 @@ def _is_behind(route: Route, number: int, start: Start) -> bool:
         is_later = base.place is not None and base.place[0] >= name
         return origins <= behind and (is_later or route.lineage(number) not in origins)
     return start.lineage is not None and route.leg_numbers(number)[0] == number
+
+
+def unnamed_before(route: Route, part: ExecutedPart, number: int) -> int | None:
+    """The stretch before this one with transactions without a GTID that a server may lack.
+
+    They come after the last transaction with one that it has: its GTIDs are the same before and
+    behind them, however many binlogs follow. None if there are none. `number` may be that of the
+    stretch after the last one.
+    """
+    for at in range(min(number, len(route) - 1), -1, -1):
+        known = route.brief(at)
+        has_some = part.touches(at, known.gtids_added)
+        lacks = False
+        for one in route.transactions(at) if at < number and known.anonymous else ():
+            lacks = one.gtid is None or (lacks and not part.has(at, one))
+            if lacks and not has_some:
+                break
+        if lacks:
+            return at
+        if has_some:
+            return None
+    return None
 
 
 def given_twice(

@@ -22,7 +22,7 @@ from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
-from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, without_gtids_at
+from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
@@ -161,10 +161,8 @@ class _Planner:
         if number is None:
             raise self._not_covered(self._have)
         self._check_unlogged(self._stands)
-        if not self._stands.part.touches(number, route.brief(number).gtids_added):
-            doubtful = without_gtids_at(route, number)
-            if doubtful is not None:
-                raise without_gtids(self._search, doubtful)
+        if (unnamed := unnamed_before(route, self._stands.part, number)) is not None:
+            raise without_gtids(self._search, unnamed)
         return RoutePosition(number, 0)
 
     def _check_unlogged(self, stands: RouteExecuted) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
@@ -44,7 +44,7 @@ from binlog2s3.recover.backup import (
     start_of_gtids,
 )
 from binlog2s3.recover.origin import innodb_lacks
-from binlog2s3.recover.reach import reach_of
+from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.backup import reaches_of_backup, survey_of
 from binlog2s3.retain.choose import (
@@ -205,7 +205,7 @@ class Prune:
             )
             for one in there
             if one.counts
-            for reach in reaches_of_backup(one, survey)
+            for reach in _reaches(one, survey)
         ]
         if unreadable:
             raise ArchiveError(
@@ -489,3 +489,24 @@ class Prune:
             self._store.put(key, data)
         self.outcome.retired = True
         print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
+
+
+def _reaches(backup: Backup, survey: Survey) -> list[BackupReach]:
+    """What a registered backup can be brought to; of several histories if it may be of any of them.
+
+    After a RESET, or on a server that was put back, the same place, or the same GTIDs, mean other
+    transactions. `pitr` refuses until its operator says which ones the backup has, with what of
+    that history is there then.
+    """
+    found = reaches_of_backup(backup, survey)
+    if found[0].lineage or backup.lineage is not None:
+        return found
+    of_each = [
+        reach
+        for one in survey.lineages
+        for reach in reaches_of_backup(replace(backup, lineage=one.id), survey)
+        if reach.lineage
+    ]
+    if of_each:
+        say("warning", f"{backup.name}: {found[0].why}; what it needs of each is kept")
+    return of_each or found

@@ -50,7 +50,7 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover.branches import Branches
-from binlog2s3.recover.origin import outside, without_gtids_at
+from binlog2s3.recover.origin import outside, unnamed_before
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
@@ -206,8 +206,7 @@ class ArchiveHistory:
                 raise self._purged(self._view, have)
             number = self._view.numbers[begins.binlog.place]
             self._check_unlogged(number, MysqlPart(have))
-            if not MysqlPart(have).touches(number, self._added_by(number)):
-                self._check_without_gtids(number)
+            self._check_unnamed(number, MysqlPart(have))
             self._check_outside(have)
             self._check_histories(have, number)
         return begins
@@ -280,23 +279,6 @@ class ArchiveHistory:
                     f"position, at {name}:4"
                 )
 
-    def _check_without_gtids(self, number: int) -> None:
-        """See that no transactions without GTIDs lie just before a binlog.
-
-        A replica that has nothing of the binlog may have them or not. Raises NotServedError.
-        """
-        route, binlogs = self._route, self._view.binlogs
-        while number > (len(route) if route is not None else 0):
-            number -= 1
-            tail = self._read_here(binlogs[number])
-            if tail is not None and tail.scanner.anonymous:
-                raise self._without_gtids(number)
-            if self._added_by(number):
-                return
-        doubtful = without_gtids_at(route, number) if route is not None else None
-        if doubtful is not None:
-            raise self._without_gtids(doubtful)
-
     def _check_outside(self, have: GtidSet) -> None:
         """See that a replica has what a source got without its binlogs. Raises NotServedError."""
         view, route = self._view, self._route
@@ -314,13 +296,29 @@ class ArchiveHistory:
                 "had: build it again from a base backup that has them"
             )
 
-    def _without_gtids(self, number: int) -> NotServedError:
-        name = self._view.served_name(self._view.binlogs[number])
-        return NotServedError(
-            f"{name} has transactions without a GTID, and GTIDs do not tell whether the replica "
-            "has them: build it again from a later base backup, or let it begin by file and "
-            "position"
-        )
+    def _check_unnamed(self, number: int, part: MysqlPart) -> None:
+        """See that a replica does not miss transactions without a GTID before its first binlog.
+
+        Its GTIDs do not tell whether it has them. Raises NotServedError.
+        """
+        binlogs, route = self._view.binlogs, self._route
+        archived = len(route) if route is not None else 0
+        unnamed: int | None = None
+        for at in range(number, archived - 1, -1):  # only read here, and not archived yet
+            tail = self._read_here(binlogs[at])
+            if at < number and tail is not None and tail.scanner.anonymous:
+                unnamed = at
+                break
+            if part.touches(at, self._added_by(at)):
+                return
+        if unnamed is None and route is not None and archived:
+            unnamed = unnamed_before(route, part, number)
+        if unnamed is not None:
+            raise NotServedError(
+                f"{self._view.served_name(binlogs[unnamed])} has transactions without a GTID, and "
+                "GTIDs do not tell whether the replica has them: let it begin by file and position "
+                "(SOURCE_AUTO_POSITION = 0), or build it again from a later base backup"
+            )
 
     def _added_by(self, number: int) -> Gtids:
         """The GTIDs that a binlog of the view adds."""

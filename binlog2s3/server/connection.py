@@ -276,6 +276,18 @@ class Server:
             return ""
         return str(purged - gtid.GtidSet.parse(self.previous_gtids(oldest) or ""))
 
+    def gtids_before(self, name: BinlogName) -> str | None:
+        """The GTIDs of all transactions before a binlog; None if GTIDs do not tell.
+
+        MySQL's do not unless gtid_mode is ON: transactions without a GTID are in no set of them, so
+        two places may have the same GTIDs and different rows. Raises as `previous_gtids`.
+        """
+        if not self._is_mariadb():
+            rows = self._all("SHOW GLOBAL VARIABLES LIKE 'gtid_mode'")
+            if [str(row["Value"]).upper() for row in rows] != ["ON"]:
+                return None
+        return self.previous_gtids(name)
+
     def read_only(self) -> bool:
         """Whether the server refuses writes."""
         return bool(int(self._one("SELECT @@global.read_only AS read_only")["read_only"]))

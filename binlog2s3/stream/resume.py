@@ -198,7 +198,7 @@ class Pilot:
         end = replace(archive_end(self._catalog, lineage), next_size=0)
         tip = tip_of_archive(self._catalog, end)
         later = [row for row in plain.listed if row.name >= end.next_binlog]
-        course = same_server(tip, later or plain.listed, server.previous_gtids)
+        course = same_server(tip, later or plain.listed, server.gtids_before)
         if isinstance(course, GoOn):
             origin = parent(tip, "exact") if tip.last is not None else lineage.parent
             return tip, Begin(begin=course.begin, parent=origin)
@@ -208,15 +208,15 @@ class Pilot:
 
     def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
         if doubt is not None and doubt.unreadable == tip.following:
-            behind = unservable(tip, plain.listed, server.previous_gtids, doubt.unreadable)
+            behind = unservable(tip, plain.listed, server.gtids_before, doubt.unreadable)
             if behind is None:
                 raise _unreadable(doubt)
             return behind
         if doubt is not None and doubt.left_out:
-            behind = left_out(tip, plain.listed, server.previous_gtids)
+            behind = left_out(tip, plain.listed, server.gtids_before)
             if behind is not None:
                 return behind
-        course = same_server(tip, plain.listed, server.previous_gtids)
+        course = same_server(tip, plain.listed, server.gtids_before)
         if doubt is None and not isinstance(course, Contradicts):
             return course
         why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
@@ -226,7 +226,7 @@ class Pilot:
         try:
             common = finder.last_common([row.name for row in plain.listed])
         except SourceError as error:
-            behind = unservable(tip, plain.listed, server.previous_gtids)
+            behind = unservable(tip, plain.listed, server.gtids_before)
             if not error.unservable or behind is None:
                 raise
             _log.warning(
@@ -245,7 +245,7 @@ class Pilot:
         if common.whole and common.binlog == tip.last and size >= tip.size and not (
             tip.closed and size != tip.size
         ):  # fmt: skip
-            behind = unservable(tip, plain.listed, server.previous_gtids) if refused else None
+            behind = unservable(tip, plain.listed, server.gtids_before) if refused else None
             return behind or GoOn(begin=common.binlog, again=True)
         begin = common.binlog
         if common.whole and size == common.offset and begin.next() in rows:
@@ -262,7 +262,7 @@ class Pilot:
             raise _refused(tip, plain.facts, "it does not have the archive's transactions")
         if doubt is None:
             for other in self._others(uuid):
-                course = same_server(other, plain.listed, server.previous_gtids)
+                course = same_server(other, plain.listed, server.gtids_before)
                 if isinstance(course, GoOn):
                     _log.warning("back at a server that was streamed before", server=uuid,
                                  lineage=other.lineage.id, left=tip.lineage.id)  # fmt: skip
@@ -272,7 +272,7 @@ class Pilot:
             tip,
             executed,
             plain.listed,
-            server.previous_gtids,
+            server.gtids_before,
             cut=lambda had: self._cut(tip, had),
         )
 

@@ -448,6 +448,44 @@ def test_nothing_without_a_gtid_is_passed_over() -> None:
     assert plan.pieces[0].begin == HEAD + 100
 
 
+@pytest.mark.parametrize("empty", [0, 1, 3])
+@pytest.mark.parametrize("before", [0, 3])
+def test_no_binlog_without_gtids_is_passed_over_behind_empty_ones(empty: int, before: int) -> None:
+    """GTIDs turned off and on again: each step begins a binlog, and the last of these are empty.
+
+    A target that has all GTIDs from before that may lack what has none.
+    """
+    model = Model(gtids=before > 0)
+    committed(model, before)
+    model.with_gtids = False
+    model.rotate()
+    committed(model, 4)
+    model.with_gtids = True
+    for _ in range(empty + 1):
+        model.rotate()
+    error = refused(model, Latest(), model.truth[:before])
+    assert "mysql-bin.000002 has transactions without a GTID" in str(error)
+    committed(model, 3)
+    assert "without a GTID" in str(refused(model, Latest(), model.truth[:before]))
+    later = [*model.truth[:before], model.truth[before + 4]]  # it has what comes behind them
+    assert planned(model, Latest(), later).transactions == 2
+    behind = (BinlogName("mysql-bin", 3), 4)
+    start = Start(place=behind, gtids=having(model.truth[:before]))
+    assert applied(planned(model, Latest(), start=start), model) == model.truth[before + 4 :]
+
+
+def test_nothing_without_a_gtid_is_passed_over_behind_the_last_gtid() -> None:
+    """Of one binlog: the target has all of its GTIDs, and what comes behind them may be missing."""
+    model = Model()
+    committed(model, 3)
+    model.with_gtids = False
+    committed(model, 2)
+    model.with_gtids = True
+    model.rotate()
+    committed(model, 2)
+    assert "without a GTID" in str(refused(model, Latest(), model.truth[:3]))
+
+
 def test_a_history_that_does_not_say_which_gtids_came_before_it() -> None:
     """A place tells where to begin, and an empty set says nothing."""
     model = Model(gtids=False)

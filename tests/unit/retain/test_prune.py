@@ -261,6 +261,34 @@ def test_an_older_proof_does_not_hide_that_the_last_drill_has_failed() -> None:
     assert last_of(Catalog(there, LAYOUT), backup_of(5).id) is None
 
 
+@pytest.mark.parametrize("by_place", [True, False])
+def test_what_may_be_of_two_histories_is_kept_in_both(*, by_place: bool) -> None:
+    """After a RESET the server uses names, positions and GTIDs again: backups do not tell which.
+
+    One that was made since, of the new history, is no reason to give up what they need.
+    """
+    there = World(())
+    place = {"gtid_set": None, "binlog": name_of(6), "position": 4} if by_place else {}
+    old = replace(backup_of(5), is_checked=True, **place)
+    parent = parent_of(ID, binlog=str(name_of(COUNT)), gtid_set="", join="unknown")
+    there.lineage = replace(there.lineage, id=PROMOTED, first_binlog=name_of(1), parent=parent)
+    there.put(LAYOUT.lineage(PROMOTED), there.lineage.to_json())
+    for number in range(1, 13):
+        there.archive(binlog(number), name_of(number))
+    turn = Turn(number=1, lineage=PROMOTED, generation=1, token="0" * 16)
+    there.put(LAYOUT.turn(1), turn.to_json())
+    new = replace(backup_of(10), lineage=PROMOTED, is_checked=True)
+    for one in (old, new):
+        there.put(LAYOUT.backup(one.id), one.to_json())
+    (reach,) = reaches_of_backup(old, there.survey())
+    assert (reach.lineage, "histories" in reach.why) == ("", True)
+    there.clock += timedelta(days=1)
+    text = there.prune(keep=30.0 * DAY, grace=0.0)
+    assert f"kept        {old.name}" in text
+    assert there.numbers() == [*range(5, COUNT + 1)]  # that has the last commit before the backup
+    assert there.numbers(PROMOTED) == [*range(1, 13)]
+
+
 def test_what_was_accepted_counts_nowhere() -> None:
     """It neither keeps a binlog nor displaces a backup, and is no window; its name is said."""
     there = world()

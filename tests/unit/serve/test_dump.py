@@ -705,6 +705,29 @@ def test_what_the_source_got_without_its_first_binlog(bucket: Bucket) -> None:
     assert f"is missing {UUID_B}:1-9" in str(raised[0])
 
 
+@pytest.mark.parametrize("is_open", [True, False])
+def test_transactions_without_gtids_are_not_passed_over(bucket: Bucket, *, is_open: bool) -> None:
+    """An empty binlog lies between them and those with GTIDs, which begin after the same ones."""
+    bucket.archive(written(5).data)
+    without, none = BinlogWriter(), BinlogWriter()
+    for binlog in (without, none):
+        binlog.previous_gtids(GtidSet.parse(f"{UUID_A}:1-5"))
+    without.transaction([statement("BEGIN"), statement("INSERT"), XID])
+    names = [SECOND]
+    for binlog in (without, none):
+        binlog.rotate(str(names[-1].next()))
+        bucket.archive(binlog.data, names[-1])
+        names.append(names[-1].next())
+    last = written(5, first=6, rotate=not is_open)
+    if is_open:
+        bucket.chunks(last.data, 0, len(last.data), name=names[-1])
+    else:
+        bucket.archive(last.data, names[-1])
+    text = refused(bucket, by_gtid(f"{UUID_A}:1-5"))
+    assert f"{SECOND} has transactions without a GTID" in text
+    assert len(everything(bucket, by_gtid(f"{UUID_A}:1-6")).of(EventType.GTID)) == 4
+
+
 def test_damage(bucket: Bucket) -> None:
     """What comes before it is sent."""
     binlog = written(5)

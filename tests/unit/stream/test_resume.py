@@ -108,7 +108,7 @@ class Server:
             raise self.zone
         return self.zone
 
-    def previous_gtids(self, binlog: BinlogName) -> str | None:
+    def gtids_before(self, binlog: BinlogName) -> str | None:
         return self.before.get(binlog.number)
 
     def executed(self) -> Gtids | None:
