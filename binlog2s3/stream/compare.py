@@ -190,11 +190,15 @@ def cut(
 ) -> tuple[BinlogName, int, Gtids] | None:
     """The last place of a lineage up to which a server has executed all GTIDs.
 
-    Returns a binlog, an offset and the GTID set there; None if it cannot be found.
+    Returns a binlog, an offset and the GTID set there; None if it cannot be found, also where the
+    numbers of a MariaDB go back: they do not tell what a server has executed of that binlog.
     """
     for listed in reversed(catalog.readable(lineage)):
         try:
-            found = _cut_within(catalog.binlog(lineage, listed.name), executed)
+            binlog = catalog.binlog(lineage, listed.name)
+            if lineage.flavour == "mariadb" and _goes_back(binlog):
+                return None
+            found = _cut_within(binlog, executed)
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
                          binlog=listed.name, error=error)  # fmt: skip
@@ -202,6 +206,11 @@ def cut(
         if found is not None:
             return listed.name, *found
     return None
+
+
+def _goes_back(binlog: Readable) -> bool:
+    """Whether a number of a domain and server is not greater than its last one before."""
+    return _accepting(lambda scanner: _fed(scanner, binlog.blocks())).gtids_go_back
 
 
 def _cut_within(binlog: Readable, executed: Gtids) -> tuple[int, Gtids] | None:
