@@ -406,6 +406,30 @@ def test_numbers_that_go_back_cut_nothing(store: MemoryStore, back: int | None) 
     assert found[:2] == (name(3), made[2].transactions[2].begin)
 
 
+@pytest.mark.parametrize(("executed", "at"), [(8, None), (15, None), (21, 1), (22, 2)])
+def test_numbers_that_went_back_in_an_older_binlog(
+    store: MemoryStore, executed: int, at: int | None
+) -> None:
+    """What a server lacks of it has greater numbers than the next one begins with, or the same."""
+    lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
+    first, second = (BinlogWriter(server_version="11.8.2-MariaDB-log") for _ in range(2))
+    first.gtid_list(MariadbGtidList.parse(""))
+    for number in [*range(1, 21), 8]:
+        first.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, number))
+    first.rotate()
+    second.gtid_list(MariadbGtidList.parse(f"0-{first.server_id}-8"))
+    for number in (21, 22, 23):
+        second.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, number))
+    catalog = archive(store, first, second)
+    server = MariadbGtidList.parse(f"0-{first.server_id}-{executed}")
+    found = cut(catalog, lineage, server)
+    if at is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found[:2] == (name(2), second.transactions[at].begin)
+
+
 def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:
     """The cut is then further back, never further on."""
     ours = history()
