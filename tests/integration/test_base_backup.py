@@ -283,7 +283,6 @@ def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
     assert f"the base backup {loaded.dump} was checked: its 3 tables exist" in last
 
 
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_an_older_backup_than_the_one_named_is_told_by_its_numbers(
     loaded: Loaded, disk_tmp_path: Path
 ) -> None:
@@ -316,6 +315,7 @@ def test_an_older_backup_than_the_one_named_is_told_by_its_numbers(
     assert target.query(rows) == source.query(rows)
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_looking_at_a_table_writes_nothing(loaded: Loaded) -> None:
     """Who opens a MEMORY table first after a restart has the server log its TRUNCATE.
 
