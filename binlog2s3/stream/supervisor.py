@@ -101,6 +101,19 @@ class Supervisor:
         self.read_at = time.monotonic()
 
     @property
+    def is_running(self) -> bool:
+        """Whether mysqlbinlog runs. After runs that brought nothing, only if this one lasts.
+
+        A source that refuses each run at the same place is not read, however often one begins.
+        Called by any thread.
+        """
+        run, lessons = self.run, self._lessons
+        if run is None:
+            return False
+        soon = self._config.timing.soon_seconds
+        return lessons.failures <= 1 or time.monotonic() - run.started >= soon
+
+    @property
     def read_totals(self) -> tuple[int, int]:
         """Bytes that came from mysqlbinlog, and the complete transactions among them."""
         run, (read, transactions) = self.run, self._read_before

@@ -24,6 +24,7 @@ from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
 from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
 
 OFF = ("ON_PERMISSIVE", "OFF_PERMISSIVE")
 ON = ("ON_PERMISSIVE", "ON")
@@ -115,6 +116,7 @@ def test_what_was_committed_while_gtids_were_off_is_not_passed_over(
         dump = site.dump("on.sql", "--set-gtid-purged=ON")
         site.mode(site.source, OFF)
         site.insert(11, 15)
+        site.wait_durable(stream)
         site.mode(site.source, ON)
         site.insert(21, 25)
         site.wait_durable(stream)
@@ -133,6 +135,28 @@ def test_what_was_committed_while_gtids_were_off_is_not_passed_over(
         root = ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
         drilled = site.run("drill", f"--work-dir={work}", "--restore-command=true", *root)
     assert drilled.returncode != 0
+
+
+def test_a_server_that_does_not_send_what_has_no_gtid_is_said_not_to_be_read(site: Site) -> None:
+    """With GTIDs on again it refuses each run at that place: no run that just began hides that."""
+    site.insert(1, 5)
+    site.mode(site.source, OFF)
+    site.insert(11, 15)
+    site.mode(site.source, ON)
+    with site.stream() as stream:
+
+        def told() -> dict[str, Any] | None:
+            shown = site.run("status", f"--spool={stream.spool}", "--json").stdout or "{}"
+            troubles = json.loads(shown).get("troubles", ())
+            found = [one for one in troubles if one["code"] == "source"]
+            return found[0] if found and found[0]["level"] == "critical" else None
+
+        trouble = wait_until(told, what="that nothing is read is critical")
+        assert trouble is not None
+        assert "anonymous transaction" in trouble["text"]
+        assert any("ON_PERMISSIVE" in line.get("hint", "") for line in stream.log())
+        site.mode(site.source, ON[:1])
+        site.wait_durable(stream)
 
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["off before", "off meanwhile"])
