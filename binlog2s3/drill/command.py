@@ -60,6 +60,7 @@ from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import BucketHistory, Goal, Latest, Plan, Request, ToTime
+from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import best_for, history_flavour
 from binlog2s3.recover.snapshot import Survey
@@ -135,6 +136,7 @@ class _Drill:
         self._statements: list[str] = []
         self._source_version = ""
         self._tz: str | None = None
+        self._is_place_sure = True
         self._is_dump = False
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
@@ -234,6 +236,8 @@ class _Drill:
             refuse_links(workspace.data)
             said = identity.by_file(workspace.data, backup)
             said = said or identity.by_binlogs(workspace.data, backup)
+            if not self._is_place_sure:  # a backup of the other history says the same
+                said = ""
         take_identity(workspace.data)
         self._at("start")
         server.start()
@@ -269,6 +273,7 @@ class _Drill:
                 )
             self._source_version = version_of_source(found[1], survey)
             self._tz = _tz(found[1], survey)
+            self._is_place_sure = is_place_sure(found[0], survey)
         return found
 
     def _goal(self) -> Goal:
@@ -357,6 +362,16 @@ def version_of_source(plan: Plan, history: BucketHistory) -> str:
     """
     said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
     return printable(said or plan.server_version)
+
+
+def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
+    """Whether a backup's place, if it has no GTIDs, is in one history only.
+
+    After a RESET, or on a server that was put back, the same name and position are used again.
+    """
+    if backup.gtid_set is not None or backup.binlog is None or backup.position is None:
+        return True
+    return len(lineages_at(backup.binlog, backup.position, history)) <= 1
 
 
 def _tz(plan: Plan, history: Survey) -> str | None:

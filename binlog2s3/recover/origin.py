@@ -113,17 +113,33 @@ def lineages_of(base: Base, history: BucketHistory) -> frozenset[str]:
     return frozenset(_lineages_of(base.gtids, *base.place, history))
 
 
-def _lineages_of(
-    gtids: Gtids, name: BinlogName, offset: int, history: BucketHistory
-) -> Iterator[str]:
+def lineages_at(name: BinlogName, offset: int, history: BucketHistory) -> frozenset[str]:
+    """The lineages that have this place between two transactions; what cannot be read has not."""
+    found = set[str]()
+    for lineage in _with_bytes(name, offset, history):
+        with suppress(ArchiveError):
+            found |= {lineage.id} if history.is_boundary(lineage.id, name, offset) else set()
+    return frozenset(found)
+
+
+def _with_bytes(name: BinlogName, offset: int, history: BucketHistory) -> Iterator[Lineage]:
+    """The lineages whose own bytes of a binlog go up to this offset."""
     for lineage in history.lineages:
         if name not in history.names(lineage.id):
             continue
         leg = line_of(history.lineages, lineage.id).legs[-1]
         shared = leg.begin if name == lineage.first_binlog else 0  # those bytes are its parent's
         with suppress(ArchiveError):
-            is_there = is_within(offset, shared, history.known(lineage.id, name).size)
-            if is_there and _has_at(history, lineage, name, offset, gtids):
+            if is_within(offset, shared, history.known(lineage.id, name).size):
+                yield lineage
+
+
+def _lineages_of(
+    gtids: Gtids, name: BinlogName, offset: int, history: BucketHistory
+) -> Iterator[str]:
+    for lineage in _with_bytes(name, offset, history):
+        with suppress(ArchiveError):
+            if _has_at(history, lineage, name, offset, gtids):
                 yield lineage.id
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.drill.command import is_place_sure
 from binlog2s3.drill.identity import (
     by_binlogs,
     by_file,
@@ -18,6 +19,7 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.server.connection import Server
 from tests.binlog_writer import BinlogWriter
 from tests.documents import BACKUP, UUID
+from tests.history_model import HEAD, Model
 
 NAME = BinlogName("mysql-bin", 2)
 PLACED = replace(BACKUP, flavour="mariadb", gtid_set="0-1-5", binlog=NAME, position=157)
@@ -121,3 +123,18 @@ def test_what_is_unknown_says_how_to_make_it_known() -> None:
         error = unknown(BACKUP, cast("Any", flavour), is_dump=is_dump)
         assert text in error.hint
         assert "--trust-restore-command" in error.hint
+
+
+def test_a_place_that_two_histories_have_says_nothing_of_a_backup() -> None:
+    """After a RESET, the position file of an older backup can name the very same place."""
+    model = Model(gtids=False)
+    for _ in range(3):
+        model.commit(100, 10)
+    placed = replace(PLACED, gtid_set=None, binlog=model.open.name, position=HEAD + 100)
+    assert is_place_sure(placed, model)
+    model.put_back(1)  # the same bytes up to there
+    assert is_place_sure(placed, model)
+    model.reset()
+    model.commit(100, 10)
+    assert not is_place_sure(placed, model)
+    assert is_place_sure(replace(placed, gtid_set="0-1-5"), model)
