@@ -20,8 +20,9 @@ from binlog2s3.formatting import count_text, cut, size_text
 from binlog2s3.output import clean
 from binlog2s3.recover.model import Checked, Plan, PlanPiece, Stream
 from binlog2s3.recover.plan_source import OpenStream
-from binlog2s3.recover.target import TargetFacts, numbers, other_channels, some
+from binlog2s3.recover.target import TargetFacts, other_channels, some
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 
 LOOKED_AT_MOST = 1 << 30
 """So many bytes of binlogs are looked at before the operator is asked; more while they are sent."""
@@ -268,7 +269,7 @@ class Examination:
 
     def ask(self, server: Server, facts: TargetFacts, state: MariadbGtidList | None) -> None:
         """Ask the target as well. `state`: the GTIDs before the plan, for MariaDB."""
-        if facts.flavour == "mysql" and numbers(facts.version) < _FILTERS_CHANNELS:
+        if facts.flavour == "mysql" and ServerVersion(facts.version).numbers < _FILTERS_CHANNELS:
             self.refusals.append(
                 RecoveryError(
                     f"the target, {facts.address}, is of version {facts.version}, which cannot "

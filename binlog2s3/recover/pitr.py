@@ -64,11 +64,12 @@ from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.recover.target import TargetFacts, reset_of
+from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
@@ -305,7 +306,7 @@ class _Recovery:
         at, facts = self._target, self._facts
         if at is None or facts is None:
             return None
-        found = Own(facts.uuid, reset_of(facts))
+        found = Own(facts.uuid, ServerVersion(facts.version).reset_statement)
         if self._apply is None or facts.flavour != "mariadb":
             return found
         if self._apply.standing.was_interrupted():

@@ -266,6 +266,19 @@ def test_a_server_that_has_closed_its_binlog() -> None:
     assert "restart the server at once" in row.hint
 
 
+def test_a_binlog_that_is_not_in_files() -> None:
+    """MariaDB 12.3 can keep it in InnoDB: it is named as not supported."""
+    source = seen("mariadb", binlog_storage_engine="innodb")
+    row = next(row for row in settings_rows(source) if row.name == "log_bin")
+    assert row.result == "fail"
+    assert row.found == (
+        "ON, but its binlog is in innodb (binlog_storage_engine), not in files: not supported"
+    )
+    assert "remove binlog_storage_engine" in row.hint
+    assert not source.writes
+    assert seen("mariadb", binlog_storage_engine="").writes
+
+
 def test_what_no_server_shows_is_said() -> None:
     """sql_log_bin, and MariaDB, which has no switch that would stop it."""
     rows = {row.name: row for row in settings_rows(seen("mariadb"))}

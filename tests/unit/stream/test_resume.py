@@ -17,7 +17,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import StreamConfig
 from binlog2s3.errors import GapError, SourceError, UnloggedError
-from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerVersion
+from binlog2s3.server.connection import ServerBinlog, ServerFacts
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
