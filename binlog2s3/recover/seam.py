@@ -139,7 +139,8 @@ def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
 
 def _is_statement(content: Content) -> bool:
     """Whether it is a statement that does not commit together with the target's place."""
-    if content.xa is not None or any(one.kind in ROW_KINDS for one in content.changes):
+    is_xa = content.two_phase is not None and not content.two_phase.is_alter
+    if is_xa or any(one.kind in ROW_KINDS for one in content.changes):
         return False
     if content.lost or len(content.statements) != 1:
         return content.lost

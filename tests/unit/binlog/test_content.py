@@ -17,7 +17,7 @@ from binlog2s3.binlog.content import (
     Change,
     Content,
     ContentReader,
-    Xa,
+    TwoPhase,
     Xid,
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
@@ -291,15 +291,17 @@ def test_the_phases_of_xa_are_told(is_compressed: bool) -> None:
     def told(*events: Event) -> Content:
         return read([compressed(list(events))] if is_compressed else list(events))
 
-    assert told(begun, XA_PREPARE).xa == Xa("prepare", name)
-    assert told(begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])).xa is None
+    assert told(begun, XA_PREPARE).two_phase == TwoPhase("prepare", name)
+    assert told(begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])).two_phase is None
     two = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 7, 2, 1) + b"abc")
-    assert told(begun, two).xa == Xa("prepare", Xid(7, b"ab", b"c"))
-    assert told(statement("XA COMMIT X'6162',X'63',7")).xa == Xa("commit", Xid(7, b"ab", b"c"))
-    assert told(statement("xa rollback X'78',X'',1")).xa == Xa("rollback", name)
-    assert told(statement("XA COMMIT 'x'")).xa == Xa("commit", None)
-    assert told(statement("XA COMMIT X'616',X'63',7")).xa == Xa("commit", None)
-    assert told(statement("XA COMMIT X'61',X'6',7")).xa == Xa("commit", None)
+    assert told(begun, two).two_phase == TwoPhase("prepare", Xid(7, b"ab", b"c"))
+    assert told(statement("XA COMMIT X'6162',X'63',7")).two_phase == TwoPhase(
+        "commit", Xid(7, b"ab", b"c")
+    )
+    assert told(statement("xa rollback X'78',X'',1")).two_phase == TwoPhase("rollback", name)
+    assert told(statement("XA COMMIT 'x'")).two_phase == TwoPhase("commit", None)
+    assert told(statement("XA COMMIT X'616',X'63',7")).two_phase == TwoPhase("commit", None)
+    assert told(statement("XA COMMIT X'61',X'6',7")).two_phase == TwoPhase("commit", None)
     assert told(begun, statement("XA COMMIT X'61',X'',1")) == replace(
         Content(), compressed=is_compressed
     )

@@ -508,7 +508,7 @@ def tied(hits: Sequence[Hit]) -> dict[int, tuple[str, str, int | None, bool]]:
     """By number: phase, state, the other's number, certain."""
     return {
         numbers([hit])[0]: (
-            hit.link.xa.phase,
+            hit.link.two_phase.phase,
             hit.link.state,
             int(hit.link.transaction.gtid.split(":")[1])
             if hit.link.transaction and hit.link.transaction.gtid
@@ -559,7 +559,11 @@ def test_a_prepared_transaction_is_told_with_what_became_of_it(
             found = {gno: one for gno, one in found.items() if one[0] != "rollback"}
         assert found == expected, ends
         for hit in hits:
-            if hit.link is not None and hit.link.transaction and hit.link.xa.phase != "rollback":
+            if (
+                hit.link is not None
+                and hit.link.transaction
+                and hit.link.two_phase.phase != "rollback"
+            ):
                 assert [(c.table, c.rows) for c in hit.content.changes] == [("shop.orders", 3)]
 
 

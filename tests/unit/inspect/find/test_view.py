@@ -10,17 +10,18 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
-from binlog2s3.binlog.content import Change, Content, Phase, Xa, Xid
+from binlog2s3.binlog.content import Change, Content, TwoPhase, Xid
+from binlog2s3.binlog.events import Phase
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.inspect.find.match import (
     Criteria,
     Hit,
     Match,
+    PhaseLink,
     SearchQuery,
     SearchStats,
     Tables,
-    XaLink,
 )
 from binlog2s3.inspect.find.view import (
     JsonOutput,
@@ -147,10 +148,10 @@ def test_what_became_of_an_xa_transaction(
     words: str,
 ) -> None:
     """And that an XA COMMIT has no changes of its own is not said."""
-    xa = Xa(phase, Xid(1, b"a", b""))
-    link = XaLink(xa, state)
+    xa = TwoPhase(phase, Xid(1, b"a", b""))
+    link = PhaseLink(xa, state)
     if is_there:
-        link = XaLink(xa, state, HIT.binlog, replace(HIT.transaction, gtid=f"{UUID}:9"))
+        link = PhaseLink(xa, state, HIT.binlog, replace(HIT.transaction, gtid=f"{UUID}:9"))
     certain = is_there and state == "committed"
     hit = replace(HIT, content=Content(xa=xa), match=Match(found=True, certain=certain), link=link)
     lines = printed(hit)
