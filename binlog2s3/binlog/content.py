@@ -159,6 +159,15 @@ _WANTED = wanted_types(
 )
 
 
+_WANTED_FOR_PHASES = wanted_types(
+    EventType.QUERY,
+    EventType.QUERY_COMPRESSED,
+    EventType.TRANSACTION_PAYLOAD,
+    EventType.XA_PREPARE,
+    EventType.MARIADB_GTID,
+)
+
+
 class _Counting:
     """Counts the rows of one event, and calls `done` with their number."""
 
@@ -185,8 +194,9 @@ class ContentReader:
         text_most: int = TEXT_MOST,
         looked_most: int = STATEMENT_MOST,
         on_statement: OnStatement | None = None,
+        only_phases: bool = False,
     ) -> None:
-        """`format_event`: of the transaction's binlog.
+        """`format_event`: of the transaction's binlog. `only_phases`: rows are not looked at.
 
         `text_most` characters of a statement are kept, and `looked_most` bytes of it are parsed,
         at most `LOOKED_MOST`.
@@ -196,7 +206,8 @@ class ContentReader:
         self._on_statement = on_statement
         self._flavour = format_event.flavour
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = EventWalk(trailer, self._begin, wanted=_WANTED)
+        self._wanted = _WANTED_FOR_PHASES if only_phases else _WANTED
+        self._events = EventWalk(trailer, self._begin, wanted=self._wanted)
         self._is_lost = False
         self._is_inside = False
         self._compressed = False
@@ -361,7 +372,7 @@ class ContentReader:
             self._is_inside = False
             self._is_lost |= not whole
 
-        return payload_sink(head, self._begin, done, wanted=_WANTED)
+        return payload_sink(head, self._begin, done, wanted=self._wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ class StatementCheck:
         self._ours = {one.casefold(): one for one in texts_of(tables)}
         self._bare = {name.casefold() for _, name in tables}
         self._reader: ContentReader | None = None
+        self._is_mysql = False
         self.moved = _Noted()
         self.others: dict[str, None] = {}
         self.statements = _Noted()
@@ -85,8 +86,10 @@ class StatementCheck:
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
         if self._reader is None:
+            form = decode_format(data[len(MAGIC) :], offset=len(MAGIC))
+            self._is_mysql = form.flavour == "mysql"
             self._reader = ContentReader(
-                decode_format(data[len(MAGIC) :], offset=len(MAGIC)),
+                form,
                 text_most=0,
                 looked_most=LOOKED_MOST,
                 on_statement=self._take,
@@ -94,7 +97,7 @@ class StatementCheck:
         else:
             self._reader.feed(data)
             phase = self._reader.two_phase
-            self.has_xa |= phase is not None and not phase.is_alter
+            self.has_xa |= self._is_mysql and phase is not None
 
     def end(self) -> None:
         """End a binlog."""
@@ -111,8 +114,8 @@ class StatementCheck:
         """Why these tables alone cannot be recovered; None if nothing speaks against it."""
         if self.has_xa:
             return RecoveryError(
-                "--table cannot be applied: there are XA transactions, which a replica with a "
-                "filter of tables refuses, whatever tables they change (error 3898)",
+                "--table cannot be applied: there are XA transactions, which a MySQL replica with "
+                "a filter of tables refuses, whatever tables they change (errors 3898, 13175)",
                 hint=_WITHOUT,
             )
         if not self.moved.count:

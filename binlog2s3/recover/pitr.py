@@ -56,6 +56,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
+from binlog2s3.recover.pending import pending_at
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
@@ -138,7 +139,11 @@ class _Recovery:
                 server_version=plan.server_version,
                 is_scratch=self._told is not None,
             )
-        plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
+        plan = replace(
+            plan,
+            warnings=(*self._warnings, *plan.warnings),
+            pending=pending_at(plan, survey.phases, survey.content),
+        )
         once = self._apply is not None and not self._by_gtid
         about = About(
             source=config.source,

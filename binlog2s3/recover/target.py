@@ -4,6 +4,7 @@ Asking changes nothing. What is done here is only what the operator allowed.
 """
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from binlog2s3.binlog import gtid
+from binlog2s3.binlog.content import Xid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
@@ -351,6 +353,29 @@ def disabled_events(server: Server) -> tuple[str, ...]:
         db, name, user, host = (quoted(str(one)) for one in (row["db"], row["name"], user, host))
         found.append(f"ALTER DEFINER={user}@{host} EVENT {db}.{name} ENABLE;")
     return tuple(found)
+
+
+def prepared(server: Server, flavour: Flavour) -> tuple[str, ...] | None:
+    """The names of the XA transactions that are prepared there; None if the server does not tell.
+
+    MySQL 8 tells only accounts that have XA_RECOVER_ADMIN.
+    """
+    try:
+        rows = server.rows("XA RECOVER" if flavour == "mariadb" else "XA RECOVER CONVERT XID")
+    except SourceError as error:
+        if not error.answered:
+            raise
+        return None
+    return tuple(str(_xid(row)) for row in rows)
+
+
+def _xid(row: Mapping[str, Any]) -> Xid:
+    data = row["data"]
+    if isinstance(data, str):
+        is_hex = re.fullmatch("0x(?:[0-9A-Fa-f]{2})*", data)
+        data = bytes.fromhex(data[2:]) if is_hex else data.encode()
+    size = int(row["gtrid_length"])
+    return Xid(int(row["formatID"]), data[:size], data[size : size + int(row["bqual_length"])])
 
 
 def quoted(name: str) -> str:

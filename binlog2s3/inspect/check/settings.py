@@ -76,7 +76,8 @@ def settings_rows(server: ServerSettings) -> Iterator[Row]:
     """Every setting that matters, in the order of `_SETTINGS`."""
     for name, judge in _SETTINGS.items():
         if not isinstance(judge, _Advice):
-            yield judge(server)
+            if name not in _OF_MARIADB or server.flavour == "mariadb":
+                yield judge(server)
         elif (value := server.value(name)) is not None:
             yield judge.row(name, value)
 
@@ -84,7 +85,7 @@ def settings_rows(server: ServerSettings) -> Iterator[Row]:
 def unseen_rows(why: str) -> Iterator[Row]:
     """The rows of a MySQL, if the server cannot be asked."""
     for name, judge in _SETTINGS.items():
-        if not (isinstance(judge, _Advice) and judge.of_mariadb):
+        if not (isinstance(judge, _Advice) and judge.of_mariadb) and name not in _OF_MARIADB:
             yield skipped("settings", name, why)
 
 
@@ -239,6 +240,26 @@ def _engines(server: ServerSettings) -> Row:
     return fail("settings", "engines", found, hint)
 
 
+def _domain(server: ServerSettings) -> Row:
+    """MariaDB's; the nodes of a cluster are told apart by it."""
+    own = server.value("gtid_domain_id") or "0"
+    if not server.is_on("wsrep_on"):
+        hint = "servers that write at the same time need different domains"
+        return ok("settings", "gtid_domain_id", own, hint)
+    cluster = server.value("wsrep_gtid_domain_id") or "0"
+    hint = (
+        "give each node of the cluster a gtid_domain_id of its own, in its option file, which is "
+        "also not the cluster's wsrep_gtid_domain_id: nodes with the same server_id and "
+        "gtid_domain_id are taken for one server"
+    )
+    if own == "0":
+        return warn("settings", "gtid_domain_id", "0, as on every node where nobody set it", hint)
+    if own == cluster:
+        found = f"{own}, which is also the cluster's (wsrep_gtid_domain_id)"
+        return warn("settings", "gtid_domain_id", found, hint)
+    return ok("settings", "gtid_domain_id", f"{own}; the cluster's is {cluster}", hint)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Advice:
     """A variable that is judged by its value alone.
@@ -305,11 +326,7 @@ _SETTINGS: Mapping[str, "_Advice | Callable[[ServerSettings], Row]"] = {
         wanted="ON",
         hint="SET GLOBAL enforce_gtid_consistency = WARN, then ON: gtid_mode needs it",
     ),
-    "gtid_domain_id": _Advice(
-        hint="servers that write at the same time need different domains",
-        is_note=True,
-        of_mariadb=True,
-    ),
+    "gtid_domain_id": _domain,
     "gtid_strict_mode": _Advice(
         wanted="ON",
         hint="SET GLOBAL gtid_strict_mode = ON, and in its option file: otherwise sequence "
@@ -330,12 +347,14 @@ _SETTINGS: Mapping[str, "_Advice | Callable[[ServerSettings], Row]"] = {
     "sql_log_bin": _sql_log_bin,
 }
 """What is judged, in the order of the rows."""
+_OF_MARIADB = ("gtid_domain_id",)
 VARIABLES = (
     *(name for name in _SETTINGS if " " not in name and name not in ("engines", "sql_log_bin")),
     "log_slave_updates",
     "ndb_log_bin",
     ENGINE,
     *FILTERS,
+    "wsrep_gtid_domain_id",
     "wsrep_on",
     "aurora_server_id",
     "innodb_read_only",

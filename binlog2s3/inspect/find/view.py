@@ -353,17 +353,17 @@ def _links(link: PhaseLink | None) -> dict[str, Any]:
     """The fields `xa` and `alter`."""
     if link is None:
         return {"xa": None, "alter": None}
+    found = {"phase": link.two_phase.phase, "state": link.state}
     if link.two_phase.is_alter:
-        return {"xa": None, "alter": _link(link)}
+        return {"xa": None, "alter": {**found, **_other(link)}}
     xid = str(link.two_phase.name) if link.two_phase.name is not None else None
-    return {"xa": {"xid": xid, **_link(link)}, "alter": None}
+    return {"xa": {**found, "xid": xid, **_other(link)}, "alter": None}
 
 
-def _link(link: PhaseLink) -> dict[str, Any]:
+def _other(link: PhaseLink) -> dict[str, Any]:
+    """The fields of the other phase."""
     other = link.transaction
     return {
-        "phase": link.two_phase.phase,
-        "state": link.state,
         "binlog": str(link.binlog) if link.binlog is not None else None,
         "begin": other.begin if other is not None else None,
         "gtid": other.gtid if other is not None else None,

@@ -671,3 +671,58 @@ def test_errors_of_the_archive_are_no_surprise() -> None:
     """A lineage that is not there is for who asks to see before."""
     with pytest.raises((ArchiveError, KeyError)):
         searched(archive(100), lineage="nope")
+
+
+ALTER = statement("ALTER TABLE orders ADD c INT")
+
+
+def alters(*phases: tuple[int, bytes]) -> Bucket:
+    """A MariaDB's binlog: these numbers with these extra flags, each a part of an ALTER."""
+    bucket = Bucket(replace(MARIADB, gtid_set="", parent=None, first_binlog=name(1)))
+    made = BinlogWriter(server_version="10.11.8-MariaDB")
+    made.gtid_list(MariadbGtidList({}))
+    for number, extra in phases:
+        made.mariadb_transaction([ALTER], gtid=(0, number), standalone=True, extra=extra)
+    made.rotate("mysql-bin.000002")
+    bucket.archive(made.data, name=name(1))
+    return bucket
+
+
+def ends(phase: int, number: int) -> bytes:
+    """Extra flags: this ends the ALTER that this number began."""
+    return bytes([phase]) + struct.pack("<Q", number)
+
+
+def test_the_phases_of_an_alter_are_told_apart() -> None:
+    """Only a COMMIT has changed the table for sure; the others say to what they belong."""
+    bucket = alters((1, b"\2"), (2, b"\2"), (3, ends(8, 2)), (4, ends(4, 1)), (5, b"\2"), (6, b""))
+    query = SearchQuery(
+        wanted=Criteria(tables=Tables((("t", "orders"),)), kinds=frozenset({"ddl"}))
+    )
+    hits, warnings, _ = searched(bucket, query, order="oldest")
+    assert warnings == []
+    told = {
+        numbers_of_mariadb(hit): (
+            hit.link
+            and (
+                hit.link.two_phase.phase,
+                hit.link.state,
+                hit.link.transaction and hit.link.transaction.gtid,
+            ),
+            hit.match.certain,
+        )
+        for hit in hits
+    }
+    server = BinlogWriter().server_id
+    assert told == {
+        1: (("prepare", "committed", f"0-{server}-4"), False),
+        2: (("prepare", "rolled back", f"0-{server}-3"), False),
+        3: (("rollback", "rolled back", f"0-{server}-2"), False),
+        4: (("commit", "committed", f"0-{server}-1"), True),
+        5: (("prepare", "prepared", None), False),
+        6: (None, True),
+    }
+
+
+def numbers_of_mariadb(hit: Hit) -> int:
+    return int((hit.transaction.gtid or "0-0-0").rpartition("-")[2])
