@@ -68,7 +68,8 @@ class Result:
     directory or server that was written to. `unsafe_files` are those of `files` whose text a client
     may read in another way than the server did. `only_tables`: only these were applied.
     `base_backup`: what is known of it; None if no server was written to. `prepared`: the names of
-    the target's XA transactions that are prepared; None if it does not tell.
+    the target's XA transactions that are prepared; None if no server was written to, or it does not
+    tell.
     """
 
     how: How
@@ -85,7 +86,7 @@ class Result:
     unsafe_files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
     base_backup: BaseCheck | None = None
-    prepared: tuple[str, ...] | None = ()
+    prepared: tuple[str, ...] | None = None
 
 
 # The plan
