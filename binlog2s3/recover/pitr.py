@@ -49,6 +49,7 @@ from binlog2s3.recover.model import (
     Own,
     Plan,
     Request,
+    Shown,
     Start,
     ToGtid,
     ToPosition,
@@ -139,11 +140,8 @@ class _Recovery:
                 server_version=plan.server_version,
                 is_scratch=self._told is not None,
             )
-        plan = replace(
-            plan,
-            warnings=(*self._warnings, *plan.warnings),
-            pending=pending_at(plan, survey.phases, survey.content),
-        )
+        plan = replace(plan, pending=self._pending(plan, survey))
+        plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
         once = self._apply is not None and not self._by_gtid
         about = About(
             source=config.source,
@@ -415,6 +413,14 @@ class _Recovery:
         if found.difference and server is not None:
             self._warnings += events_warning(server, found.difference)
         return found
+
+    def _pending(self, plan: Plan, survey: Survey) -> tuple[Shown, ...]:
+        """What the goal cuts in two. Bytes that cannot be read end the apply, not the plan."""
+        try:
+            return pending_at(plan, survey.phases, survey.content)
+        except ArchiveError as error:
+            self._warnings.append(f"it is unknown what the goal cuts in two: {error}")
+            return ()
 
     def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
         """What is known of the base backup, before the first transaction is applied."""

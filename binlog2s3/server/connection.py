@@ -82,6 +82,8 @@ _RUNNING = (
     "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
 )
 """How many whole seconds the oldest statement has been running that this account can see."""
+_BINLOG_IN_ENGINE = (12,)
+"""From MariaDB 12.3 on an engine can have the binlog, with `binlog_storage_engine`."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CLEAR_TEXT = ("mysql_clear_password", "dialog")
 """Authentication plugins that send the password in clear text."""
@@ -136,7 +138,8 @@ class Server:
                 hint=f"{NO_LOG}; what it commits until then is in no archive",
                 uuid=found.uuid,
             )
-        if flavour == "mariadb" and (engine := self._binlog_engine()):
+        may_be = flavour == "mariadb" and ServerVersion(version).numbers >= _BINLOG_IN_ENGINE
+        if may_be and (engine := self._binlog_engine()):
             raise UnloggedError(
                 f"{self._used.address} keeps its binlog in {engine!r:.40} (binlog_storage_engine), "
                 "not in files: that is not supported",
@@ -146,7 +149,7 @@ class Server:
         return found
 
     def _binlog_engine(self) -> str:
-        """The engine that has the binlog, which MariaDB 12.3 can choose; "" if it is in files."""
+        """The engine that has the binlog; "" if it is in files."""
         rows = self._all("SHOW GLOBAL VARIABLES LIKE 'binlog_storage_engine'")
         return str(rows[0]["Value"] or "") if rows else ""
 

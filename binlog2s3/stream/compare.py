@@ -125,12 +125,19 @@ class Finder:
             older = [one for one in sorted(source_has, reverse=True) if one <= newest]
             for one in older[:_MOST_OLDER]:
                 with self._reading(one) as blocks:
-                    theirs = _fingerprints(blocks, ours)
+                    theirs = _fingerprints(self._working(blocks), ours)
+                if self._stopped():
+                    raise SourceError("not compared to the end: stopping", transient=True)
                 if last in theirs:
                     return all(ours[gtid] == found for gtid, found in theirs.items())
         except (ArchiveError, DamageError, ValueError) as error:
             _log.warning("cannot be compared", binlog=name, error=error)
         return False
+
+    def _working(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            yield block
+            self._work(0.0)
 
     def _last_before(self, name: BinlogName, offset: int) -> dict[str, bytes]:
         """The last transactions before a place: their GTIDs, and their fingerprints."""
@@ -145,7 +152,7 @@ class Finder:
                     hint="they are uploaded from the spool first; then it goes on by itself",
                     transient=True,
                 )
-            if found := _fingerprints(binlog.blocks(0, end)):
+            if found := _fingerprints(self._working(binlog.blocks(0, end))):
                 return found
         return {}
 
