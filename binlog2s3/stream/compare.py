@@ -141,17 +141,18 @@ class Finder:
 
     def _last_before(self, name: BinlogName, offset: int) -> dict[str, bytes]:
         """The last transactions before a place: their GTIDs, and their fingerprints."""
-        listed = [one.name for one in self._catalog.readable(self._lineage) if one.name <= name]
+        sizes = {one.name: one.size for one in self._catalog.readable(self._lineage)}
+        if (size := sizes.get(name, 0)) < offset:
+            raise SourceError(
+                f"the bucket has {size} bytes of {name}, and {offset} are known: they are compared "
+                "once all of them are there",
+                hint="they are uploaded from the spool first; then it goes on by itself",
+                transient=True,
+            )
+        listed = [one for one in sorted(sizes) if one <= name]
         for one in listed[: -_MOST_OLDER - 1 : -1]:
             binlog = self._catalog.binlog(self._lineage, one)
             end = offset if one == name else binlog.size
-            if binlog.size < end:
-                raise SourceError(
-                    f"the bucket has {binlog.size} bytes of {one}, and {end} are known: they are "
-                    "compared once all of them are there",
-                    hint="they are uploaded from the spool first; then it goes on by itself",
-                    transient=True,
-                )
             if found := _fingerprints(self._working(binlog.blocks(0, end))):
                 return found
         return {}

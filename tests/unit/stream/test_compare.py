@@ -469,10 +469,13 @@ def test_the_end_of_a_history_at_another_node(
 
 def test_what_is_not_in_the_bucket_is_not_compared_yet(store: MemoryStore, tmp_path: Path) -> None:
     """The spool may have it: it is waited for, and no unknown join is recorded meanwhile."""
-    catalog = archive(store, OURS, size=LAST - 1)
-    with pytest.raises(SourceError, match="compared once all of them are there") as caught:
-        has_end(catalog, source(tmp_path, node(1, 25, table=9)), LAST, 1)
-    assert caught.value.transient
+    there = source(tmp_path, node(1, 25, table=9))
+    for size in (LAST - 1, 0):
+        store.objects.clear()
+        catalog = archive(store, OURS, size=size)
+        with pytest.raises(SourceError, match="once all of them are there") as caught:
+            has_end(catalog, there, LAST, 1)
+        assert caught.value.transient
 
 
 def test_only_the_last_hundred_are_compared(store: MemoryStore, tmp_path: Path) -> None:
