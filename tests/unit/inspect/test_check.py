@@ -171,6 +171,8 @@ def test_clocks(seconds: int, result: str, found: str) -> None:
     ("flavour", "version", "result"),
     [
         ("mysql", "9.7.4", "ok"),
+        ("mysql", "26.7.0", "ok"),
+        ("mariadb", "12.3.1-MariaDB-log", "ok"),
         ("mysql", "8.0.36-0ubuntu0.22.04.1", "ok"),
         ("mysql", "5.7.44-log", "warn"),
         ("mysql", "5.6.14", "warn"),
