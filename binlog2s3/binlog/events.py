@@ -379,22 +379,22 @@ def decode_mariadb_alter(buf: Buffer, at: int, end: int) -> tuple[Phase, int, in
     """Which phase of an ALTER in two phases the body of a MariaDB GTID event announces.
 
     Returns "prepare", "commit" or "rollback", the domain, and the number of the GTID that began the
-    ALTER; None if it is no such transaction (sql/log_event.cc, Gtid_log_event).
+    ALTER; None if it is no such transaction (sql/log_event.cc, Gtid_log_event, from 10.8 on).
     """
+    if at + _MARIADB_GTID.size > end:
+        return None
     number, domain, flags = _MARIADB_GTID.unpack_from(buf, at)
-    at += _MARIADB_GTID.size
-    if flags & _GROUP_COMMIT_ID:
-        at += 8
-    if flags & _WITH_XID:
-        at += 6 + buf[at + 4] + buf[at + 5]
-    extra = buf[at] if at < end else 0
+    at += _MARIADB_GTID.size + (8 if flags & _GROUP_COMMIT_ID else 0)
+    if flags & _WITH_XID or at >= end:  # no ALTER is in an XA transaction
+        return None
+    extra = buf[at]
     phase = _ALTERS.get(extra & (_START_ALTER | _COMMIT_ALTER | _ROLLBACK_ALTER))
     if phase is None:
         return None
     if phase != "prepare":
         at += 1 + bool(extra & _MULTI_ENGINE)
         if at + 8 > end:
-            raise ValueError("MariaDB GTID event too short")
+            return None
         number = int.from_bytes(buf[at : at + 8], "little")
     return phase, domain, number
 

@@ -368,6 +368,13 @@ _AGAIN = "it is restarted where it stopped"
 # The first match wins. Seen with MySQL 9.7 and MariaDB 10.11.
 _KNOWN_ERRORS = (
     _KnownError(
+        r"Cannot replicate anonymous transaction",
+        "the server's binlogs have transactions without a GTID, and with gtid_mode = ON it sends "
+        "none of these: SET GLOBAL gtid_mode = ON_PERMISSIVE there, until `binlog2s3 status` shows "
+        "that all is durable; before that it must purge nothing",
+        transient=True,
+    ),
+    _KnownError(
         r"Could not find first log file name",
         "the server does not have this binlog: it was purged, or the name is wrong; "
         "SHOW BINARY LOGS lists what it has",
@@ -428,6 +435,13 @@ _KNOWN_ERRORS = (
     _KnownError(
         r"Could not write into log file|Can't create/write|Could not create log file",
         "is the spool's file system full? never delete run-* there: it may be the only copy",
+    ),
+    _KnownError(
+        r"Cannot replicate anonymous transaction",
+        "the binlog has transactions without GTIDs, which a server with gtid_mode=ON does not "
+        "send: SET GLOBAL gtid_mode = ON_PERMISSIVE there until they are read, or they are lost "
+        f"when it purges that binlog; {_AGAIN}",
+        transient=True,
     ),
     _KnownError(
         r"Too many connections|max_user_connections",

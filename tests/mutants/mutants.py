@@ -36,7 +36,7 @@ from binlog2s3.recover.export import _lineage_of
 from binlog2s3.recover.extract import _PieceReader
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.notes import Notes
-from binlog2s3.recover.origin import Origin, _has_at, unlogged_at
+from binlog2s3.recover.origin import Origin, _has_at, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import PieceBuilder
 from binlog2s3.recover.preflight import _obstacles, _source_problems
 from binlog2s3.recover.privileges import _missing
@@ -223,7 +223,7 @@ MUTANTS = (
         Promise.DURABLE,
         "prune deletes nothing that Object Lock keeps: a delete would only hide it.",
         ("tests/unit/retain/test_prune.py::test_what_object_lock_keeps_is_not_deleted",),
-        ((Prune._unlocked, becomes(call(Hold.keeps), "False")),),
+        ((Prune._locked, becomes(call(Hold.keeps), "False")),),
     ),
     Mutant(
         "of-versions-that-differ-none-is-taken",
@@ -583,6 +583,15 @@ MUTANTS = (
         "GTIDs that end where rows were left out do not say that a target has those rows.",
         ("tests/unit/recover/test_plan.py::test_a_backup_that_ends_exactly_there_is_refused",),
         ((unlogged_at, answers("None")),),
+    ),
+    Mutant(
+        "transactions-without-gtids-are-not-assumed",
+        Promise.RECOVERY,
+        "GTIDs that end before transactions without one do not say that a target has those.",
+        (
+            "tests/unit/recover/test_plan.py::test_no_binlog_without_gtids_is_passed_over_behind_empty_ones",
+        ),
+        ((unnamed_before, answers("None")),),
     ),
     Mutant(
         "a-turn-is-taken-once",

@@ -507,20 +507,13 @@ def test_the_phases_of_an_alter_are_told() -> None:
     """By the extra flags of the GTID event, wherever they are in it."""
     number = struct.pack("<Q", 5)
     started, ended = AlterName(3, 9), AlterName(3, 5)
-    xid = struct.pack("<IBB", 1, 2, 1) + b"abc"
-    for flags, before in ((1, b""), (3, bytes(8)), (0x41, xid), (0x83, bytes(8) + xid)):
+    for flags, before in ((1, b""), (3, bytes(8))):
         assert told_of(flags, before + b"\2") == TwoPhase("prepare", started)
         assert told_of(flags, before + b"\4" + number) == TwoPhase("commit", ended)
         assert told_of(flags, before + b"\x08" + number) == TwoPhase("rollback", ended)
         assert told_of(flags, before + b"\5\7" + number) == TwoPhase("commit", ended)  # two engines
         for other in (b"", b"\0", b"\1\2", b"\x10" + bytes(4)):
             assert told_of(flags, before + other) is None
-
-
-def test_the_number_of_an_alter_that_is_cut() -> None:
-    """The content is lost; that it may be anything is said."""
-    body = struct.pack("<QIB", 9, 3, 3) + bytes(8) + b"\4\0\0"
-    assert read([(EventType.MARIADB_GTID, body), ALTER], version=MARIADB_12).lost
 
 
 def test_phases_are_told_without_the_rows() -> None:
