@@ -93,6 +93,20 @@ def mariadb_encryption() -> Path:
     return kept("mariadb-encryption", make)
 
 
+def galera() -> Path:
+    """Galera's library, which makes a cluster of MariaDBs (Debian bookworm's)."""
+
+    def make(into: Path) -> str:
+        say("getting galera-4 (Debian bookworm's package), a few seconds")
+        apt.unpack("galera", "bookworm", ["galera-4"], into / "root", deep=False)
+        found = next(one for one in (into / "root").rglob("libgalera_smm.so") if one.is_file())
+        found.resolve().rename(into / "libgalera_smm.so")
+        remove(into / "root")
+        return "bookworm"
+
+    return kept("galera", make) / "libgalera_smm.so"
+
+
 def mariadb_backup() -> Path:
     """A folder with mariabackup and mbstream: PATH's, else Debian bookworm's, as `mariadb` is."""
     tools = ("mariabackup", "mbstream")
@@ -413,6 +427,7 @@ def main(names: list[str]) -> int:
         "mandoc": mandoc,
         "mariabackup": mariadb_backup,
         "mariadb-encryption": mariadb_encryption,
+        "galera": galera,
         "mmdebstrap": mmdebstrap,
         "aws": aws,
         **{name: partial(_server_of, name) for name in VERSIONS},

@@ -226,14 +226,17 @@ class BinlogWriter:
         gtid: tuple[int, int],
         standalone: bool = False,
         deferred: bool = False,
+        extra: bytes = b"",
     ) -> None:
         """A MariaDB transaction: its GTID event (`gtid`: domain and number), then `events`.
 
+        `extra`: the GTID event's extra flags, and what follows them.
         With `deferred` only its first and last event say where they end, as from 11.4 on.
         """
         begin = len(self.data)
         domain, seq = gtid
-        self.event(EventType.MARIADB_GTID, struct.pack("<QIB6x", seq, domain, int(standalone)))
+        body = struct.pack("<QIB", seq, domain, int(standalone)) + extra
+        self.event(EventType.MARIADB_GTID, body.ljust(19, b"\0"))
         for event_type, body in events[:-1]:
             self.event(event_type, body, deferred=deferred)
         self.event(*events[-1])

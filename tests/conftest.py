@@ -180,6 +180,12 @@ def mariadb_encryption() -> Path:
 
 
 @pytest.fixture(scope="session")
+def galera() -> Path:
+    """Galera's library."""
+    return _had(get.galera)
+
+
+@pytest.fixture(scope="session")
 def mariadb_backup() -> Path:
     """A folder with mariabackup and mbstream, for the lab's MariaDB."""
     return _had(get.mariadb_backup)

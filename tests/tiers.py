@@ -23,6 +23,7 @@ TOOLS = frozenset(
     {
         "aws_command",
         "faketime_library",
+        "galera",
         "make_machine",
         "mandoc",
         "mariadb_backup",

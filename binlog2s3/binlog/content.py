@@ -3,6 +3,8 @@
 XA: the first phase is a transaction with the rows, and changes nothing yet. The second phase is
 another transaction, XA COMMIT or XA ROLLBACK, with only the name of the first. Any number of
 transactions, binlogs and days can lie between them. A one-phase commit is an ordinary transaction.
+MariaDB (binlog_alter_two_phase) writes START, and COMMIT or ROLLBACK of an ALTER in the same way;
+each has its whole text, and the GTID event says which one it is.
 
 Law: it never raises because of the bytes. What cannot be decoded is left out or None; numbers are
 right. Large events are read in pieces, so memory is bounded.
@@ -26,11 +28,11 @@ from binlog2s3.binlog.compression import (
 from binlog2s3.binlog.events import (
     CHECKSUM_SIZE,
     QUERIES,
-    AlterPhase,
     Buffer,
     EventType,
     FormatEvent,
-    decode_alter,
+    Phase,
+    decode_mariadb_alter,
     query_layout,
 )
 from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
@@ -54,8 +56,6 @@ CHANGES_MOST = 10_000
 """At most so many pairs of kind and table are counted; later ones count for the table ""."""
 
 
-Phase = Literal["prepare", "commit", "rollback"]
-
 _XA_PREPARE = Struct("<?III")
 _XA_END = re.compile(
     r"XA\s+(COMMIT|ROLLBACK)\s+X'([0-9A-F]*)'\s*,\s*X'([0-9A-F]*)'\s*,\s*(\d{1,10})\s*;?\s*",
@@ -77,11 +77,27 @@ class Xid:
 
 
 @dataclass(frozen=True, slots=True)
-class Xa:
-    """One phase of an XA transaction; `xid` is None if its name cannot be decoded."""
+class AlterName:
+    """The name of an ALTER in two phases: domain and number of the GTID that began it."""
+
+    domain: int
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhase:
+    """One phase of an XA transaction, or of an ALTER that MariaDB writes in two phases.
+
+    `name` is None if the name of an XA transaction cannot be decoded.
+    """
 
     phase: Phase
-    xid: Xid | None
+    name: Xid | AlterName | None
+
+    @property
+    def is_alter(self) -> bool:
+        """Whether it is one of an ALTER."""
+        return isinstance(self.name, AlterName)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,16 +119,14 @@ class Content:
 
     `statements` are the first `STATEMENTS_MOST` texts, cut to `TEXT_MOST` characters, without
     passwords: of statements, and of the statements that made rows, if the binlog has them.
-    `compressed`: something in it was compressed. `xa`: it is one phase of an XA transaction.
-    `alter`: it is one phase of MariaDB's ALTER in two, and the number of the first one.
+    `compressed`: something in it was compressed. `two_phase`: it is one phase of what has two.
     `undone`: part or all of it was rolled back. `lost`: something in it could not be read.
     """
 
     changes: tuple[Change, ...] = ()
     statements: tuple[str, ...] = ()
     compressed: bool = False
-    xa: Xa | None = None
-    alter: tuple[AlterPhase, int] | None = None
+    two_phase: TwoPhase | None = None
     undone: bool = False
     lost: bool = False
 
@@ -138,6 +152,16 @@ _WANTED = wanted_types(
     EventType.TABLE_MAP,
     EventType.ROWS_QUERY,
     EventType.ANNOTATE_ROWS,
+    EventType.TRANSACTION_PAYLOAD,
+    EventType.XA_PREPARE,
+    EventType.PARTIAL_ROW_DATA,
+    EventType.MARIADB_GTID,
+)
+
+
+_WANTED_FOR_PHASES = wanted_types(
+    EventType.QUERY,
+    EventType.QUERY_COMPRESSED,
     EventType.TRANSACTION_PAYLOAD,
     EventType.XA_PREPARE,
     EventType.MARIADB_GTID,
@@ -170,8 +194,9 @@ class ContentReader:
         text_most: int = TEXT_MOST,
         looked_most: int = STATEMENT_MOST,
         on_statement: OnStatement | None = None,
+        only_phases: bool = False,
     ) -> None:
-        """`format_event`: of the transaction's binlog.
+        """`format_event`: of the transaction's binlog. `only_phases`: rows are not looked at.
 
         `text_most` characters of a statement are kept, and `looked_most` bytes of it are parsed,
         at most `LOOKED_MOST`.
@@ -181,12 +206,12 @@ class ContentReader:
         self._on_statement = on_statement
         self._flavour = format_event.flavour
         trailer = CHECKSUM_SIZE if format_event.checksum == "crc32" else 0
-        self._events = EventWalk(trailer, self._begin, wanted=_WANTED)
+        self._wanted = _WANTED_FOR_PHASES if only_phases else _WANTED
+        self._events = EventWalk(trailer, self._begin, wanted=self._wanted)
         self._is_lost = False
         self._is_inside = False
         self._compressed = False
-        self._xa: Xa | None = None
-        self._alter: tuple[AlterPhase, int] | None = None
+        self._two_phase: TwoPhase | None = None
         self._is_undone = False
         self._is_begun = False  # as an XA transaction
         self._statements: list[str] = []
@@ -198,6 +223,11 @@ class ContentReader:
         """Take the next bytes."""
         self._events.feed(data)
 
+    @property
+    def two_phase(self) -> TwoPhase | None:
+        """The last phase so far of what has two."""
+        return self._two_phase
+
     def content(self) -> Content:
         """The content so far."""
         lost = self._is_lost or not self._events.is_whole
@@ -208,8 +238,7 @@ class ContentReader:
             ),
             statements=tuple(self._statements),
             compressed=self._compressed,
-            xa=self._xa,
-            alter=self._alter,
+            two_phase=self._two_phase,
             undone=self._is_undone,
             lost=lost,
         )
@@ -230,9 +259,11 @@ class ContentReader:
         elif event_type in QUERIES:
             self._take_statement(event_type, head)
         elif event_type == EventType.XA_PREPARE:
-            self._xa = decode_xa_prepare(head)
+            self._two_phase = decode_xa_prepare(head)
         elif event_type == EventType.MARIADB_GTID:
-            self._alter = decode_alter(head, 0, len(head))
+            self._two_phase = decode_alter(head) or self._two_phase
+        elif event_type == EventType.PARTIAL_ROW_DATA:
+            self._take_fragment()
         else:
             self._add(_WITHOUT_TEXT[event_type], "", None)
         return sink
@@ -265,7 +296,7 @@ class ContentReader:
         if word == "START":
             self._is_begun = True
         elif word and not self._is_begun:
-            self._xa = xa_end(text)
+            self._two_phase = xa_end(text)
         elif word == "ROLLBACK" or text.lstrip()[:8].upper() == "ROLLBACK":
             self._is_undone = True
 
@@ -313,6 +344,14 @@ class ContentReader:
             sink = _Counting(None, done)
         return sink
 
+    def _take_fragment(self) -> None:
+        """Take a fragment of MariaDB's, of a rows event that is too large for one event.
+
+        Of which kind it is, and of which of the statement's tables, is not decoded.
+        """
+        for name in {table.name for table in self._tables.values()} or {""}:
+            self._add("other", name, None)
+
     def _add(self, kind: ChangeKind, table: str, rows: int | None) -> None:
         """Add a change. If one number is unknown, the sum is unknown."""
         key = (kind, table)
@@ -333,7 +372,7 @@ class ContentReader:
             self._is_inside = False
             self._is_lost |= not whole
 
-        return payload_sink(head, self._begin, done, wanted=_WANTED)
+        return payload_sink(head, self._begin, done, wanted=self._wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +419,7 @@ def _text(raw: bytes, most: int) -> tuple[str, bool]:
         return raw.decode("latin-1"), cut
 
 
-def decode_xa_prepare(body: bytes) -> Xa | None:
+def decode_xa_prepare(body: bytes) -> TwoPhase | None:
     """Decode the body of an XA_XA_PREPARE event; None: it commits in one phase.
 
     The body has a byte for that, the format, two lengths, and the names (libbinlogevents
@@ -393,7 +432,16 @@ def decode_xa_prepare(body: bytes) -> Xa | None:
     if gtrid_size + bqual_size > len(names):
         raise ValueError("XA_XA_PREPARE event too short")
     bqual = names[gtrid_size : gtrid_size + bqual_size]
-    return Xa("prepare", Xid(format_id, names[:gtrid_size], bqual))
+    return TwoPhase("prepare", Xid(format_id, names[:gtrid_size], bqual))
+
+
+def decode_alter(body: bytes) -> TwoPhase | None:
+    """The phase of an ALTER that a MariaDB GTID event announces; None if it is no such one."""
+    found = decode_mariadb_alter(body, 0, len(body))
+    if found is None:
+        return None
+    phase, domain, number = found
+    return TwoPhase(phase, AlterName(domain, number))
 
 
 def xa_word(text: str) -> str:
@@ -402,10 +450,10 @@ def xa_word(text: str) -> str:
     return found[1].upper().replace("BEGIN", "START") if found else ""
 
 
-def xa_end(text: str) -> Xa:
+def xa_end(text: str) -> TwoPhase:
     """Parse an XA COMMIT or XA ROLLBACK, as servers write them."""
     phase: Phase = "commit" if xa_word(text) == "COMMIT" else "rollback"
     found = _XA_END.fullmatch(text.strip())
     if found is None or len(found[2]) % 2 or len(found[3]) % 2:
-        return Xa(phase, None)
-    return Xa(phase, Xid(int(found[4]), bytes.fromhex(found[2]), bytes.fromhex(found[3])))
+        return TwoPhase(phase, None)
+    return TwoPhase(phase, Xid(int(found[4]), bytes.fromhex(found[2]), bytes.fromhex(found[3])))

@@ -92,6 +92,7 @@ class EventType(IntEnum):
     WRITE_ROWS_COMPRESSED = 169
     UPDATE_ROWS_COMPRESSED = 170
     DELETE_ROWS_COMPRESSED = 171
+    PARTIAL_ROW_DATA = 172
 
 
 MADE_UP = frozenset({EventType.FORMAT_DESCRIPTION, EventType.START_ENCRYPTION})
@@ -347,7 +348,9 @@ def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
     return GtidSet(runs)
 
 
-AlterPhase = Literal["start", "commit", "rollback"]
+Phase: TypeAlias = Literal["prepare", "commit", "rollback"]
+"""Of what has two phases: the first one, or how the second one ends it."""
+
 _MARIADB_GTID = Struct("<QIB")
 STANDALONE_FLAG = 0x01
 """A flag in a MariaDB GTID event: the transaction is one statement, without BEGIN and COMMIT."""
@@ -361,29 +364,39 @@ def decode_mariadb_gtid(buf: Buffer, at: int, end: int) -> tuple[int, int, bool]
     return seq, domain, bool(flags & STANDALONE_FLAG)
 
 
-_GROUP_COMMIT, _OF_XA = 0x02, 0x40 | 0x80
-_SEVERAL_ENGINES = 0x01
-_ALTERS: tuple[tuple[int, AlterPhase], ...] = ((2, "start"), (4, "commit"), (8, "rollback"))
+_GROUP_COMMIT_ID, _WITH_XID = 0x02, 0x40 | 0x80
+"""Flags in a MariaDB GTID event: what follows them."""
+_MULTI_ENGINE, _START_ALTER, _COMMIT_ALTER, _ROLLBACK_ALTER = 0x01, 0x02, 0x04, 0x08
+"""Its extra flags, which come after that."""
+_ALTERS: dict[int, Phase] = {
+    _START_ALTER: "prepare",
+    _COMMIT_ALTER: "commit",
+    _ROLLBACK_ALTER: "rollback",
+}
 
 
-def decode_alter(buf: Buffer, at: int, end: int) -> tuple[AlterPhase, int] | None:
-    """Which phase of an ALTER the transaction of a MariaDB GTID event is; None if of none.
+def decode_mariadb_alter(buf: Buffer, at: int, end: int) -> tuple[Phase, int, int] | None:
+    """Which phase of an ALTER in two phases the body of a MariaDB GTID event announces.
 
-    And the sequence number of the first phase, in the same domain and of the same server: its own
-    for that one. (Source: sql/log_event.cc, Gtid_log_event, from 10.8 on.)
+    Returns "prepare", "commit" or "rollback", the domain, and the number of the GTID that began the
+    ALTER; None if it is no such transaction (sql/log_event.cc, Gtid_log_event, from 10.8 on).
     """
-    own, _, flags = _MARIADB_GTID.unpack_from(buf, at)
-    at += _MARIADB_GTID.size + (8 if flags & _GROUP_COMMIT else 0)
-    if flags & _OF_XA or at >= end:  # no ALTER is in an XA transaction
+    if at + _MARIADB_GTID.size > end:
+        return None
+    number, domain, flags = _MARIADB_GTID.unpack_from(buf, at)
+    at += _MARIADB_GTID.size + (8 if flags & _GROUP_COMMIT_ID else 0)
+    if flags & _WITH_XID or at >= end:  # no ALTER is in an XA transaction
         return None
     extra = buf[at]
-    at += 1 + (1 if extra & _SEVERAL_ENGINES else 0)
-    for flag, phase in _ALTERS:
-        if extra & flag and phase == "start":
-            return phase, own
-        if extra & flag and at + 8 <= end:
-            return phase, int.from_bytes(buf[at : at + 8], "little")
-    return None
+    phase = _ALTERS.get(extra & (_START_ALTER | _COMMIT_ALTER | _ROLLBACK_ALTER))
+    if phase is None:
+        return None
+    if phase != "prepare":
+        at += 1 + bool(extra & _MULTI_ENGINE)
+        if at + 8 > end:
+            return None
+        number = int.from_bytes(buf[at : at + 8], "little")
+    return phase, domain, number
 
 
 def decode_gtid_list(buf: Buffer, at: int, end: int) -> MariadbGtidList:

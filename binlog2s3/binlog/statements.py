@@ -135,6 +135,10 @@ _TABLES = frozenset({"TABLE", "TABLES", "SEQUENCE"})
 _BEHIND_DELETE = frozenset({"", ";", "WHERE", "ORDER", "LIMIT", "RETURNING", "FOR", "BEFORE"})
 _BEHIND_ANALYZE = frozenset({"", "TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"})
 _BEHIND_LIST = frozenset({"", ";", "RESTRICT", "CASCADE"})
+UPKEEP = frozenset(
+    {"FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "CHECKSUM", "CACHE", "RESET", "KILL"}
+)
+"""First words of statements that change no rows and define nothing."""
 
 
 class _Tokens:
@@ -179,6 +183,28 @@ class _Tokens:
             at = at + 1 if self.keyword() == words[at] else int(self.keyword() == words[0])
             self.take()
         return at == len(words)
+
+    def skip_with(self) -> bool:
+        """Skip the common table expressions after WITH; whether they could be told apart."""
+        self.skip({"RECURSIVE"})
+        while self.take()[0] in ("word", "quoted"):
+            if self.keyword() == "(" and not self._skip_group():
+                return False
+            if self.take()[1].upper() != "AS" or not self._skip_group():
+                return False
+            if self.keyword() != ",":
+                return True
+            self.take()
+        return False
+
+    def _skip_group(self) -> bool:
+        """Skip what is in parentheses, and them; whether it is complete."""
+        depth = 0
+        while (found := self.take()) != _END:
+            depth += (found == ("mark", "(")) - (found == ("mark", ")"))
+            if depth <= 0:
+                return found == ("mark", ")")
+        return False
 
     def name(self, db: str) -> str:
         """Take the next table, in the form of `table_name`; "" if there is none."""
@@ -259,7 +285,7 @@ def statement_of(
 
 
 def _first_word(tokens: _Tokens) -> str:
-    """The first word; that of the inner statement for MariaDB's SET STATEMENT and ANALYZE."""
+    """The first word; that of the statement after WITH, or in MariaDB's SET STATEMENT, ANALYZE."""
     while True:
         word = tokens.keyword()
         tokens.take()
@@ -269,6 +295,9 @@ def _first_word(tokens: _Tokens) -> str:
                 return "SET STATEMENT"
         elif word == "ANALYZE" and behind not in _BEHIND_ANALYZE:
             tokens.skip({"FORMAT", "=", "JSON", "TRADITIONAL"})
+        elif word == "WITH":
+            if not tokens.skip_with() or tokens.peek() == _END:
+                return word
         else:
             return word
 

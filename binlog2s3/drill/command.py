@@ -64,10 +64,10 @@ from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import best_for, history_flavour
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.recover.target import numbers
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.recover.view import Result
 from binlog2s3.retain.backup import survey_of
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.stream.remote import where_absent
@@ -391,7 +391,7 @@ def _tz(plan: Plan, history: Survey) -> str | None:
 
 def is_other_series(version: str, source: str) -> bool:
     """Whether two server versions are of different release series, like 10.11 and 11.8."""
-    return numbers(version)[:2] != numbers(source)[:2]
+    return ServerVersion(version).series != ServerVersion(source).series
 
 
 def _refusal(backup: Backup, goal: Goal, history: BucketHistory) -> str:

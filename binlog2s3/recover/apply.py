@@ -133,6 +133,7 @@ class Apply:
             stands_at=None if self._facts.keeps_gtids else plan.stop,
             committed_empty=committed,
             disabled_events=target.disabled_events(self._at.server),
+            prepared=target.prepared(self._at.server, self._facts.flavour),
             proved=proved,
             only_tables=texts_of(self._config.tables),
         )

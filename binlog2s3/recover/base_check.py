@@ -20,9 +20,9 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, moment_text
 from binlog2s3.recover.backup import examined, refuse_defects
 from binlog2s3.recover.dump_content import SYSTEM, DumpContent
-from binlog2s3.recover.target import numbers as numbers_of
 from binlog2s3.recover.target import quoted, some
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 
 ACCEPT = (
     "restore another base backup; --accept-backup goes on all the same: the data that it does not "
@@ -205,7 +205,7 @@ def _older(server: Server, numbers: Mapping[tuple[str, str], int]) -> Iterator[s
 def _forgets_numbers(server: Server) -> bool:
     (row,) = server.rows("SELECT @@version AS version")
     version = str(row["version"])
-    return numbers_of(version) < ((10, 2, 4) if "mariadb" in version.lower() else (8,))
+    return ServerVersion(version).numbers < ((10, 2, 4) if ServerVersion(version).mariadb else (8,))
 
 
 def _in_memory(server: Server) -> frozenset[tuple[str, str]]:

@@ -16,17 +16,16 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
-from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers, quoted
+from binlog2s3.recover.target import CHANNEL, TargetFacts, quoted
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion, is_on
 
 _STOP_SECONDS = 90.0
 """A server waits 60 s for the rest of a transaction that it has received in part."""
 _POLL_SECONDS = 0.1
 _HAS_READ_ALL = re.compile(r"has read all relay log")
-NEW_WORDS = (8, 0, 26)
-"""From here on MySQL says REPLICA and SOURCE (from 8.4 on only these); before, SLAVE and MASTER."""
 _SHA2 = (8,)
 """From here on every MySQL has caching_sha2_password; MySQL 9 has no older plugin."""
 _FILTERS = (
@@ -205,29 +204,81 @@ class Channel(ABC):
         return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Statements:
+    """What a MySQL is told, in the words that its version knows.
+
+    `create` takes host, port and whether TLS is used; `create_at` also the file and the position
+    where it begins. `filter` lacks the names of the tables. `keeps_order` and `workers` are
+    variables.
+    """
+
+    create: str
+    create_at: str
+    filter: str
+    start: str
+    start_receiver: str
+    stop: str
+    remove: str
+    workers: str
+    keeps_order: str
+
+
+_FOR: Final = f"FOR CHANNEL '{CHANNEL}'"
+_FILTER: Final = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({{}}) {_FOR}"
+"""The word of it is the same in all versions."""
+_NEW_STATEMENTS: Final = _Statements(
+    create="CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_SSL = %s, "
+    "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
+    f"SOURCE_AUTO_POSITION = 1 {_FOR}",
+    create_at="CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_SSL = %s, "
+    "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
+    f"SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s {_FOR}",
+    filter=_FILTER,
+    start=f"START REPLICA USER = %s PASSWORD = %s {_FOR}",
+    start_receiver=f"START REPLICA IO_THREAD USER = %s PASSWORD = %s {_FOR}",
+    stop=f"STOP REPLICA {_FOR}",
+    remove=f"RESET REPLICA ALL {_FOR}",
+    workers="replica_parallel_workers",
+    keeps_order="replica_preserve_commit_order",
+)
+_OLD_STATEMENTS: Final = _Statements(
+    create="CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_SSL = %s, "
+    "MASTER_CONNECT_RETRY = 1, MASTER_RETRY_COUNT = 1, "
+    f"MASTER_AUTO_POSITION = 1 {_FOR}",
+    create_at="CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_SSL = %s, "
+    "MASTER_CONNECT_RETRY = 1, MASTER_RETRY_COUNT = 1, "
+    f"MASTER_AUTO_POSITION = 0, MASTER_LOG_FILE = %s, MASTER_LOG_POS = %s {_FOR}",
+    filter=_FILTER,
+    start=f"START SLAVE USER = %s PASSWORD = %s {_FOR}",
+    start_receiver=f"START SLAVE IO_THREAD USER = %s PASSWORD = %s {_FOR}",
+    stop=f"STOP SLAVE {_FOR}",
+    remove=f"RESET SLAVE ALL {_FOR}",
+    workers="slave_parallel_workers",
+    keeps_order="slave_preserve_commit_order",
+)
+
+
 class MysqlChannel(Channel):
     """The channel of MySQL, from 5.7 on."""
 
-    workers = "replica_parallel_workers"
     one_by_one = 1
-    settings = (workers,)
-    _for: Final = f"FOR CHANNEL '{CHANNEL}'"
 
     def __init__(self, server: Server, version: str) -> None:
         super().__init__(server)
-        self._is_old = numbers(version) < NEW_WORDS
-        self._is_first = numbers(version) < _SHA2
+        self._version = ServerVersion(version)
+        self._say = _NEW_STATEMENTS if self._version.says_replica else _OLD_STATEMENTS
+        self.workers = self._say.workers
+        self.settings = (self.workers,)
+        self._is_first = self._version.numbers < _SHA2
         self.plugin = "mysql_native_password" if self._is_first else "caching_sha2_password"
 
-    def _rows(self, statement: str, values: tuple[object, ...] = ()) -> list[dict[str, Any]]:
-        if not self._is_old:
-            return self._server.rows(statement, values)
-        rows = self._server.rows(_old_words(statement), values)
-        return [{_new_words(name): value for name, value in row.items()} for row in rows]
-
     def state(self) -> State | None:
-        """See `Channel`."""
-        rows = self._rows("SHOW REPLICA STATUS")
+        """See `Channel`. The columns have the words of the version, too."""
+        rows = [
+            {_new_words(name): value for name, value in row.items()}
+            for row in self._rows(self._version.replica_statement)
+        ]
         row = next((row for row in rows if str(row["Channel_Name"]).lower() == CHANNEL), None)
         if row is None:
             return None
@@ -249,36 +300,28 @@ class MysqlChannel(Channel):
     ) -> None:
         """See `Channel`. MySQL stores neither user nor password."""
         del account
-        where, values = "SOURCE_AUTO_POSITION = 1", []
-        if begin is not None:
-            where = "SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s"
-            values = [f"{begin.lineage}.{begin.binlog}", begin.offset]
-        self._rows(
-            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, {where}, "
-            "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
-            f"SOURCE_SSL = {int(tls)} {self._for}",
-            (*address, *values),
-        )
+        if begin is None:
+            self._rows(self._say.create, (*address, int(tls)))
+        else:
+            place = (f"{begin.lineage}.{begin.binlog}", begin.offset)
+            self._rows(self._say.create_at, (*address, int(tls), *place))
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
         """See `Channel`."""
         names = ", ".join(f"{quoted(database)}.{quoted(table)}" for database, table in tables)
-        self._rows(f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({names}) {self._for}")
+        self._rows(self._say.filter.format(names))
 
     def start(self, account: Account, *, receive_only: bool = False) -> None:
         """See `Channel`."""
-        threads = "IO_THREAD" if receive_only else ""
-        self._rows(
-            f"START REPLICA {threads} USER = %s PASSWORD = %s {self._for}",
-            (account.user, account.password),
-        )
+        statement = self._say.start_receiver if receive_only else self._say.start
+        self._rows(statement, (account.user, account.password))
 
     def _stop(self) -> None:
-        self._rows(f"STOP REPLICA {self._for}")
+        self._rows(self._say.stop)
 
     def remove(self) -> None:
         """See `Channel`."""
-        self._rows(f"RESET REPLICA ALL {self._for}")
+        self._rows(self._say.remove)
 
     def reached(self, order: Sequence[str]) -> BinlogPosition | None:
         """See `Channel`. After an error or a crash, the positions of the workers count.
@@ -326,8 +369,7 @@ class MysqlChannel(Channel):
     def keeps_order(self, plan: Plan) -> bool:
         """See `Channel`."""
         del plan
-        row = self._rows("SELECT @@global.replica_preserve_commit_order AS it")[0]
-        return bool(int(row["it"]))
+        return is_on(self.setting(self._say.keeps_order))
 
     def failure(self, state: State) -> ApplierFailure | None:
         """See `Channel`: the first worker's that failed, else the coordinator's."""
@@ -444,18 +486,6 @@ def _has_thread(server: Server, which: str) -> bool:
             f"WHERE user = 'system user' AND {which} LIMIT 1"
         )
     )
-
-
-def _old_words(statement: str) -> str:
-    """The statement in the words of a MySQL before 8.0.26."""
-    for new, old in (
-        ("REPLICATION SOURCE", "MASTER"),
-        ("SOURCE_", "MASTER_"),
-        ("REPLICA", "SLAVE"),
-        ("global.replica_", "global.slave_"),
-    ):
-        statement = statement.replace(new, old)
-    return statement
 
 
 def _new_words(name: str) -> str:

@@ -68,6 +68,7 @@ def _plan(plan: Plan, about: About) -> dict[str, Any]:
         "kept": [_shown(one) for one in plan.kept],
         "left_out": [_shown(one) for one in plan.left_out],
         "disorder": [_shown(one) for one in plan.disorder],
+        "pending": [_shown(one) for one in plan.pending],
         "reachable": {
             "first": _place(plan.reach.first),
             "last": _place(plan.reach.last),
@@ -103,6 +104,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "stands_at": None if result.stands_at is None else _place(result.stands_at),
         "committed_empty": result.committed_empty or None,
         "disabled_events": list(result.disabled_events),
+        "prepared": None if result.prepared is None else list(result.prepared),
         "proved": result.proved or None,
         "base_backup": None if result.base_backup is None else _base(result.base_backup),
         "files": list(result.files),

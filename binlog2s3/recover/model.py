@@ -278,7 +278,8 @@ class Plan:
     target has later ones. `kept` are the last transactions that are applied, or that the target
     has; `left_out` the first that are not; at most three each. `others` are the lineages outside of
     the history; those with later transactions are `newer`, too. `disorder`: transactions whose
-    place and commit time do not fit the goal, the first few.
+    place and commit time do not fit the goal, the first few. `pending`: those that the goal cuts
+    from their second phase (`pending.pending_at`).
     """
 
     flavour: Flavour
@@ -298,6 +299,7 @@ class Plan:
     others: tuple[str, ...] = ()
     newer: tuple[str, ...] = ()
     disorder: tuple[Shown, ...] = ()
+    pending: tuple[Shown, ...] = ()
     skipped_singly: tuple[str, ...] = ()
     holes: str = ""
 

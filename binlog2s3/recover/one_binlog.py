@@ -14,7 +14,7 @@ from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
-from binlog2s3.binlog.content import Content, ContentReader
+from binlog2s3.binlog.content import Content, ContentReader, TwoPhase
 from binlog2s3.binlog.events import (
     CHECKSUM_SIZE,
     HEADER,
@@ -170,6 +170,31 @@ def transactions(
                     yield one
             if scanner.transaction_end >= until:
                 return
+
+
+def phases(
+    blocks: Blocks, found: Found, begin: int, end: int
+) -> Iterator[tuple[Transaction, TwoPhase]]:
+    """The phases of what has two, in order: of the transactions that begin in [`begin`, `end`)."""
+    start = _first_boundary(found, begin)
+    if start is None or start >= end:
+        return
+    form = decode_format(blocks.head(found, start), offset=0)
+    scanner = blocks.scanner(found, start)
+    reader = ContentReader(form, only_phases=True)
+    at = start
+    with closing(blocks.read(found, start, min(end, found.known.transaction_end))) as views:
+        for view in views:
+            low = len(MAGIC) if at == 0 else 0
+            for one in _scan(scanner, view, found):
+                high = one.end - at
+                reader.feed(view[low:high])
+                phase, low = reader.two_phase, high
+                reader = ContentReader(form, only_phases=True)
+                if phase is not None and begin <= one.begin < end:
+                    yield one, phase
+            reader.feed(view[low:])
+            at += len(view)
 
 
 def gtid_list(blocks: Blocks, found: Found) -> Gtids | None:

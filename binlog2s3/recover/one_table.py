@@ -7,27 +7,30 @@ may, the plan says so. Names are compared without case, because a refusal too ma
 from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlog2s3.binlog.content import LOOKED_MOST, ROW_KINDS, ContentReader
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.binlog.statements import Statement
+from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import table_name
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import count_text, cut, size_text
 from binlog2s3.output import clean
 from binlog2s3.recover.model import Checked, Plan, PlanPiece, Stream
 from binlog2s3.recover.plan_source import OpenStream
-from binlog2s3.recover.target import TargetFacts, numbers, other_channels, some
+from binlog2s3.recover.target import TargetFacts, other_channels, some
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 
 LOOKED_AT_MOST = 1 << 30
 """So many bytes of binlogs are looked at before the operator is asked; more while they are sent."""
 _FILTERS_CHANNELS = (8,)
 """From here on a MySQL can filter one channel alone."""
 _SHOWN = 3
+_MOST_OTHERS = 20
+"""A command with more tables than that is not proposed."""
 _MOST_TEXT = 160
 _PASSES_ON = ("CASCADE", "SET NULL", "SET DEFAULT")
 _WITHOUT = "without --table everything is applied"
@@ -57,18 +60,21 @@ def texts_of(tables: Tables) -> tuple[str, ...]:
 class StatementCheck:
     """Looks through binlogs for statements that cannot be filtered by these tables without error.
 
-    `moved`: statements that exchange rows or definitions with other tables, each with the names of
-    those. `statements`: those that write to these tables in statement format. `elsewhere`: how many
-    write to others. `touched`: which of these tables are changed. `unclear`: how many texts could
-    not be read completely.
+    `moved`: statements that exchange rows or definitions with other tables, `others`: those, the
+    first few. `statements`: those that write to these tables in statement format. `elsewhere`: how
+    many write to others. `touched`: which of these tables are changed. `unclear`: how many texts
+    could not be read completely. `has_xa`: there are XA transactions of MySQL.
     """
 
     def __init__(self, tables: Tables) -> None:
         self._ours = {one.casefold(): one for one in texts_of(tables)}
         self._bare = {name.casefold() for _, name in tables}
         self._reader: ContentReader | None = None
-        self.moved: dict[str, frozenset[str]] = {}
-        self.statements: list[str] = []
+        self._is_mysql = False
+        self.moved = _Noted()
+        self.others: dict[str, None] = {}
+        self.statements = _Noted()
+        self.has_xa = False
         self.elsewhere = 0
         self.unclear = 0
         self.touched: set[str] = set()
@@ -80,14 +86,18 @@ class StatementCheck:
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
         if self._reader is None:
+            form = decode_format(data[len(MAGIC) :], offset=len(MAGIC))
+            self._is_mysql = form.flavour == "mysql"
             self._reader = ContentReader(
-                decode_format(data[len(MAGIC) :], offset=len(MAGIC)),
+                form,
                 text_most=0,
                 looked_most=LOOKED_MOST,
                 on_statement=self._take,
             )
         else:
             self._reader.feed(data)
+            phase = self._reader.two_phase
+            self.has_xa |= self._is_mysql and phase is not None
 
     def end(self) -> None:
         """End a binlog."""
@@ -102,16 +112,22 @@ class StatementCheck:
 
     def refusal(self) -> RecoveryError | None:
         """Why these tables alone cannot be recovered; None if nothing speaks against it."""
-        if not self.moved:
+        if self.has_xa:
+            return RecoveryError(
+                "--table cannot be applied: there are XA transactions, which a MySQL replica with "
+                "a filter of tables refuses, whatever tables they change (errors 3898, 13175)",
+                hint=_WITHOUT,
+            )
+        if not self.moved.count:
             return None
-        said, _ = next(iter(self.moved.items()))
-        others = sorted({name for names in self.moved.values() for name in names})
-        words = " ".join(f"--table '{clean(name)}'" for name in others)
+        words = " ".join(f"--table '{clean(name)}'" for name in sorted(self.others))
+        add = f"add {words}; or " if words and len(self.others) < _MOST_OTHERS else ""
         return RecoveryError(
-            f"--table cannot be applied safely: {count_text(len(self.moved), 'statement')} "
-            f"exchange rows or definitions with tables that are left out, the first: {said!r} "
+            f"--table cannot be applied safely: {count_text(self.moved.count, 'statement')} "
+            "exchange rows or definitions with tables that are left out, the first: "
+            f"{self.moved.shown[0]!r} "
             "(online schema changes, by gh-ost or pt-online-schema-change, end like this)",
-            hint=(f"add {words}; or " if words else "") + _WITHOUT,
+            hint=f"{add}{_WITHOUT}",
         )
 
     def _take(self, found: Statement) -> None:
@@ -119,14 +135,20 @@ class StatementCheck:
         if found.word in ("RENAME", "ALTER", "CREATE"):
             self._take_definition(found, tables)
         is_write = found.kind in ROW_KINDS or "insert" in found.also
-        if found.word in ("SELECT", "DO", "CALL"):
-            self.elsewhere += 1
+        if found.kind == "other":  # it may call a function
+            self.elsewhere += found.word not in UPKEEP
         elif is_write and found.word != "ALTER":
             is_unknown = not tables and self._may_name_ours(found)
             if is_unknown or tables.keys() & self._ours.keys():
-                self.statements.append(_shown(found))
+                self.statements.add(found)
             else:
                 self.elsewhere += 1
+
+    def _move(self, found: Statement, others: set[str]) -> None:
+        self.moved.add(found)
+        for name in sorted(others):
+            if len(self.others) < _MOST_OTHERS:
+                self.others[name] = None
 
     def _take_definition(self, found: Statement, tables: dict[str, str]) -> None:
         moved, read = _others(found)
@@ -135,7 +157,7 @@ class StatementCheck:
             moved |= set(tables.values())
             if not found.whole and "TABLE" in found.clear.text.upper():
                 if is_subject or self._may_name_ours(found):
-                    self.moved[_shown(found)] = frozenset()
+                    self._move(found, set())
                 return
         elif moved:
             moved |= set(tables.values())
@@ -143,7 +165,7 @@ class StatementCheck:
         if (is_subject or _folded(moved) & self._ours.keys()) and (
             more := {name for name in beside if name.casefold() not in self._ours}
         ):
-            self.moved[_shown(found)] = frozenset(more)
+            self._move(found, more)
         self.unclear += is_subject and found.clear.cut
 
     def _may_name_ours(self, found: Statement) -> bool:
@@ -155,8 +177,17 @@ def _folded(names: set[str]) -> set[str]:
     return {name.casefold() for name in names}
 
 
-def _shown(found: Statement) -> str:
-    return cut(" ".join(clean(found.clear.text).split()), _MOST_TEXT)
+@dataclass(slots=True)
+class _Noted:
+    """Statements of one sort: how many, and the first few as text."""
+
+    count: int = 0
+    shown: list[str] = field(default_factory=list)
+
+    def add(self, found: Statement) -> None:
+        self.count += 1
+        if len(self.shown) < _SHOWN:
+            self.shown.append(cut(" ".join(clean(found.clear.text).split()), _MOST_TEXT))
 
 
 def _others(found: Statement) -> tuple[set[str], set[str]]:
@@ -248,11 +279,11 @@ class Examination:
             )
         if (refusal := check.refusal()) is not None:
             self.refusals.append(refusal)
-        if check.statements:
+        if check.statements.count:
             self._unsafe.append(
-                f"{count_text(len(check.statements), 'statement')} in statement format write to "
+                f"{count_text(check.statements.count, 'statement')} in statement format write to "
                 "these tables; what they read from other tables is the base backup's: "
-                + " | ".join(check.statements[:_SHOWN])
+                + " | ".join(check.statements.shown)
             )
         if check.elsewhere:
             self._unsafe.append(
@@ -268,7 +299,7 @@ class Examination:
 
     def ask(self, server: Server, facts: TargetFacts, state: MariadbGtidList | None) -> None:
         """Ask the target as well. `state`: the GTIDs before the plan, for MariaDB."""
-        if facts.flavour == "mysql" and numbers(facts.version) < _FILTERS_CHANNELS:
+        if facts.flavour == "mysql" and ServerVersion(facts.version).numbers < _FILTERS_CHANNELS:
             self.refusals.append(
                 RecoveryError(
                     f"the target, {facts.address}, is of version {facts.version}, which cannot "

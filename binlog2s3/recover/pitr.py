@@ -49,6 +49,7 @@ from binlog2s3.recover.model import (
     Own,
     Plan,
     Request,
+    Shown,
     Start,
     ToGtid,
     ToPosition,
@@ -56,6 +57,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
+from binlog2s3.recover.pending import pending_at
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
@@ -64,11 +66,12 @@ from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.recover.target import TargetFacts, reset_of
+from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
@@ -137,6 +140,7 @@ class _Recovery:
                 server_version=plan.server_version,
                 is_scratch=self._told is not None,
             )
+        plan = replace(plan, pending=self._pending(plan, survey))
         plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
         once = self._apply is not None and not self._by_gtid
         about = About(
@@ -305,7 +309,7 @@ class _Recovery:
         at, facts = self._target, self._facts
         if at is None or facts is None:
             return None
-        found = Own(facts.uuid, reset_of(facts))
+        found = Own(facts.uuid, ServerVersion(facts.version).reset_statement)
         if self._apply is None or facts.flavour != "mariadb":
             return found
         if self._apply.standing.was_interrupted():
@@ -409,6 +413,14 @@ class _Recovery:
         if found.difference and server is not None:
             self._warnings += events_warning(server, found.difference)
         return found
+
+    def _pending(self, plan: Plan, survey: Survey) -> tuple[Shown, ...]:
+        """What the goal cuts in two. Bytes that cannot be read end the apply, not the plan."""
+        try:
+            return pending_at(plan, survey.phases, survey.content)
+        except ArchiveError as error:
+            self._warnings.append(f"it is unknown what the goal cuts in two: {error}")
+            return ()
 
     def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
         """What is known of the base backup, before the first transaction is applied."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from binlog2s3.archive.documents import UNLOGGED
-from binlog2s3.binlog.content import Content
+from binlog2s3.binlog.content import AlterName, Content
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, either, empty, intersection, parse
 from binlog2s3.binlog.names import BinlogName
@@ -459,10 +459,10 @@ class _Planner:
         route, firsts, seconds = self._route, set[str](), dict[str, str]()
         for number, one in self._pieces.skipped:
             place = route.place(number, one.begin)
-            alter = route.history.content(place.lineage, place.binlog, one).alter
-            if alter is not None and one.gtid is not None:
-                first = f"{one.gtid.rpartition('-')[0]}-{alter[1]}"
-                if alter[0] == "start":
+            phase = route.history.content(place.lineage, place.binlog, one).two_phase
+            if phase is not None and isinstance(phase.name, AlterName) and one.gtid is not None:
+                first = f"{one.gtid.rpartition('-')[0]}-{phase.name.number}"
+                if phase.phase == "prepare":
                     firsts.add(first)
                 else:
                     seconds[first] = one.gtid

@@ -16,11 +16,12 @@ from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
 from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text
-from binlog2s3.recover.channel import NEW_WORDS, channel_of
+from binlog2s3.recover.channel import channel_of
 from binlog2s3.recover.model import Plan
-from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, numbers, some
+from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, some
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
+from binlog2s3.server.version import ServerVersion
 
 _TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _PORT = 3306
@@ -227,7 +228,7 @@ def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = Fals
 
 def _is_older(facts: TargetFacts, server_version: str) -> bool:
     """Whether the target is of an older series than the server that wrote the binlogs."""
-    return numbers(facts.version)[:2] < numbers(server_version)[:2]
+    return ServerVersion(facts.version).series < ServerVersion(server_version).series
 
 
 def obstacles(
@@ -255,7 +256,7 @@ def _obstacles(
     state: MariadbGtidList | None,
 ) -> Iterator[tuple[str, str]]:
     """Each as (why, what to do)."""
-    if facts.flavour == "mysql" and numbers(facts.version) < _OLDEST:
+    if facts.flavour == "mysql" and ServerVersion(facts.version).numbers < _OLDEST:
         yield (f"it is of version {facts.version}", "MySQL 5.7 is the oldest that can")
         return
     if facts.flavour == "mysql" and _is_older(facts, plan.server_version):
@@ -320,7 +321,7 @@ def _in_settings(facts: TargetFacts, found: Mapping[str, str]) -> Iterator[tuple
 
 def _setting(facts: TargetFacts, name: str, wanted: str) -> str:
     """How to set it there."""
-    if facts.flavour == "mysql" and numbers(facts.version) < NEW_WORDS:
+    if facts.flavour == "mysql" and not ServerVersion(facts.version).says_replica:
         name = name.replace("replica", "slave")
     if name in _NEEDS_RESTART:
         return f"remove {name} from the server's configuration, and restart it"
@@ -348,7 +349,7 @@ def _in_gtids(
             "SET GLOBAL gtid_mode = OFF_PERMISSIVE",
         )
     is_tagged = any(tag for one in sets for _, tag, _ in one.runs())
-    if is_tagged and numbers(facts.version) < _READS_TAGS:
+    if is_tagged and ServerVersion(facts.version).numbers < _READS_TAGS:
         yield (
             f"it is of version {facts.version}, which cannot read GTIDs with tags",
             "restore the base backup into a server of the archived version",

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.target import DATABASE, TargetFacts, numbers
+from binlog2s3.recover.target import DATABASE, TargetFacts
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 
 _EVERYWHERE = ("*", "*")
 _ALL = "ALL PRIVILEGES"
@@ -93,7 +94,7 @@ def _missing(server: Server, facts: TargetFacts) -> Iterator[tuple[str, tuple[st
 
 def needed(facts: TargetFacts) -> Sequence[tuple[str, tuple[str, str]]]:
     """The privileges that the apply needs at this target, and on which table."""
-    if facts.flavour == "mysql" and numbers(facts.version) < (8,):
+    if facts.flavour == "mysql" and ServerVersion(facts.version).numbers < (8,):
         old = {"REPLICATION_SLAVE_ADMIN": "SUPER", "SESSION_VARIABLES_ADMIN": "SUPER"}
         found = ((old.get(name, name), where) for name, where in _NEEDS["mysql"])
         return tuple(dict.fromkeys(found))
@@ -103,7 +104,7 @@ def needed(facts: TargetFacts) -> Sequence[tuple[str, tuple[str, str]]]:
 def has(lines: Sequence[str], facts: TargetFacts, privilege: str, where: tuple[str, str]) -> bool:
     """Whether these lines of SHOW GRANTS give this privilege on this table, or on all of them."""
     enough = {_ALL, privilege, _INSTEAD.get(privilege, privilege)}
-    knows_super = facts.flavour == "mysql" or numbers(facts.version) < _SUPER_ENDS
+    knows_super = facts.flavour == "mysql" or ServerVersion(facts.version).numbers < _SUPER_ENDS
     if where == _EVERYWHERE and privilege not in _NOT_IN_SUPER and knows_super:
         enough.add("SUPER")
     given = False

@@ -24,8 +24,9 @@ from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.statements import statement_of
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.output import clean
-from binlog2s3.recover.target import TargetFacts, numbers
+from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 
 _ATOMIC = {"mysql": (8,), "mariadb": (10, 6)}
 """From here on a statement takes effect as a whole or not at all."""
@@ -53,7 +54,7 @@ def is_executed(
     `crashed`: the target was started again since the interrupted run began. Raises RecoveryError if
     it cannot be known, SourceError.
     """
-    is_atomic = numbers(facts.version)[:2] >= _ATOMIC[facts.flavour]
+    is_atomic = ServerVersion(facts.version).series >= _ATOMIC[facts.flavour]
     if not _is_statement(found.content) or (facts.flavour == "mysql" and is_atomic):
         return False
     trace = is_atomic and facts.log_bin and facts.logs_replicated
@@ -138,7 +139,8 @@ def after(place: MariadbGtidList, gtid: str) -> MariadbGtidList:
 
 def _is_statement(content: Content) -> bool:
     """Whether it is a statement that does not commit together with the target's place."""
-    if content.xa is not None or any(one.kind in ROW_KINDS for one in content.changes):
+    is_xa = content.two_phase is not None and not content.two_phase.is_alter
+    if is_xa or any(one.kind in ROW_KINDS for one in content.changes):
         return False
     if content.lost or len(content.statements) != 1:
         return content.lost

@@ -23,7 +23,7 @@ from binlog2s3.archive.known import Known, known_from
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.writers import Heartbeat
-from binlog2s3.binlog.content import Content
+from binlog2s3.binlog.content import Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
@@ -400,6 +400,12 @@ class Survey:
     def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
         """What a transaction does; for a very large one without the number of rows."""
         return one_binlog.content(self.blocks, self.find(lineage, name), transaction)
+
+    def phases(
+        self, lineage: str, name: BinlogName, begin: int, end: int
+    ) -> Iterator[tuple[Transaction, TwoPhase]]:
+        """See `one_binlog.phases`."""
+        return one_binlog.phases(self.blocks, self.find(lineage, name), begin, end)
 
     def is_engine_commit(self, lineage: str, name: BinlogName, transaction: Transaction) -> bool:
         """Whether a transactional engine, such as InnoDB, has something of a transaction."""

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from binlog2s3.binlog import gtid
+from binlog2s3.binlog.content import Xid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.output import clean
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
+from binlog2s3.server.version import ServerVersion, is_on
 
 DATABASE = "binlog2s3_recovery"
 """How the database in the target begins where a run keeps its note; and the name of its lock."""
@@ -88,7 +90,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
         "@@global.read_only AS frozen, @@global.event_scheduler AS events"
     )[0]
     version = str(row["version"])
-    flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
+    flavour = ServerVersion(version).flavour
     if flavour == "mysql":
         own = server.rows(
             "SELECT @@server_uuid AS uuid, @@gtid_mode AS mode, "
@@ -96,13 +98,13 @@ def facts(server: Server, login: Login) -> TargetFacts:
         )[0]
         uuid, gtid_mode = str(own["uuid"]), str(own["mode"]).upper() == "ON"
         executed: Gtids | None = gtid.parse(str(own["executed"]), "mysql") if gtid_mode else None
-        super_read_only = bool(int(own["super_read_only"]))
+        super_read_only = is_on(own["super_read_only"])
     else:
         own = server.rows("SELECT @@global.gtid_domain_id AS domain")[0]
         uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
         executed, super_read_only = None, False
     settings = _settings(server)
-    channels, missing_privileges = _channels(server, flavour, version)
+    channels, missing_privileges = _channels(server, ServerVersion(version))
     return TargetFacts(
         address=login.address,
         uuid=uuid,
@@ -111,8 +113,8 @@ def facts(server: Server, login: Login) -> TargetFacts:
         server_id=int(row["id"]),
         gtid_mode=gtid_mode,
         executed=executed,
-        log_bin=bool(int(row["log_bin"])),
-        read_only=bool(int(row["frozen"])),
+        log_bin=is_on(row["log_bin"]),
+        read_only=is_on(row["frozen"]),
         super_read_only=super_read_only,
         event_scheduler=str(row["events"]).upper() in ("ON", "1"),
         channels=channels,
@@ -161,7 +163,7 @@ def _unloaded(server: Server, flavour: Flavour, version: str) -> Iterator[str]:
         names = [str(row["name"]) for row in server.rows("SELECT name AS name FROM mysql.func")]
         if not names:
             return
-        knows = flavour == "mysql" and numbers(version) >= (8,)
+        knows = flavour == "mysql" and ServerVersion(version).numbers >= (8,)
         if knows and int(server.rows("SELECT @@performance_schema AS it")[0]["it"]):
             loaded = {
                 str(row["it"]).lower()
@@ -290,14 +292,8 @@ def replicated(server: Server) -> MariadbGtidList:
 
 def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:
     """The replica channels that are set up besides ours, whether they run or not."""
-    rows = server.rows(_status_statement(found.flavour, found.version))
+    rows = server.rows(ServerVersion(found.version).replica_statement)
     return tuple(_channel_name(row) or "the default one" for row in rows if _is_other(row))
-
-
-def _status_statement(flavour: Flavour, version: str) -> str:
-    if flavour == "mariadb":
-        return "SHOW ALL SLAVES STATUS"
-    return "SHOW REPLICA STATUS" if numbers(version) >= (8, 0, 22) else "SHOW SLAVE STATUS"
 
 
 def _channel_name(row: Mapping[str, Any]) -> str:
@@ -308,13 +304,11 @@ def _is_other(row: Mapping[str, Any]) -> bool:
     return CHANNEL not in (row.get("Channel_Name"), row.get("Connection_name"))
 
 
-def _channels(
-    server: Server, flavour: Flavour, version: str
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _channels(server: Server, version: ServerVersion) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The replica channels that run, and the privileges that are missing to find out."""
-    privilege = "SLAVE MONITOR" if flavour == "mariadb" else "REPLICATION CLIENT"
+    privilege = "SLAVE MONITOR" if version.mariadb else "REPLICATION CLIENT"
     try:
-        rows = server.rows(_status_statement(flavour, version))
+        rows = server.rows(version.replica_statement)
     except SourceError as error:
         if not error.answered and not error.needs_privilege:
             raise
@@ -344,11 +338,7 @@ def stop_threads(server: Server, found: TargetFacts) -> None:
     if found.event_scheduler:
         server.rows("SET GLOBAL event_scheduler = OFF")
     if found.channels:
-        if found.flavour == "mariadb":
-            server.rows("STOP ALL SLAVES")
-        else:
-            modern = numbers(found.version) >= (8, 0, 22)
-            server.rows("STOP REPLICA" if modern else "STOP SLAVE")
+        server.rows(ServerVersion(found.version).stop_statement)
 
 
 def disabled_events(server: Server) -> tuple[str, ...]:
@@ -365,15 +355,32 @@ def disabled_events(server: Server) -> tuple[str, ...]:
     return tuple(found)
 
 
+def prepared(server: Server, flavour: Flavour) -> tuple[str, ...] | None:
+    """The names of the XA transactions that are prepared there; None if the server does not tell.
+
+    MySQL 8 tells only accounts that have XA_RECOVER_ADMIN.
+    """
+    try:
+        rows = server.rows("XA RECOVER" if flavour == "mariadb" else "XA RECOVER CONVERT XID")
+    except SourceError as error:
+        if not error.answered:
+            raise
+        return None
+    return tuple(str(_xid(row)) for row in rows)
+
+
+def _xid(row: Mapping[str, Any]) -> Xid:
+    data = row["data"]
+    if isinstance(data, str):
+        is_hex = re.fullmatch("0x(?:[0-9A-Fa-f]{2})*", data)
+        data = bytes.fromhex(data[2:]) if is_hex else data.encode()
+    size = int(row["gtrid_length"])
+    return Xid(int(row["formatID"]), data[:size], data[size : size + int(row["bqual_length"])])
+
+
 def quoted(name: str) -> str:
     """A name in backquotes, for a statement."""
     return "`" + name.replace("`", "``") + "`"
-
-
-def reset_of(found: TargetFacts) -> str:
-    """The statement that removes the GTIDs of a target, in the words of its version."""
-    is_new = found.flavour == "mysql" and numbers(found.version) >= (8, 2)
-    return "RESET BINARY LOGS AND GTIDS" if is_new else "RESET MASTER"
 
 
 def commit_empty(server: Server, gtids: GtidSet) -> None:
@@ -435,8 +442,3 @@ def prove(found: Gtids, expected: Gtids, *, own_uuid: str = "") -> None:
         f"the target is not where the plan says: {' and '.join(told)}",
         hint=hint,
     )
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """A version's numbers: (8, 0, 36)."""
-    return tuple(int(number) for number in re.findall(r"\d+", version.partition("-")[0])[:3])

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TextIO
 
-from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
 from binlog2s3.output import Plain, clean
@@ -67,7 +67,9 @@ class Result:
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `unsafe_files` are those of `files` whose text a client
     may read in another way than the server did. `only_tables`: only these were applied.
-    `base_backup`: what is known of it; None if no server was written to.
+    `base_backup`: what is known of it; None if no server was written to. `prepared`: the names of
+    the target's XA transactions that are prepared; None if no server was written to, or it does not
+    tell.
     """
 
     how: How
@@ -84,6 +86,7 @@ class Result:
     unsafe_files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
     base_backup: BaseCheck | None = None
+    prepared: tuple[str, ...] | None = None
 
 
 # The plan
@@ -99,6 +102,7 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     _print_shown("last transactions kept", plan.kept, "green", page)
     _print_shown("first transactions left out", plan.left_out, "yellow", page)
     _print_shown("left out, though their times are not later", plan.disorder, "yellow", page)
+    _print_shown("begun, and neither committed nor rolled back", plan.pending, "yellow", page)
     if not plan.left_out:
         page.line("")
         page.line("there is nothing after that in this history")
@@ -294,18 +298,37 @@ def commit_text(us: int, *, exact: bool) -> str:
 
 def content_lines(content: Content) -> Iterator[str]:
     """What a transaction does, in a few lines."""
+    if content.two_phase is not None:
+        yield phase_text(content.two_phase)
     if content.changes:
         parts = [_change_text(change) for change in content.changes[:_MOST_CHANGES]]
         more = len(content.changes) - len(parts)
         parts += [f"and {more} more"] if more > 0 else []
         yield ", ".join(parts) + (" (compressed)" if content.compressed else "")
-    elif not content.statements:
+    elif not content.statements and content.two_phase is None:
         yield "(unknown content)"
     for statement in content.statements[:2]:
         text = " ".join(statement.split())
         yield cut(text, _MOST_TEXT)
     if len(content.statements) > 2:
         yield f"and {count_text(len(content.statements) - 2, 'statement')} more"
+
+
+def phase_text(phase: TwoPhase) -> str:
+    """What one phase of what has two does, in words."""
+    if isinstance(phase.name, AlterName):
+        began = f"the GTID {phase.name.domain}-...-{phase.name.number}"
+        return {
+            "prepare": "begins an ALTER, which takes effect with its COMMIT only",
+            "commit": f"commits the ALTER that {began} began",
+            "rollback": f"rolls back the ALTER that {began} began, which changes nothing",
+        }[phase.phase]
+    name = f"XA {phase.name}" if phase.name is not None else "an XA transaction"
+    return {
+        "prepare": f"prepares {name}, which takes effect with its XA COMMIT only",
+        "commit": f"commits {name}",
+        "rollback": f"rolls back {name}",
+    }[phase.phase]
 
 
 def _change_text(change: Change) -> str:
@@ -355,6 +378,12 @@ def print_result(result: Result, page: Plain) -> None:
         )
         for statement in result.disabled_events:
             page.line(f"  {clean(statement)}")
+    for name in result.prepared or ():
+        page.line(
+            f"prepared, neither committed nor rolled back: XA {name}; it holds its locks until "
+            "XA COMMIT or XA ROLLBACK, which the history may have later",
+            "yellow",
+        )
     if result.stands_at is not None:
         at = result.stands_at
         page.line(

@@ -20,8 +20,16 @@ from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, sampled_days
 from binlog2s3.errors import SourceError, UnloggedError
-from binlog2s3.server.errors import FOREIGN, LOG_CLOSED, NO_LOG, privilege_error, translate
+from binlog2s3.server.errors import (
+    FOREIGN,
+    IN_ENGINE,
+    LOG_CLOSED,
+    NO_LOG,
+    privilege_error,
+    translate,
+)
 from binlog2s3.server.login import Login
+from binlog2s3.server.version import ServerVersion, is_on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,47 +83,11 @@ _RUNNING = (
     "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
 )
 """How many whole seconds the oldest statement has been running that this account can see."""
+_BINLOG_IN_ENGINE = (12,)
+"""From MariaDB 12.3 on an engine can have the binlog, with `binlog_storage_engine`."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _CLEAR_TEXT = ("mysql_clear_password", "dialog")
 """Authentication plugins that send the password in clear text."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerVersion:
-    """What depends on the server's version."""
-
-    text: str
-
-    @property
-    def mariadb(self) -> bool:
-        """Whether it is a MariaDB."""
-        return "mariadb" in self.text.lower()
-
-    @property
-    def status_statement(self) -> str:
-        """The statement that shows where the binary log ends."""
-        if self.mariadb:
-            return "SHOW MASTER STATUS"
-        return "SHOW BINARY LOG STATUS" if self._is_since(8, 2) else "SHOW MASTER STATUS"
-
-    @property
-    def replica_statement(self) -> str:
-        """The statement that shows what the server replicates."""
-        if self.mariadb:
-            return "SHOW ALL SLAVES STATUS"
-        return "SHOW REPLICA STATUS" if self._is_since(8, 4) else "SHOW SLAVE STATUS"
-
-    @property
-    def stamps_commits(self) -> bool:
-        """Whether a transaction has the time of its commit, not that of its last statement.
-
-        If not, `Server.position` needs PROCESS.
-        """
-        return not self.mariadb and self._is_since(8, 0, 2)
-
-    def _is_since(self, *wanted: int) -> bool:
-        found = re.findall(r"\d+", self.text)
-        return tuple(int(number) for number in found[: len(wanted)]) >= wanted
 
 
 class Server:
@@ -149,14 +121,15 @@ class Server:
     def facts(self) -> ServerFacts:
         """Which server it is.
 
-        Raises SourceError if it does not answer, UnloggedError if log_bin is off.
+        Raises SourceError if it does not answer, UnloggedError if log_bin is off or its binlog is
+        not in files.
         """
         row = self._one("SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin")
         tls = bool(self._one("SHOW SESSION STATUS LIKE 'Ssl_cipher'")["Value"])
         version = str(row["version"])
         if not version.isprintable():
             raise self._strange("version", version)
-        flavour: Flavour = "mariadb" if ServerVersion(version).mariadb else "mysql"
+        flavour = ServerVersion(version).flavour
         if flavour == "mysql":
             _refuse_aurora_reader(self.rows, self._used.address)
         found = self._identity(flavour, version, int(row["id"]), tls=tls)
@@ -166,7 +139,20 @@ class Server:
                 hint=f"{NO_LOG}; what it commits until then is in no archive",
                 uuid=found.uuid,
             )
+        may_be = flavour == "mariadb" and ServerVersion(version).numbers >= _BINLOG_IN_ENGINE
+        if may_be and (engine := self._binlog_engine()):
+            raise UnloggedError(
+                f"{self._used.address} keeps its binlog in {engine!r:.40} (binlog_storage_engine), "
+                "not in files: that is not supported",
+                hint=IN_ENGINE,
+                uuid=found.uuid,
+            )
         return found
+
+    def _binlog_engine(self) -> str:
+        """The engine that has the binlog; "" if it is in files."""
+        rows = self._all("SHOW GLOBAL VARIABLES LIKE 'binlog_storage_engine'")
+        return str(rows[0]["Value"] or "") if rows else ""
 
     def _identity(
         self, flavour: Flavour, version: str, server_id: int, *, tls: bool
@@ -209,7 +195,7 @@ class Server:
         for row in rows:
             encrypted = str(row.get("Encrypted", "No")).lower() == "yes"
             size = int(row["File_size"]) - (_ENCRYPTION_HEADER if encrypted else 0)
-            name = _name(str(row["Log_name"]))
+            name = binlog_name(str(row["Log_name"]))
             found.append(ServerBinlog(name=name, size=size, encrypted=encrypted))
         return tuple(found)
 
@@ -245,7 +231,7 @@ class Server:
             asked_at=asked_at,
             settled_at=settled_at,
             uuid=uuid,
-            binlog=_name(str(status[0]["File"])),
+            binlog=binlog_name(str(status[0]["File"])),
             offset=int(status[0]["Position"]),
             gtid_set=gtid_set,
         )
@@ -290,7 +276,7 @@ class Server:
 
     def read_only(self) -> bool:
         """Whether the server refuses writes."""
-        return bool(int(self._one("SELECT @@global.read_only AS read_only")["read_only"]))
+        return is_on(self._one("SELECT @@global.read_only AS read_only")["read_only"])
 
     def time_zone(self, year: int) -> SystemZone | None:
         """Its system time zone in this year; None if it does not tell.
@@ -450,7 +436,8 @@ def started_at(server: Server) -> datetime:
     return after.replace(tzinfo=UTC) - timedelta(seconds=up)
 
 
-def _name(text: str) -> BinlogName:
+def binlog_name(text: str) -> BinlogName:
+    """The name that a server gives to a binlog. Raises SourceError if it is none."""
     try:
         return BinlogName.parse(text)
     except ValueError as error:

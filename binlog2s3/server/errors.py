@@ -26,6 +26,11 @@ LOG_CLOSED = (
     "its error log and its disk, restart the server at once, and take a new base backup: what it "
     "commits until then is in no binlog"
 )
+IN_ENGINE = (
+    "remove binlog_storage_engine from the server's configuration and restart it: then it writes "
+    "binlogs as files again; then take a new base backup, because what it commits until then is in "
+    "no archive"
+)
 # https://dev.mysql.com/doc/mysql-errors/9.7/en/server-error-reference.html
 _HINTS: Mapping[int, str] = {
     1040: "raise max_connections on the server, or close idle clients",

@@ -8,6 +8,7 @@ from typing import Any
 
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import is_on
 
 _UPDATES = ("log_replica_updates", "log_slave_updates")
 _NDB = "ndb_log_bin"
@@ -22,7 +23,6 @@ FILTERS = tuple(
 """A replica's filters: variables of MariaDB, columns of SHOW REPLICA STATUS of MySQL."""
 VARIABLES = (*_UPDATES, "wsrep_on", _NDB, _ERROR_ACTION, *FILTERS)
 _MOST, _MOST_TEXT = 20, 500
-_ON = frozenset({"ON", "1"})
 Rows = Sequence[Mapping[str, Any]]
 
 
@@ -69,13 +69,14 @@ def replica_filters(variables: Mapping[str, str], replica: Rows) -> Iterator[str
 
 
 def _switches(variables: Mapping[str, str], *, is_replica: bool) -> Iterator[str]:
-    def is_on(name: str) -> bool:
-        return variables.get(name, "").upper() in _ON
-
     updates = next((name for name in _UPDATES if name in variables), None)
-    if updates is not None and not is_on(updates) and (is_replica or is_on("wsrep_on")):
+    if (
+        updates is not None
+        and not is_on(variables[updates])
+        and (is_replica or is_on(variables.get("wsrep_on")))
+    ):
         yield f"{updates}=OFF"
-    if _NDB in variables and not is_on(_NDB):
+    if _NDB in variables and not is_on(variables[_NDB]):
         yield f"{_NDB}=OFF"
     if variables.get(_ERROR_ACTION, "").upper() == "IGNORE_ERROR":
         yield IGNORES

@@ -1,12 +1,13 @@
 """Compares the source's bytes with the bucket's, to find how far two histories are the same.
 
-Law: only equal bytes are proof. The result is the exact end of the last common transaction. If no
-transaction is common, nothing is proved.
+Law: only equal bytes are proof: of whole binlogs, or of what all servers write alike of the last
+transactions. The result is the exact end of the last common transaction. If no transaction is
+common, nothing is proved.
 """
 
 import os
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import TypeVar
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.reader import Readable
+from binlog2s3.binlog.events import CHECKSUM_SIZE
+from binlog2s3.binlog.fingerprint import Fingerprint
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MOST_ACCEPTED, Scanner
+from binlog2s3.binlog.scanner import MAGIC, MOST_ACCEPTED, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.log import Log
 from binlog2s3.server.mysqlbinlog import Child
@@ -29,6 +32,9 @@ _SLICE = 1 << 20
 _POLL_SECONDS = 0.02
 _SILENCE_SECONDS = 60.0
 _BEGINNING = 64 << 10
+_MOST_COMPARED = 100
+_MOST_OLDER = 3
+"""So many binlogs are looked through for the transactions before a place."""
 
 Scanned = TypeVar("Scanned")
 OpenProbe = Callable[[BinlogName], tuple[SpoolRun, Child]]
@@ -100,6 +106,56 @@ class Finder:
             if found is not None and found.transactions:
                 return deepest
         return None
+
+    def has_end(
+        self, name: BinlogName, offset: int, source_has: Sequence[BinlogName], newest: BinlogName
+    ) -> bool:
+        """Whether the source has the last transactions before a place of the lineage, as they are.
+
+        It has them in `newest` of its binlogs, or shortly before, at other offsets: another node of
+        a cluster. Each of the last hundred that it has there must be the same in all that servers
+        write alike (`binlog.fingerprint`), and the very last one must be among them. Raises
+        SourceError, also if the bucket does not have all bytes before that place yet.
+        """
+        try:
+            ours = self._last_before(name, offset)
+            if not ours:
+                return False
+            last = next(reversed(ours))
+            older = [one for one in sorted(source_has, reverse=True) if one <= newest]
+            for one in older[:_MOST_OLDER]:
+                with self._reading(one) as blocks:
+                    theirs = _fingerprints(self._working(blocks), ours)
+                if self._stopped():
+                    raise SourceError("not compared to the end: stopping", transient=True)
+                if last in theirs:
+                    return all(ours[gtid] == found for gtid, found in theirs.items())
+        except (ArchiveError, DamageError, ValueError) as error:
+            _log.warning("cannot be compared", binlog=name, error=error)
+        return False
+
+    def _working(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        for block in blocks:
+            yield block
+            self._work(0.0)
+
+    def _last_before(self, name: BinlogName, offset: int) -> dict[str, bytes]:
+        """The last transactions before a place: their GTIDs, and their fingerprints."""
+        sizes = {one.name: one.size for one in self._catalog.readable(self._lineage)}
+        if (size := sizes.get(name, 0)) < offset:
+            raise SourceError(
+                f"the bucket has {size} bytes of {name}, and {offset} are known: they are compared "
+                "once all of them are there",
+                hint="they are uploaded from the spool first; then it goes on by itself",
+                transient=True,
+            )
+        listed = [one for one in sorted(sizes) if one <= name]
+        for one in listed[: -_MOST_OLDER - 1 : -1]:
+            binlog = self._catalog.binlog(self._lineage, one)
+            end = offset if one == name else binlog.size
+            if found := _fingerprints(self._working(binlog.blocks(0, end))):
+                return found
+        return {}
 
     def _compare(self, name: BinlogName, most: int | None = None) -> Common | None:
         """How far this binlog is the same on both sides; None if its format event differs.
@@ -183,6 +239,38 @@ class Finder:
         finally:
             if file >= 0:
                 os.close(file)
+
+
+def _fingerprints(
+    blocks: Iterator[bytes], wanted: Collection[str] | None = None
+) -> dict[str, bytes]:
+    """The fingerprints of a binlog's transactions by GTID, in order.
+
+    Of those that are `wanted`; None: of the last hundred. Raises DamageError and ValueError.
+    """
+    found: dict[str, bytes] = {}
+    scanner = Scanner()
+    reader: Fingerprint | None = None
+    at = 0
+    for block in blocks:
+        done = scanner.feed(block)
+        if reader is None and scanner.formats:
+            reader = Fingerprint(CHECKSUM_SIZE if scanner.formats[0].checksum == "crc32" else 0)
+        low = 0 if at else len(MAGIC)
+        for one in done:
+            high = one.end - at
+            assert reader is not None  # noqa: S101 - a format event comes first
+            reader.feed(memoryview(block)[low:high])
+            digest, low = reader.take(), high
+            if one.gtid is not None and (wanted is None or one.gtid in wanted):
+                found.pop(one.gtid, None)
+                found[one.gtid] = digest
+                if len(found) > _MOST_COMPARED:
+                    del found[next(iter(found))]
+        if reader is not None:
+            reader.feed(memoryview(block)[low:])
+        at += len(block)
+    return found
 
 
 def cut(

@@ -232,7 +232,36 @@ class Pilot:
                 "the server cannot send the rest of the binlog", binlog=tip.last, error=error
             )
             return behind
+        if common is None and (node := self._another_node(server, plain, tip, finder)) is not None:
+            return node
         return self._apart(server, plain, tip, common, refused=bool(doubt and doubt.refused))
+
+    def _another_node(
+        self, server: Server, plain: Heading, tip: Tip, finder: Finder
+    ) -> Begin | None:
+        """How the history continues if this is another server with the same ids; None if not.
+
+        A MariaDB is known by its server_id and gtid_domain_id, which the nodes of a Galera cluster
+        have in common unless somebody sets them. Equal GTIDs alone prove nothing: a server that was
+        reset uses them again.
+        """
+        if plain.facts.flavour != "mariadb":
+            return None
+        found = self._successor(server, plain, tip, server.executed())
+        origin, names = found.parent, [row.name for row in plain.listed]
+        if origin is None or origin.join != "exact" or not origin.binlog or not origin.offset:
+            return None
+        place = BinlogName.parse(origin.binlog)
+        if not finder.has_end(place, origin.offset, names, found.begin):
+            return None
+        _log.warning(
+            "another server with the same server_id and gtid_domain_id: it has the archive's "
+            "transactions",
+            server=plain.facts.uuid,
+            lineage=tip.lineage.id,
+            hint="give each node of a cluster a gtid_domain_id of its own",
+        )
+        return found
 
     def _apart(
         self, server: Server, plain: Heading, tip: Tip, common: Common | None, *, refused: bool
@@ -267,7 +296,10 @@ class Pilot:
                                  lineage=other.lineage.id, left=tip.lineage.id)  # fmt: skip
                     return other, course
         _log.warning("another server has taken over", server=uuid, before=tip.lineage.server_uuid)
-        return tip, successor(
+        return tip, self._successor(server, plain, tip, executed)
+
+    def _successor(self, server: Server, plain: Heading, tip: Tip, executed: Gtids | None) -> Begin:
+        return successor(
             tip,
             executed,
             plain.listed,

@@ -59,6 +59,7 @@ from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
 from binlog2s3.stream.adopt import _checked
 from binlog2s3.stream.archive_end import ArchiveEnd
+from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.decide import Held, PutEntry, Verify, _archived, _chunks, decide, is_closed
 from binlog2s3.stream.job import Job
 from binlog2s3.stream.punch import punch
@@ -627,6 +628,21 @@ MUTANTS = (
         "A server that lacks what is archived is refused: a --source was copied.",
         ("tests/unit/stream/test_resume.py::test_another_server_is_refused",),
         ((Pilot._another, never(when(1, of=3))),),
+    ),
+    Mutant(
+        "another-node-is-proved",
+        Promise.HISTORIES,
+        "A server with the ids of the archive's and other bytes joins exactly only if it is proved "
+        "to have the archive's transactions: one that was reset uses its GTIDs again.",
+        ("tests/unit/stream/test_resume.py::test_another_node_of_a_cluster",),
+        ((Pilot._another_node, never(when(3, of=3))),),
+    ),
+    Mutant(
+        "another-node-by-what-it-wrote",
+        Promise.HISTORIES,
+        "Transactions with equal GTIDs are the same only if their rows and times are.",
+        ("tests/unit/stream/test_compare.py::test_the_end_of_a_history_at_another_node",),
+        ((Finder.has_end, becomes(returned(2, of=3), "True")),),
     ),
     Mutant(
         "read-seams",

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.formatting import duration_text
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
-from binlog2s3.server.errors import LOG_CLOSED
+from binlog2s3.server.errors import IN_ENGINE, LOG_CLOSED
 from binlog2s3.server.omissions import FILTERS
+from binlog2s3.server.version import ServerVersion, is_on
 
+ENGINE = "binlog_storage_engine"
+"""MariaDB's variable, from 12.3 on: the engine that has the binlog; "" if it is in files."""
 _DAY = 86400.0
-_YES = frozenset({"ON", "1", "YES", "TRUE"})
 _IN_FILE = "in the server's option file"
 
 
@@ -43,8 +45,8 @@ class ServerSettings:
 
     @property
     def writes(self) -> bool:
-        """Whether it writes a binlog."""
-        return self.is_on("log_bin") and not self.is_closed
+        """Whether it writes a binlog, in files."""
+        return self.is_on("log_bin") and not self.is_closed and not self.value(ENGINE)
 
     def value(self, *names: str) -> str | None:
         """The first of these variables that exists."""
@@ -52,19 +54,13 @@ class ServerSettings:
 
     def is_on(self, *names: str) -> bool:
         """Whether a switch is on."""
-        return (self.value(*names) or "").upper() in _YES
-
-
-def numbers_of(version: str) -> tuple[int, ...]:
-    """A version's first two numbers; MariaDB may put a 5.5.5- before its own."""
-    text = version.removeprefix("5.5.5-") if "mariadb" in version.lower() else version
-    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+        return is_on(self.value(*names))
 
 
 def version_row(flavour: Flavour, version: str) -> Row:
     """Whether a streamer can follow a server of this version."""
     title = {"mysql": "MySQL", "mariadb": "MariaDB"}[flavour]
-    found, numbers = f"{title} {version}", numbers_of(version)
+    found, numbers = f"{title} {version}", ServerVersion(version).numbers
     least = {"mysql": (5, 6), "mariadb": (10, 0)}[flavour]
     tested = {"mysql": (8, 0), "mariadb": (10, 5)}[flavour]
     if numbers < least:
@@ -80,7 +76,8 @@ def settings_rows(server: ServerSettings) -> Iterator[Row]:
     """Every setting that matters, in the order of `_SETTINGS`."""
     for name, judge in _SETTINGS.items():
         if not isinstance(judge, _Advice):
-            yield judge(server)
+            if name not in _OF_MARIADB or server.flavour == "mariadb":
+                yield judge(server)
         elif (value := server.value(name)) is not None:
             yield judge.row(name, value)
 
@@ -88,7 +85,7 @@ def settings_rows(server: ServerSettings) -> Iterator[Row]:
 def unseen_rows(why: str) -> Iterator[Row]:
     """The rows of a MySQL, if the server cannot be asked."""
     for name, judge in _SETTINGS.items():
-        if not (isinstance(judge, _Advice) and judge.of_mariadb):
+        if not (isinstance(judge, _Advice) and judge.of_mariadb) and name not in _OF_MARIADB:
             yield skipped("settings", name, why)
 
 
@@ -102,6 +99,9 @@ def _log_bin(server: ServerSettings) -> Row:
         )
     if server.writes:
         return ok("settings", "log_bin", "ON")
+    if server.is_on("log_bin") and (engine := server.value(ENGINE)):
+        found = f"ON, but its binlog is in {engine} ({ENGINE}), not in files: not supported"
+        return fail("settings", "log_bin", found, IN_ENGINE)
     if server.is_on("log_bin"):
         return fail("settings", "log_bin", "ON, but it writes no binlog", LOG_CLOSED)
     return fail(
@@ -116,7 +116,7 @@ def _server_id(server: ServerSettings) -> Row:
     own = int(server.value("server_id") or 0)
     if own == 0:
         where = "N is a number that no other server of the topology has (1 to 4294967295)"
-        if server.flavour == "mysql" and numbers_of(server.version) >= (8, 0):
+        if server.flavour == "mysql" and ServerVersion(server.version).numbers >= (8, 0):
             hint = f"SET PERSIST server_id = N there, where {where}"
         else:
             hint = f"SET GLOBAL server_id = N there, and set it {_IN_FILE}, where {where}"
@@ -162,7 +162,10 @@ def _replica_updates(server: ServerSettings) -> Row:
 
 def _expiry(server: ServerSettings) -> Row:
     name, week, seconds = "binlog_expire_logs_seconds", 604800, server.expire_seconds
-    if numbers_of(server.version) < {"mysql": (8, 0), "mariadb": (10, 6)}[server.flavour]:
+    if (
+        ServerVersion(server.version).numbers
+        < {"mysql": (8, 0), "mariadb": (10, 6)}[server.flavour]
+    ):
         name, week = "expire_logs_days", 7  # with the newer name such a server does not start
     if seconds is None:
         hint = f"set an expiry of some days, e.g. {name} = {week}, or the disk fills up"
@@ -237,6 +240,26 @@ def _engines(server: ServerSettings) -> Row:
     return fail("settings", "engines", found, hint)
 
 
+def _domain(server: ServerSettings) -> Row:
+    """MariaDB's; the nodes of a cluster are told apart by it."""
+    own = server.value("gtid_domain_id") or "0"
+    if not server.is_on("wsrep_on"):
+        hint = "servers that write at the same time need different domains"
+        return ok("settings", "gtid_domain_id", own, hint)
+    cluster = server.value("wsrep_gtid_domain_id") or "0"
+    hint = (
+        "give each node of the cluster a gtid_domain_id of its own, in its option file, which is "
+        "also not the cluster's wsrep_gtid_domain_id: nodes with the same server_id and "
+        "gtid_domain_id are taken for one server"
+    )
+    if own == "0":
+        return warn("settings", "gtid_domain_id", "0, as on every node where nobody set it", hint)
+    if own == cluster:
+        found = f"{own}, which is also the cluster's (wsrep_gtid_domain_id)"
+        return warn("settings", "gtid_domain_id", found, hint)
+    return ok("settings", "gtid_domain_id", f"{own}; the cluster's is {cluster}", hint)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Advice:
     """A variable that is judged by its value alone.
@@ -303,11 +326,7 @@ _SETTINGS: Mapping[str, "_Advice | Callable[[ServerSettings], Row]"] = {
         wanted="ON",
         hint="SET GLOBAL enforce_gtid_consistency = WARN, then ON: gtid_mode needs it",
     ),
-    "gtid_domain_id": _Advice(
-        hint="servers that write at the same time need different domains",
-        is_note=True,
-        of_mariadb=True,
-    ),
+    "gtid_domain_id": _domain,
     "gtid_strict_mode": _Advice(
         wanted="ON",
         hint="SET GLOBAL gtid_strict_mode = ON, and in its option file: otherwise sequence "
@@ -328,11 +347,14 @@ _SETTINGS: Mapping[str, "_Advice | Callable[[ServerSettings], Row]"] = {
     "sql_log_bin": _sql_log_bin,
 }
 """What is judged, in the order of the rows."""
+_OF_MARIADB = ("gtid_domain_id",)
 VARIABLES = (
     *(name for name in _SETTINGS if " " not in name and name not in ("engines", "sql_log_bin")),
     "log_slave_updates",
     "ndb_log_bin",
+    ENGINE,
     *FILTERS,
+    "wsrep_gtid_domain_id",
     "wsrep_on",
     "aurora_server_id",
     "innodb_read_only",

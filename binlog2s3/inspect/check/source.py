@@ -20,20 +20,21 @@ from binlog2s3.config.values import Config
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, warn
 from binlog2s3.inspect.check.settings import (
+    ENGINE,
     LIMITS,
     VARIABLES,
     ServerSettings,
     limits_of,
     limits_row,
-    numbers_of,
     settings_rows,
     unseen_rows,
     version_row,
 )
-from binlog2s3.server.connection import Server, ServerVersion
+from binlog2s3.server.connection import Server, binlog_name
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
 from binlog2s3.server.omissions import binlog_filters, replica_filters, replicates
+from binlog2s3.server.version import ServerVersion
 
 _READ_SECONDS = 20.0
 _ENOUGH_BYTES = 64
@@ -61,7 +62,7 @@ class SourceAccount:
     @property
     def client(self) -> str:
         """The name of REPLICATION CLIENT on this server."""
-        renamed = self.flavour == "mariadb" and numbers_of(self.version) >= (10, 5)
+        renamed = self.flavour == "mariadb" and ServerVersion(self.version).numbers >= (10, 5)
         return "BINLOG MONITOR" if renamed else _CLIENT
 
 
@@ -101,7 +102,7 @@ class SourceCheck:
             yield skipped("server", "version", _UNREACHED)
             return
         version = str(row["version"])
-        flavour: Flavour = "mariadb" if "mariadb" in version.lower() else "mysql"
+        flavour = ServerVersion(version).flavour
         self._account = SourceAccount(flavour=flavour, version=version, name=str(row["account"]))
         yield ok("server", "reachable", f"{login.address}, as {self._account.name}")
         yield _tls_row(login, {str(one["Variable_name"]): str(one["Value"]) for one in cipher})
@@ -122,26 +123,26 @@ class SourceCheck:
     def _look(self, account: SourceAccount) -> ServerSettings:
         named = ", ".join(f"'{name}'" for name in VARIABLES)
         rows = self._server.rows(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({named})")
+        variables = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
         source, target = self._config.stream.source, self._target
         return ServerSettings(
             flavour=account.flavour,
             version=account.version,
-            variables={str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows},
+            variables=variables,
             our_id=self._config.mysql.server_id or derive_server_id(f"{source} {target}"),
             replicas=_replicas(self._server, account),
             replicates=replicates(self._server),
-            replica_filters=self._replica_filters(rows),
+            replica_filters=self._replica_filters(variables),
             expire_seconds=self._server.expiry(),
-            filters=self._filters(),
+            filters=self._filters(is_in_files=not variables.get(ENGINE)),
             is_closed=self._is_closed,
         )
 
-    def _replica_filters(self, variables: list[dict[str, Any]]) -> str:
-        named = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in variables}
+    def _replica_filters(self, variables: Mapping[str, str]) -> str:
         statement = self._server.statements.replica_statement
-        return ", ".join(replica_filters(named, _ask(self._server, statement) or ()))
+        return ", ".join(replica_filters(variables, _ask(self._server, statement) or ()))
 
-    def _filters(self) -> str | None:
+    def _filters(self, *, is_in_files: bool) -> str | None:
         """The binlog filters of SHOW BINARY LOG STATUS; also records the newest position."""
         try:
             rows = self._server.rows(self._server.statements.status_statement)
@@ -153,7 +154,9 @@ class SourceCheck:
         if not rows:
             self._is_closed = True
             return ""
-        self._newest = (BinlogName.parse(str(rows[0]["File"])), int(rows[0]["Position"]))
+        if not is_in_files:
+            return ""
+        self._newest = (binlog_name(str(rows[0]["File"])), int(rows[0]["Position"]))
         return ", ".join(binlog_filters(rows))
 
     @property
@@ -203,8 +206,8 @@ class SourceCheck:
         except SourceError as error:
             yield failed("mysqlbinlog", "program", error)
             return
-        found, ours = f"{tool.path}, version {tool.version}", numbers_of(tool.version)
-        server = numbers_of(self._account.version)
+        found, ours = f"{tool.path}, version {tool.version}", ServerVersion(tool.version).series
+        server = ServerVersion(self._account.version).series
         if tool.flavour == "mariadb" and ours < (10, 0):  # before 11.4 it has numbers of its own
             ours = min(server, (11, 3))
         if ours < server:
@@ -262,8 +265,7 @@ def _ask(server: Server, statement: str) -> list[dict[str, Any]] | None:
 
 
 def _replicas(server: Server, account: SourceAccount) -> frozenset[int] | None:
-    new = account.flavour == "mysql" and numbers_of(account.version) >= (8, 4)
-    rows = _ask(server, "SHOW REPLICAS" if new else "SHOW SLAVE HOSTS")
+    rows = _ask(server, ServerVersion(account.version).replicas_statement)
     if rows is None:
         return None
     return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
@@ -298,7 +300,8 @@ def _process_row(server: Server, account: SourceAccount) -> Row:
 
 def _limits(server: Server, account: SourceAccount) -> dict[str, int] | None:
     """The account's own limits, and the server's limit of connections per account."""
-    new = numbers_of(account.version) >= ((5, 7) if account.flavour == "mysql" else (10, 2))
+    least = (5, 7) if account.flavour == "mysql" else (10, 2)
+    new = ServerVersion(account.version).numbers >= least
     rows = _ask(server, "SHOW CREATE USER CURRENT_USER()") if new else None
     rows = rows if rows is not None else _ask(server, "SHOW GRANTS")
     if rows is None:
@@ -332,7 +335,7 @@ def _privilege_row(
 def _oldest(server: Server) -> tuple[BinlogName, int] | None:
     """The oldest binlog; MySQL shows it to users who may read binlogs but not list them."""
     rows = _ask(server, "SHOW BINLOG EVENTS LIMIT 1")
-    return (BinlogName.parse(str(rows[0]["Log_name"])), 4) if rows else None
+    return (binlog_name(str(rows[0]["Log_name"])), 4) if rows else None
 
 
 def login_rows(config: Config) -> Iterator[Row]:

@@ -1,9 +1,9 @@
 """The history that is searched: its binlogs, and how its transactions relate to each other.
 
 Law: a transaction counts as a duplicate only if the earlier lineage's copy can be found. What was
-rolled back or only prepared is never shown as done. Two phases of an XA transaction belong together
-only if nothing of the same name, and nothing unreadable, lies between them. Otherwise the other
-phase counts as not found.
+rolled back or only prepared is never shown as done. Two phases of an XA transaction or an ALTER
+belong together only if nothing of the same name, and nothing unreadable, lies between them.
+Otherwise the other phase counts as not found.
 """
 
 from collections import OrderedDict
@@ -14,15 +14,15 @@ from functools import cache
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.content import Xa
+from binlog2s3.binlog.content import TwoPhase
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import domain_of, is_in, repeated_upto
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, WantedGtids
-from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, XaPhase, spans_of
-from binlog2s3.inspect.find.prefilter import xa_rules
+from binlog2s3.inspect.find.one_binlog import FoundPhase, Span, SpanSearcher, spans_of
+from binlog2s3.inspect.find.prefilter import phase_rules
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
 
@@ -161,11 +161,11 @@ _MOST_KEPT = 50_000
 class _InSpan:
     """The phases in a span, in order; `whole`: all of it could be read."""
 
-    others: list[XaPhase]
+    others: list[FoundPhase]
     whole: bool
 
 
-class XaPhases:
+class OtherPhases:
     """Searches along one history."""
 
     def __init__(self, line: SearchedHistory, blocks: Blocks) -> None:
@@ -179,9 +179,9 @@ class XaPhases:
         self._kept: OrderedDict[tuple[int, int], _InSpan] = OrderedDict()
         self._count = 0
 
-    def other(self, span: Span, one: Transaction, xa: Xa) -> XaPhase | None:
+    def other(self, span: Span, one: Transaction, phase: TwoPhase) -> FoundPhase | None:
         """The other phase of a transaction in a span; None if it is not found."""
-        forward, left = xa.phase == "prepare", SIGHT
+        forward, left = phase.phase == "prepare", SIGHT
         for number, place in self._from(span, forward=forward):
             if left <= 0:
                 break
@@ -195,8 +195,9 @@ class XaPhases:
                 at = found.transaction.begin
                 if is_own and (at <= one.begin if forward else at >= one.begin):
                     continue
-                if found.xa.xid == xa.xid or found.xa.xid is None:
-                    is_other = found.xa.xid is not None and forward != (found.xa.phase == "prepare")
+                if found.two_phase.name in (phase.name, None):
+                    is_first = found.two_phase.phase == "prepare"
+                    is_other = found.two_phase.name is not None and forward != is_first
                     return found if is_other else None
             if not inside.whole:
                 break
@@ -234,7 +235,7 @@ class XaPhases:
         searcher = SpanSearcher(
             blocks=self._blocks,
             wanted=Criteria(),
-            rules=xa_rules(),
+            rules=phase_rules(),
             keep=lambda one: not is_duplicate(one),
             newest_first=False,
         )

@@ -11,21 +11,17 @@ from typing import Literal
 from uuid import UUID
 
 from binlog2s3.archive.known import Known, added_gtids
-from binlog2s3.binlog.content import ROW_KINDS, Change, Content, Xa
+from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.binlog.statements import Statement
+from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import database_name, table_name
 
 _ANY = frozenset({"insert", "update", "delete", "ddl", "drop", "other"})
 _CALLS = frozenset({"SELECT", "WITH", "DO", "CALL", "VALUES", "(", "EXECUTE", "PREPARE"})
 """Statements that may change any row, by a function that they call."""
-_UPKEEP = frozenset(
-    {"FLUSH", "ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "CHECKSUM", "CACHE", "RESET", "KILL"}
-)
-"""Statements that change no rows and define nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +135,7 @@ class Matcher:
         }
         maybe = self.maybe | {kind for kind in unknown if self._may_be(kind)}
         maybe |= {change.kind for change in content.changes if self._matches_small(change)}
+        maybe |= {change.kind for change in content.changes if self._may_have_rows(change)}
         if wanted.min_rows:
             return self._by_rows(matched, maybe)
         if matched:
@@ -152,7 +149,16 @@ class Matcher:
             return False
         if wanted.tables is None:
             return True
+        if change.kind == "other":
+            return False
         return bool(change.table) and wanted.tables.has(change.table)
+
+    def _may_have_rows(self, change: Change) -> bool:
+        """Whether rows of an unknown kind, of one of several tables, may be wanted ones."""
+        tables = self.wanted.tables
+        if change.kind != "other" or not change.table or not self.wanted.has_rows:
+            return False
+        return tables is None or tables.may_have(change.table)
 
     def _matches_small(self, change: Change) -> bool:
         tables = self.wanted.tables
@@ -180,7 +186,7 @@ def kinds_of(statement: Statement) -> frozenset[str]:
     """The kinds of change that a statement may make, as far as its text shows."""
     if statement.kind != "other":
         return frozenset({statement.kind, *statement.also})
-    if statement.word in _UPKEEP:
+    if statement.word in UPKEEP:
         return frozenset({"other"})
     return (ROW_KINDS | {"other"}) if statement.word in _CALLS else _ANY
 
@@ -347,13 +353,13 @@ class SearchQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class XaLink:
-    """The other phase of an XA transaction, and the state that follows from it.
+class PhaseLink:
+    """One phase of what has two, the other one, and the state that follows from both.
 
     `binlog` and `transaction` are those of the other phase, None if it was not found.
     """
 
-    xa: Xa
+    two_phase: TwoPhase
     state: Literal["prepared", "committed", "rolled back"]
     binlog: BinlogName | None = None
     transaction: Transaction | None = None
@@ -376,7 +382,7 @@ class Hit:
     transaction: Transaction
     content: Content
     match: Match
-    link: XaLink | None = None
+    link: PhaseLink | None = None
 
 
 @dataclass(slots=True)

@@ -18,15 +18,21 @@ from typing import Literal
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.compression import Sink
-from binlog2s3.binlog.content import LOOKED_MOST, Content, ContentReader, Phase, Xa, statement_in
-from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, FormatEvent, decode_format
+from binlog2s3.binlog.content import (
+    LOOKED_MOST,
+    Content,
+    ContentReader,
+    TwoPhase,
+    statement_in,
+)
+from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, FormatEvent, Phase, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.tables import database_name, decode_table_map
 from binlog2s3.binlog.walk import EventWalk, payload_sink, wanted_types
 from binlog2s3.config.points import parse_table
 from binlog2s3.errors import ArchiveError, DamageError
-from binlog2s3.inspect.find.match import Criteria, Hit, Match, Matcher, Tables, XaLink
+from binlog2s3.inspect.find.match import Criteria, Hit, Match, Matcher, PhaseLink, Tables
 from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, regions
 
 TEXT_MOST = 16 * 1024
@@ -73,12 +79,12 @@ class UnreadableRange:
 
 
 @dataclass(frozen=True, slots=True)
-class XaPhase:
-    """One phase of an XA transaction, and the span that contains it."""
+class FoundPhase:
+    """One phase of what has two, and the span that contains it."""
 
     span: Span
     transaction: Transaction
-    xa: Xa
+    two_phase: TwoPhase
 
 
 Piece = tuple[int, bytes]
@@ -89,7 +95,7 @@ Piece = tuple[int, bytes]
 class SpanSearcher:
     """Searches spans. `keep` decides which transactions count, before they are read.
 
-    `other` finds the other phase of an XA transaction, `similar` collects table names.
+    `other` finds the other phase of what has two, `similar` collects table names.
     """
 
     blocks: Blocks
@@ -97,7 +103,7 @@ class SpanSearcher:
     rules: FilterRules | None
     keep: Callable[[Transaction], bool]
     newest_first: bool
-    other: Callable[[Span, Transaction, Xa], XaPhase | None] | None = None
+    other: Callable[[Span, Transaction, TwoPhase], FoundPhase | None] | None = None
     similar: "SimilarTables | None" = None
     _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
@@ -129,12 +135,16 @@ class SpanSearcher:
             self.similar.look(opened.form, (piece for _, piece in pieces))
         yield from self._look(span, opened, pieces, self._regions(prefilter, span, end), prefilter)
 
-    def phases(self, span: Span) -> tuple[list[XaPhase], bool]:
-        """The phases of XA transactions in a span, and whether all of it could be read."""
+    def phases(self, span: Span) -> tuple[list[FoundPhase], bool]:
+        """The phases of what has two in a span, and whether all of it could be read."""
         lost: list[UnreadableRange] = []
         blocks = (bytes(self.blocks.block(span.found, number)) for number in span.numbers)
         hits = self.search(span, blocks, lost)
-        others = [XaPhase(span, hit.transaction, hit.content.xa) for hit in hits if hit.content.xa]
+        others = [
+            FoundPhase(span, hit.transaction, hit.content.two_phase)
+            for hit in hits
+            if hit.content.two_phase is not None
+        ]
         return others, not lost
 
     def _regions(self, prefilter: Prefilter, span: Span, end: int) -> list[Region]:
@@ -211,27 +221,27 @@ class SpanSearcher:
 
     def _match(
         self, span: Span, opened: "_Opened", data: bytes | None, one: Transaction
-    ) -> tuple[Content, Match, XaLink | None]:
+    ) -> tuple[Content, Match, PhaseLink | None]:
         """What a transaction does, and whether it matches. `data` are its bytes, if in memory."""
         matcher = Matcher(self.wanted)
         content = self._read(span, opened, data, one, matcher)
-        if content.xa is None or self.other is None:
+        if content.two_phase is None or self.other is None:
             return content, matcher.match(content), None
-        return self._linked(span, one, content, content.xa, matcher)
+        return self._linked(span, one, content, content.two_phase, matcher)
 
     def _linked(
-        self, span: Span, one: Transaction, content: Content, xa: Xa, matcher: Matcher
-    ) -> tuple[Content, Match, XaLink | None]:
-        """Like `_match`, for one phase of an XA transaction; uses the other phase, if it is found.
+        self, span: Span, one: Transaction, content: Content, phase: TwoPhase, matcher: Matcher
+    ) -> tuple[Content, Match, PhaseLink | None]:
+        """Like `_match`, for one phase of what has two; uses the other phase, if it is found.
 
         An XA COMMIT does what it commits. If the prepared transaction is not found, it may be
-        anything.
+        anything. An ALTER takes effect with its COMMIT, which has its text, and not before.
         """
         match = matcher.match(content)
-        stands_for_rows = xa.phase == "commit" and self.wanted.has_rows
+        stands_for_rows = phase.phase == "commit" and not phase.is_alter and self.wanted.has_rows
         if self.other is None or not (match.found or stands_for_rows):
             return content, match, None
-        other = self.other(span, one, xa)
+        other = self.other(span, one, phase)
         if stands_for_rows:
             match = Match(found=True, certain=False)
             if other is not None:
@@ -241,12 +251,13 @@ class SpanSearcher:
                     match = matcher.match(content)
                 except ArchiveError:
                     other = None
-        state = _STATES[xa.phase if xa.phase != "prepare" or other is None else other.xa.phase]
-        if state != "committed":
+        last = phase if phase.phase != "prepare" or other is None else other.two_phase
+        state = _STATES[last.phase]
+        if state != "committed" or (phase.is_alter and phase.phase == "prepare"):
             match = replace(match, certain=False)
-        link = XaLink(xa, state)
+        link = PhaseLink(phase, state)
         if other is not None:
-            link = XaLink(xa, state, other.span.found.known.name, other.transaction)
+            link = PhaseLink(phase, state, other.span.found.known.name, other.transaction)
         return content, match, link
 
     def _read(

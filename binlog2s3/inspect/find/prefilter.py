@@ -21,7 +21,13 @@ from dataclasses import dataclass, field
 
 from binlog2s3.binlog.compression import mariadb_text, whole_payload
 from binlog2s3.binlog.content import ROW_KINDS
-from binlog2s3.binlog.events import HEADER_SIZE, QUERIES, EventType, query_layout
+from binlog2s3.binlog.events import (
+    HEADER_SIZE,
+    QUERIES,
+    EventType,
+    decode_mariadb_alter,
+    query_layout,
+)
 from binlog2s3.binlog.tables import KIND_OF_ROWS
 from binlog2s3.inspect.find.match import KINDS_OF_WORD, Criteria, Tables, needles_of
 
@@ -55,7 +61,7 @@ class FilterRules:
 
     `names`: a plain statement without any of these (in lower case) cannot match. `both`: row
     changes match only if both a needle and a matching row event are there. `phases`: of the
-    statements, only those of XA match.
+    statements, only those of XA match. `gtid`: GTID events for which it is true match.
     """
 
     meaning: bytes
@@ -95,6 +101,8 @@ def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
         for event_type, rows_kind in KIND_OF_ROWS.items():
             if rows_kind in row_kinds:
                 meaning[event_type] = _ROWS
+        if row_kinds:
+            meaning[EventType.PARTIAL_ROW_DATA] = _ROWS
     return FilterRules(
         both=both,
         meaning=bytes(meaning),
@@ -104,8 +112,8 @@ def rules_for(wanted: Criteria, gtid: GtidTest | None = None) -> FilterRules:
     )
 
 
-def xa_rules() -> FilterRules:
-    """The rules that find both phases of XA transactions."""
+def phase_rules() -> FilterRules:
+    """The rules that find both phases of XA transactions, and of ALTERs that have two."""
     meaning = bytearray(256)
     for kind in _GTID_EVENTS:
         meaning[kind] = _START
@@ -113,7 +121,15 @@ def xa_rules() -> FilterRules:
         meaning[kind] = _QUERY
     meaning[EventType.TRANSACTION_PAYLOAD] = _PAYLOAD
     meaning[EventType.XA_PREPARE] = _MARK
-    return FilterRules(meaning=bytes(meaning), phases=True)
+    return FilterRules(meaning=bytes(meaning), phases=True, gtid=_is_of_alter)
+
+
+def _is_of_alter(event_type: int, data: bytes, at: int) -> bool:
+    """Whether the GTID event at this offset announces a phase of an ALTER."""
+    if event_type != EventType.MARIADB_GTID:
+        return False
+    end = at + _HEAD.unpack_from(data, at)[1]
+    return decode_mariadb_alter(data, at + HEADER_SIZE, end) is not None
 
 
 def _names_of(tables: Tables | None) -> tuple[bytes, ...]:

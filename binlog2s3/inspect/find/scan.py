@@ -22,7 +22,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.history import SearchedHistory, XaPhases
+from binlog2s3.inspect.find.history import OtherPhases, SearchedHistory
 from binlog2s3.inspect.find.match import Hit, SearchQuery, SearchStats, WantedGtids
 from binlog2s3.inspect.find.one_binlog import SimilarTables, Span, SpanSearcher, UnreadableRange
 from binlog2s3.inspect.find.prefilter import rules_for
@@ -182,7 +182,7 @@ class TransactionSearch:
             rules=None if plain else rules_for(query.wanted, test),
             keep=lambda _: True,
             newest_first=query.order == "newest",
-            other=XaPhases(line, self._survey.blocks).other,
+            other=OtherPhases(line, self._survey.blocks).other,
         )
         with closing(Ahead(plan.tasks(self._fetch), threads=self._threads, first=2)) as ahead:
             for first in ahead:

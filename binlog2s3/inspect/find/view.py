@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TextIO
 
-from binlog2s3.binlog.content import Change
+from binlog2s3.binlog.content import AlterName, Change
 from binlog2s3.formatting import count_text, cut, size_text, time_text
-from binlog2s3.inspect.find.match import Hit, Match, SearchQuery, SearchStats, XaLink
+from binlog2s3.inspect.find.match import Hit, Match, PhaseLink, SearchQuery, SearchStats
 from binlog2s3.output import Plain
 from binlog2s3.progress import ProgressDisplay
 
@@ -120,7 +120,11 @@ class TextOutput:
         self.page.line(head, "green" if hit.match.certain else "yellow")
         if why := _why_uncertain(hit):
             self.page.field("", why, 4, "yellow")
-        if hit.link is not None and hit.link.is_settled:
+        if (
+            hit.link is not None
+            and not why
+            and (hit.link.is_settled or hit.link.two_phase.is_alter)
+        ):
             self.page.field("", _link_text(hit.link), 4)
         for line in _content_lines(hit):
             self.page.field("", line, 4)
@@ -172,19 +176,21 @@ def _why_uncertain(hit: Hit) -> str:
     """Why a match is not certain; "" if it is."""
     if hit.match.certain:
         return ""
-    if hit.link is not None and not hit.link.is_settled:
+    if hit.link is not None and (not hit.link.is_settled or hit.link.two_phase.is_alter):
         return _link_text(hit.link)
     if hit.content.undone:
         return "not certain: all or part of it was rolled back"
     return "not certain: what it does is not fully known"
 
 
-def _link_text(link: XaLink) -> str:
-    """One phase of an XA transaction in words, and the other phase."""
-    other, phase = "", link.xa.phase
+def _link_text(link: PhaseLink) -> str:
+    """One phase of what has two in words, and the other phase."""
+    other, phase = "", link.two_phase.phase
     if link.transaction is not None:
         place = link.transaction.gtid or f"{link.binlog}:{link.transaction.begin}"
         other = f"{place} at {_moment(link.transaction.commit_us)}"
+    if isinstance(link.two_phase.name, AlterName):
+        return _alter_text(link, link.two_phase.name, other)
     if phase == "prepare":
         if not other:
             return "prepared: neither its XA COMMIT nor its XA ROLLBACK was found"
@@ -195,6 +201,19 @@ def _link_text(link: XaLink) -> str:
         if other
         else f"{verb} a transaction whose XA PREPARE was not found"
     )
+
+
+def _alter_text(link: PhaseLink, name: AlterName, other: str) -> str:
+    """One phase of an ALTER in words; `other` is the other phase, if it was found."""
+    phase = link.two_phase.phase
+    if phase == "prepare":
+        if not other:
+            return "begins an ALTER whose COMMIT or ROLLBACK was not found; it changes nothing yet"
+        return f"begins an ALTER, {link.state} by {other}; it changes nothing yet"
+    began = other or f"the GTID {name.domain}-...-{name.number}"
+    if phase == "commit":
+        return f"commits the ALTER that {began} began"
+    return f"rolls back the ALTER that {began} began; it changes nothing"
 
 
 def _content_lines(hit: Hit) -> list[str]:
@@ -219,7 +238,7 @@ def _content_lines(hit: Hit) -> list[str]:
 
 def _stands_for_unknown(hit: Hit) -> bool:
     """Whether it is an XA COMMIT whose prepared transaction was not found."""
-    xa, link = hit.content.xa, hit.link
+    xa, link = hit.content.two_phase, hit.link
     return xa is not None and xa.phase == "commit" and (link is None or link.transaction is None)
 
 
@@ -322,7 +341,7 @@ def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[s
         "commit_time": "exact" if one.commit_exact else "seconds",
         "original_commit": committed if original == one.commit_us else _time(original),
         "certain": hit.match.certain,
-        "xa": _link(hit.link),
+        **_links(hit.link),
         "compressed": content.compressed,
         "changes": [_change(change, hit.match) for change in content.changes],
         "statements": list(content.statements),
@@ -330,14 +349,21 @@ def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[s
     }
 
 
-def _link(link: XaLink | None) -> dict[str, Any] | None:
+def _links(link: PhaseLink | None) -> dict[str, Any]:
+    """The fields `xa` and `alter`."""
     if link is None:
-        return None
+        return {"xa": None, "alter": None}
+    found = {"phase": link.two_phase.phase, "state": link.state}
+    if link.two_phase.is_alter:
+        return {"xa": None, "alter": {**found, **_other(link)}}
+    xid = str(link.two_phase.name) if link.two_phase.name is not None else None
+    return {"xa": {**found, "xid": xid, **_other(link)}, "alter": None}
+
+
+def _other(link: PhaseLink) -> dict[str, Any]:
+    """The fields of the other phase."""
     other = link.transaction
     return {
-        "phase": link.xa.phase,
-        "state": link.state,
-        "xid": str(link.xa.xid) if link.xa.xid is not None else None,
         "binlog": str(link.binlog) if link.binlog is not None else None,
         "begin": other.begin if other is not None else None,
         "gtid": other.gtid if other is not None else None,

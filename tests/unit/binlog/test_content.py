@@ -14,10 +14,11 @@ from binlog2s3.binlog.content import (
     CHANGES_MOST,
     STATEMENTS_MOST,
     TEXT_MOST,
+    AlterName,
     Change,
     Content,
     ContentReader,
-    Xa,
+    TwoPhase,
     Xid,
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
@@ -291,15 +292,17 @@ def test_the_phases_of_xa_are_told(is_compressed: bool) -> None:
     def told(*events: Event) -> Content:
         return read([compressed(list(events))] if is_compressed else list(events))
 
-    assert told(begun, XA_PREPARE).xa == Xa("prepare", name)
-    assert told(begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])).xa is None
+    assert told(begun, XA_PREPARE).two_phase == TwoPhase("prepare", name)
+    assert told(begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])).two_phase is None
     two = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 7, 2, 1) + b"abc")
-    assert told(begun, two).xa == Xa("prepare", Xid(7, b"ab", b"c"))
-    assert told(statement("XA COMMIT X'6162',X'63',7")).xa == Xa("commit", Xid(7, b"ab", b"c"))
-    assert told(statement("xa rollback X'78',X'',1")).xa == Xa("rollback", name)
-    assert told(statement("XA COMMIT 'x'")).xa == Xa("commit", None)
-    assert told(statement("XA COMMIT X'616',X'63',7")).xa == Xa("commit", None)
-    assert told(statement("XA COMMIT X'61',X'6',7")).xa == Xa("commit", None)
+    assert told(begun, two).two_phase == TwoPhase("prepare", Xid(7, b"ab", b"c"))
+    assert told(statement("XA COMMIT X'6162',X'63',7")).two_phase == TwoPhase(
+        "commit", Xid(7, b"ab", b"c")
+    )
+    assert told(statement("xa rollback X'78',X'',1")).two_phase == TwoPhase("rollback", name)
+    assert told(statement("XA COMMIT 'x'")).two_phase == TwoPhase("commit", None)
+    assert told(statement("XA COMMIT X'616',X'63',7")).two_phase == TwoPhase("commit", None)
+    assert told(statement("XA COMMIT X'61',X'6',7")).two_phase == TwoPhase("commit", None)
     assert told(begun, statement("XA COMMIT X'61',X'',1")) == replace(
         Content(), compressed=is_compressed
     )
@@ -467,3 +470,58 @@ def test_memory_does_not_grow_with_the_transaction(is_compressed: bool) -> None:
         tracemalloc.stop()
     assert changes(reader.content()) == [("insert", "shop.a", 2)]
     assert most < 8 * MIB
+
+
+def fragment(number: int, of: int, data: bytes = b"x") -> Event:
+    """One of MariaDB's fragments of a rows event."""
+    flags = struct.pack("<BQ", 1, of * len(data)) if number == 1 else b"\0"
+    return EventType.PARTIAL_ROW_DATA, struct.pack("<II", of, number) + flags + data
+
+
+def test_rows_in_several_events() -> None:
+    """MariaDB 12.3 splits a rows event that is too large; its tables are known, no more."""
+    maps = [table_map(7, "orders"), table_map(8, "stock")]
+    content = read([BEGIN, *maps, fragment(1, 2), fragment(2, 2), XID], version=MARIADB_12)
+    assert sorted(changes(content)) == [
+        ("other", "shop.orders", None),
+        ("other", "shop.stock", None),
+    ]
+    assert not content.lost
+    alone = read([BEGIN, fragment(2, 2), XID], version=MARIADB_12)
+    assert changes(alone) == [("other", "", None)]
+
+
+MARIADB_12 = "12.3.1-MariaDB-log"
+ALTER = statement("ALTER TABLE a ADD c INT")
+
+
+def told_of(flags: int, extra: bytes) -> TwoPhase | None:
+    """The phase that a GTID event with number 9 of domain 3 announces."""
+    body = (struct.pack("<QIB", 9, 3, flags) + extra).ljust(19, b"\0")
+    content = read([(EventType.MARIADB_GTID, body), ALTER], version=MARIADB_12)
+    assert [one.kind for one in content.changes] == ["ddl"]
+    return content.two_phase
+
+
+def test_the_phases_of_an_alter_are_told() -> None:
+    """By the extra flags of the GTID event, wherever they are in it."""
+    number = struct.pack("<Q", 5)
+    started, ended = AlterName(3, 9), AlterName(3, 5)
+    for flags, before in ((1, b""), (3, bytes(8))):
+        assert told_of(flags, before + b"\2") == TwoPhase("prepare", started)
+        assert told_of(flags, before + b"\4" + number) == TwoPhase("commit", ended)
+        assert told_of(flags, before + b"\x08" + number) == TwoPhase("rollback", ended)
+        assert told_of(flags, before + b"\5\7" + number) == TwoPhase("commit", ended)  # two engines
+        for other in (b"", b"\0", b"\1\2", b"\x10" + bytes(4)):
+            assert told_of(flags, before + other) is None
+
+
+def test_phases_are_told_without_the_rows() -> None:
+    """For those who need only them."""
+    begun = statement("XA START X'61',X'',1")
+    events = [begun, table_map(7, "orders"), rows(EventType.WRITE_ROWS, 7, 3), XA_PREPARE]
+    form, data = bytes_of(events)
+    reader = ContentReader(form, only_phases=True)
+    reader.feed(data)
+    assert reader.two_phase == TwoPhase("prepare", Xid(1, b"x", b""))
+    assert reader.content().changes == ()

@@ -3,11 +3,11 @@ import struct
 import pytest
 
 from binlog2s3.binlog.events import (
-    AlterPhase,
-    decode_alter,
+    Phase,
     decode_format,
     decode_gtid,
     decode_gtid_list,
+    decode_mariadb_alter,
     decode_mariadb_gtid,
     decode_previous_gtids,
     decode_query,
@@ -246,19 +246,19 @@ def test_a_mariadb_that_shows_another_version() -> None:
     [
         (1, b"", b"", None),  # nothing, as before 10.8
         (1, b"", b"\0" * 6, None),  # room for a commit id
-        (1, b"", b"\x02" + b"\0" * 5, ("start", 77)),
-        (1, b"", b"\x04" + struct.pack("<Q", 70), ("commit", 70)),
-        (1, b"", b"\x08" + struct.pack("<Q", 70), ("rollback", 70)),
-        (3, b"c" * 8, b"\x02", ("start", 77)),  # behind a commit id
-        (3, b"c" * 8, b"\x05\x01" + struct.pack("<Q", 70), ("commit", 70)),  # and its engines
-        (1, b"", b"\x14" + struct.pack("<QI", 70, 9), ("commit", 70)),  # and a thread
+        (1, b"", b"\x02" + b"\0" * 5, ("prepare", 5, 77)),
+        (1, b"", b"\x04" + struct.pack("<Q", 70), ("commit", 5, 70)),
+        (1, b"", b"\x08" + struct.pack("<Q", 70), ("rollback", 5, 70)),
+        (3, b"c" * 8, b"\x02", ("prepare", 5, 77)),  # behind a commit id
+        (3, b"c" * 8, b"\x05\x01" + struct.pack("<Q", 70), ("commit", 5, 70)),  # and its engines
+        (1, b"", b"\x14" + struct.pack("<QI", 70, 9), ("commit", 5, 70)),  # and a thread
         (1, b"", b"\x04" + b"\x46", None),  # cut off
         (0x41, b"", b"\x02" * 20, None),  # of an XA transaction
     ],
 )
 def test_the_phases_of_an_alter(
-    flags: int, before: bytes, extra: bytes, expected: tuple[AlterPhase, int] | None, more: bytes
+    flags: int, before: bytes, extra: bytes, expected: tuple[Phase, int, int] | None, more: bytes
 ) -> None:
     """As a MariaDB from 10.8 on writes them; what lies behind the event is another one's."""
     body = struct.pack("<QIB", 77, 5, flags) + before + extra
-    assert decode_alter(b"x" + body + more, 1, 1 + len(body)) == expected
+    assert decode_mariadb_alter(b"x" + body + more, 1, 1 + len(body)) == expected

@@ -352,6 +352,19 @@ def test_mariadb_groups_end_at_their_statement_or_their_commit() -> None:
     assert scanner.gtids_at_end == MariadbGtidList.parse("0-7-9,0-8-3,1-7-1,2-9-1")
 
 
+def test_fragments_of_a_rows_event_are_events_like_others() -> None:
+    """MariaDB 12.3 writes them where a rows event is too large; none of them says where it ends."""
+    log = BinlogWriter(server_version="12.3.1-MariaDB")
+    head = struct.pack("<II", 2, 1) + struct.pack("<BQ", 1, 2000)
+    parts = [head + bytes(1000), struct.pack("<IIB", 2, 2, 0) + bytes(1000)]
+    fragments = [(int(EventType.PARTIAL_ROW_DATA), part) for part in parts]
+    log.mariadb_transaction([TABLE_MAP, *fragments, XID], gtid=(0, 1), deferred=True)
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 2), deferred=True)
+    scanner = Scanner()
+    assert scanner.feed(bytes(log.data)) == log.transactions
+    assert scanner.event_end == len(log.data)
+
+
 def test_an_incident_of_mariadb_is_what_it_stands_for_without_a_gtid() -> None:
     """It has no GTID event before it; left out, what the server lost would be so in silence."""
     log = BinlogWriter(server_version="10.11.18-MariaDB-log")

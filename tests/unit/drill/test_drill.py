@@ -198,6 +198,8 @@ def test_another_series_than_the_sources() -> None:
         assert is_other_series("9.7.4", source)
     assert is_other_series("11.8.6-MariaDB-log", "10.11.18-MariaDB")
     assert not is_other_series("10.11.18-MariaDB-log", "10.11.6-MariaDB")
+    assert is_other_series("26.10.0", "26.1.0")
+    assert not is_other_series("26.7.1", "26.7.0-commercial")
 
 
 # Checks

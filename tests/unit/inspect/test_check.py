@@ -171,6 +171,8 @@ def test_clocks(seconds: int, result: str, found: str) -> None:
     ("flavour", "version", "result"),
     [
         ("mysql", "9.7.4", "ok"),
+        ("mysql", "26.7.0", "ok"),
+        ("mariadb", "12.3.1-MariaDB-log", "ok"),
         ("mysql", "8.0.36-0ubuntu0.22.04.1", "ok"),
         ("mysql", "5.7.44-log", "warn"),
         ("mysql", "5.6.14", "warn"),
@@ -239,9 +241,29 @@ def test_a_replica_that_does_not_log_what_it_applies() -> None:
     assert results(settings_rows(replace(off, replicates=True))) == {name: "fail"}
     assert results(settings_rows(replace(off, replicates=None))) == {name: "warn"}
     assert results(settings_rows(replace(seen(), replicates=True))) == {}
-    galera = seen("mariadb", log_slave_updates="OFF", wsrep_on="ON")
+    galera = seen("mariadb", log_slave_updates="OFF", wsrep_on="ON", gtid_domain_id="11")
     del galera.variables[name]  # type: ignore[attr-defined]
     assert results(settings_rows(galera)) == {"log_slave_updates": "fail"}
+
+
+@pytest.mark.parametrize(
+    ("own", "cluster", "result", "found"),
+    [
+        ("0", "7", "warn", "0, as on every node where nobody set it"),
+        ("7", "7", "warn", "7, which is also the cluster's (wsrep_gtid_domain_id)"),
+        ("11", "7", "ok", "11; the cluster's is 7"),
+    ],
+)
+def test_the_nodes_of_a_cluster(own: str, cluster: str, result: str, found: str) -> None:
+    """Each needs a domain of its own, by which it is told apart from the others."""
+    node = seen("mariadb", wsrep_on="ON", gtid_domain_id=own, wsrep_gtid_domain_id=cluster)
+    (row,) = (row for row in settings_rows(node) if row.name == "gtid_domain_id")
+    assert (row.result, row.found) == (result, found)
+    assert "a gtid_domain_id of its own" in row.hint
+    alone = seen("mariadb", gtid_domain_id="0")
+    (row,) = (row for row in settings_rows(alone) if row.name == "gtid_domain_id")
+    assert (row.result, row.found) == ("ok", "0")
+    assert "gtid_domain_id" not in [row.name for row in settings_rows(seen())]
 
 
 def test_what_expires_and_what_is_left_out() -> None:
@@ -264,6 +286,19 @@ def test_a_server_that_has_closed_its_binlog() -> None:
     (row,) = (row for row in settings_rows(closed) if row.name == "log_bin")
     assert (row.result, row.found) == ("fail", "ON, but it writes no binlog")
     assert "restart the server at once" in row.hint
+
+
+def test_a_binlog_that_is_not_in_files() -> None:
+    """MariaDB 12.3 can keep it in InnoDB: it is named as not supported."""
+    source = seen("mariadb", binlog_storage_engine="innodb")
+    row = next(row for row in settings_rows(source) if row.name == "log_bin")
+    assert row.result == "fail"
+    assert row.found == (
+        "ON, but its binlog is in innodb (binlog_storage_engine), not in files: not supported"
+    )
+    assert "remove binlog_storage_engine" in row.hint
+    assert not source.writes
+    assert seen("mariadb", binlog_storage_engine="").writes
 
 
 def test_what_no_server_shows_is_said() -> None:

@@ -244,6 +244,7 @@ def test_a_dump_with_gtids_alone_is_doubted(tmp_path: Path) -> None:
         ("Distrib 5.7.44, for Linux (x86_64)", False),
         ("Distrib of somebody", False),
         ("Distrib 8.0.32, for Linux (x86_64)", True),
+        ("Distrib 26.7.0, for Linux (x86_64)", True),
         ("Distrib 8.4.0, for Linux (x86_64)", True),
     ],
 )

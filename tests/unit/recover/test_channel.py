@@ -5,9 +5,12 @@ from typing import cast
 
 import pytest
 
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.recover.channel import channel_of
+from binlog2s3.recover.model import BinlogPosition
 from binlog2s3.replication.login import Account
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 from tests.unit.recover.fake_server import FakeServer
 from tests.unit.recover.test_preflight import MARIADB, PLAN, plan_of
 from tests.unit.recover.test_target import FACTS
@@ -27,18 +30,37 @@ def test_what_a_mysql_can_log_in_with(version: str, plugin: str) -> None:
     assert channel_of(server, replace(FACTS, version=version)).plugin == plugin
 
 
-@pytest.mark.parametrize("version", ["5.7.22-log", "8.0.25", "8.0.26", "9.7.4"])
+TABLES = [("shop", "orders"), ("SOURCE_shop", "REPLICA%s{}`")]
+"""Names may be words of a statement, or of its form."""
+
+
+@pytest.mark.parametrize("version", ["5.7.22-log", "8.0.15", "8.0.25", "8.0.26", "9.7.4", "26.7.0"])
+def test_a_filter_has_the_names_as_they_are(version: str) -> None:
+    """Words of the version are never looked for in a name; the filter's own are the same in all."""
+    server = FakeServer({})
+    channel_of(cast("Server", server), replace(FACTS, version=version)).filter(TABLES)
+    names = "`shop`.`orders`, `SOURCE_shop`.`REPLICA%s{}```"
+    said = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({names}) FOR CHANNEL 'binlog2s3'"
+    assert server.asked == [said]
+    assert server.values == [()]  # so a % in a name is no place for a value
+
+
+@pytest.mark.parametrize("version", ["5.7.22-log", "8.0.15", "8.0.25", "8.0.26", "9.7.4", "26.7.0"])
 def test_the_words_of_each_version(version: str) -> None:
     """Before 8.0.26 MASTER and SLAVE, afterwards SOURCE and REPLICA; never both."""
     server = FakeServer({"global": [{"it": 1}]})
     channel = channel_of(cast("Server", server), replace(FACTS, version=version))
-    channel.create(("127.0.0.1", 1), Account("u", "p"), None, tls=False)
-    channel.start(Account("u", "p"))
+    begin = BinlogPosition(lineage="l", binlog=BinlogName.parse("b.000001"), offset=4)
+    for place in (None, begin):
+        channel.create(("127.0.0.1", 1), Account("u", "p"), place, tls=False)
+    assert server.values == [("127.0.0.1", 1, 0), ("127.0.0.1", 1, 0, "l.b.000001", 4)]
+    for only in (False, True):
+        channel.start(Account("u", "p"), receive_only=only)
     channel.keeps_order(PLAN)
     channel.set_global(channel.workers, 4)
     channel.remove()
     said = " ".join(server.asked).upper()
-    is_old = version < "8.0.26"
+    is_old = ServerVersion(version).numbers < (8, 0, 26)
     assert [word in said for word in ("MASTER", "SLAVE", "SOURCE", "REPLICA")] == [
         *[is_old] * 2,
         *[not is_old] * 2,

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from binlog2s3.binlog.content import Content
-from binlog2s3.binlog.events import AlterPhase
+from binlog2s3.binlog.content import AlterName, Content, TwoPhase
+from binlog2s3.binlog.events import Phase
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
@@ -157,19 +157,20 @@ def test_a_gtid_that_was_used_twice_does_not_tell_what_to_leave_out() -> None:
 class WithAlters(Model):
     """A history in which some transactions are phases of an ALTER."""
 
-    alters: Mapping[str, tuple[AlterPhase, int]] = {"0-1-2": ("start", 2), "0-1-4": ("commit", 2)}
+    alters: Mapping[str, Phase] = {"0-1-2": "prepare", "0-1-4": "commit"}
 
     def content(self, *found: object) -> Content:
         one = found[-1]
         assert isinstance(one, Transaction)
-        return Content(alter=self.alters.get(str(one.gtid)))
+        phase = self.alters.get(str(one.gtid))
+        return Content(two_phase=TwoPhase(phase, AlterName(0, 2)) if phase is not None else None)
 
 
 @pytest.mark.parametrize("phase", ["commit", "rollback"])
-def test_an_alter_in_two_phases_is_left_out_as_a_whole(phase: AlterPhase) -> None:
+def test_an_alter_in_two_phases_is_left_out_as_a_whole(phase: Phase) -> None:
     """Its end alone would carry it out, and a replica with its beginning alone waits."""
     model = WithAlters(flavour="mariadb")
-    model.alters = {"0-1-2": ("start", 2), "0-1-4": (phase, 2)}
+    model.alters = {"0-1-2": "prepare", "0-1-4": phase}
     for _ in range(5):
         model.commit(100, 10)
     truth = model.truth

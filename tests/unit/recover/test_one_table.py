@@ -131,9 +131,50 @@ def test_statement_format() -> None:
         "DELETE FROM other",
         "CREATE TABLE orders SELECT 1 AS a",
     )
-    assert [text.split()[0] for text in check.statements] == ["INSERT", "UPDATE", "CREATE"]
+    assert [text.split()[0] for text in check.statements.shown] == ["INSERT", "UPDATE", "CREATE"]
     assert check.elsewhere == 1
     assert check.touched == {"shop.orders"}
+
+
+def test_a_statement_after_with() -> None:
+    """What it writes to is known; one that only reads may call a function."""
+    check = seen(
+        "WITH n AS (SELECT 1 AS a) UPDATE orders JOIN n SET orders.a = n.a",
+        "WITH n AS (SELECT 1 AS a) DELETE FROM orders WHERE a IN (SELECT a FROM n)",
+        "WITH n AS (SELECT 1 AS a) UPDATE stock SET a = 2",
+        "WITH n AS (SELECT f() AS a) SELECT * FROM n",
+        "OPTIMIZE TABLE stock",
+        "FROBNICATE x",
+    )
+    assert [text.split()[-1] for text in check.statements.shown] == ["n.a", "n)"]
+    assert check.elsewhere == 3
+
+
+@pytest.mark.parametrize("text", ["XA COMMIT X'61',X'',1", "XA ROLLBACK X'61',X'',1"])
+def test_xa_transactions_are_foreseen(text: str) -> None:
+    """Of whatever table they are, a replica with a filter refuses them."""
+    refusal = seen("INSERT INTO stock VALUES (1)", text).refusal()
+    assert refusal is not None
+    assert "XA transactions" in str(refusal)
+    assert "without --table" in refusal.hint
+    made = binlog("INSERT INTO orders VALUES (1)", text, "DROP TABLE t")
+    stream = watched(stream_of(made), ORDERS)(pitr_examples.PLAN.pieces[:1])
+    with pytest.raises(RecoveryError, match="XA transactions"):
+        [list(data) for _, data in stream]
+
+
+def test_what_is_kept_does_not_grow() -> None:
+    """Of statements, their number and the first few; of other tables, no more than can be named."""
+    writes = [f"INSERT INTO orders VALUES ({n}) /* {n} */" for n in range(50)]
+    moves = [f"RENAME TABLE orders TO old_{n}, new_{n} TO orders" for n in range(50)]
+    check = seen(*writes, *moves)
+    assert (check.statements.count, len(check.statements.shown)) == (50, 3)
+    assert (check.moved.count, len(check.moved.shown)) == (50, 3)
+    assert len(check.others) == 20
+    refusal = check.refusal()
+    assert refusal is not None
+    assert refusal.hint == "without --table everything is applied"
+    assert "50 statements exchange" in str(refusal)
 
 
 def test_a_plan_that_was_not_looked_at_is_watched() -> None:

@@ -125,6 +125,14 @@ def test_a_version_that_cannot_read_it() -> None:
     assert found(facts=replace(FACTS, version="9.7.1"), plan=newer) == []
     older = replace(PLAN, server_version="8.0.36")
     assert found(facts=replace(FACTS, version="9.7.1"), plan=older) == []
+    for target, source, fits in (
+        ("26.7.0", "9.7.4", True), ("9.7.4", "26.7.0", False), ("26.7.2", "26.7.0", True),
+        ("26.10.0", "26.7.0", True), ("26.7.0", "26.10.0", False),
+    ):  # fmt: skip
+        calendar = replace(PLAN, server_version=source)
+        assert (found(facts=replace(FACTS, version=target), plan=calendar) == []) is fits
+    tagged = replace(tagged, server_version="26.7.0")
+    assert found(facts=replace(FACTS, version="26.7.0"), plan=tagged) == []
 
 
 def test_a_member_of_a_group() -> None:

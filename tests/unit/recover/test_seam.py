@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from binlog2s3.binlog.content import Change, Content, Xa
+from binlog2s3.binlog.content import Change, Content, TwoPhase
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.seam import Next, after, is_executed
@@ -103,7 +103,7 @@ def test_what_a_start_has_completed() -> None:
 def test_what_commits_with_its_place() -> None:
     """Rows, and XA: the place is right, whatever the binlog has."""
     assert asked(content("INSERT INTO a VALUES (1)", "insert"), "0-1-82") is False
-    assert asked(replace(content(ADD), xa=Xa("commit", None)), "0-1-82") is False
+    assert asked(replace(content(ADD), two_phase=TwoPhase("commit", None)), "0-1-82") is False
 
 
 def test_what_cannot_be_read() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 import pymysql
 import pytest
 
-from binlog2s3.errors import SourceError
-from binlog2s3.server.connection import Server, ServerVersion
+from binlog2s3.errors import SourceError, UnloggedError
+from binlog2s3.server.connection import Server
 from binlog2s3.server.errors import translate
 from tests.login import ROOT
 
@@ -43,6 +43,8 @@ class Told(Server):
         super().__init__(lambda: ROOT)
         self._used = ROOT
         self._variables = variables
+        self.version = "8.0.39"
+        self.read_only_is: object = 0
 
     def _all(self, statement: str, _: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         if statement.startswith("SHOW GLOBAL VARIABLES"):
@@ -50,7 +52,9 @@ class Told(Server):
         uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
         return [
             {
-                "version": "8.0.39",
+                "version": self.version,
+                "domain": 0,
+                "read_only": self.read_only_is,
                 "id": 1,
                 "log_bin": 1,
                 "uuid": uuid,
@@ -75,17 +79,33 @@ def test_a_reader_of_aurora_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "stamps"),
+    ("version", "engine", "refused"),
     [
-        ("5.7.22-log", False),
-        ("8.0.1", False),
-        ("8.0.2", True),
-        ("8.0.31", True),
-        ("9.7.4-2", True),
-        ("10.11.18-MariaDB-0+deb12u1-log", False),
-        ("5.5.5-11.4.5-MariaDB", False),
+        ("12.3.1-MariaDB-log", "InnoDB", True),
+        ("12.3.1-MariaDB-log", "", False),
+        ("11.8.9-MariaDB", None, False),
     ],
 )
-def test_which_servers_stamp_commits(version: str, stamps: bool) -> None:
-    """Only the others need PROCESS, so only of them `check` asks for it."""
-    assert ServerVersion(version).stamps_commits is stamps
+def test_a_binlog_that_is_not_in_files(version: str, engine: str | None, refused: bool) -> None:
+    """MariaDB 12.3 can keep it in InnoDB: what is committed meanwhile is in no archive."""
+    variables = {} if engine is None else {"binlog_storage_engine": engine}
+    source = Told(**variables)
+    source.version = version
+    if not refused:
+        assert source.facts().flavour == "mariadb"
+        return
+    with pytest.raises(
+        UnloggedError, match=r"'InnoDB' \(binlog_storage_engine\), not in files"
+    ) as no:
+        source.facts()
+    assert no.value.uuid == "00000001-00000000"
+    assert "remove binlog_storage_engine" in no.value.hint
+    assert "new base backup" in no.value.hint
+
+
+@pytest.mark.parametrize("answer", [0, 1, "OFF", "ON", "NO_LOCK", "NO_LOCK_NO_ADMIN"])
+def test_a_server_that_refuses_writes(answer: object) -> None:
+    """MariaDB 12 has words for it; a number of older versions is no error."""
+    source = Told()
+    source.read_only_is = answer
+    assert source.read_only() is (answer not in (0, "OFF"))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from binlog2s3.errors import SourceError
-from binlog2s3.server.connection import ServerVersion
 from binlog2s3.server.omissions import omissions
+from binlog2s3.server.version import ServerVersion
 
 Answers = Mapping[str, list[dict[str, Any]] | SourceError]
 MARIADB = "11.8.2-MariaDB"

@@ -12,6 +12,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
@@ -29,6 +30,7 @@ from tests.binlog_writer import (
     statement,
 )
 from tests.memory_store import MemoryStore
+from tests.unit.binlog.test_content import rows, table_map
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
@@ -117,6 +119,7 @@ class Source:
     def __init__(self, directory: Path, binlogs: dict[BinlogName, bytes]) -> None:
         self._directory = directory
         self._binlogs = binlogs
+        self.known = set(binlogs)
         self.probed: list[BinlogName] = []
         self.children: list[Child] = []
         self.discarded: list[SpoolRun] = []
@@ -443,3 +446,98 @@ def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None
     assert found is not None
     assert found[0] == name(5)
     assert str(found[2]) == f"{UUID_A}:10-59"
+
+
+# Another server with the same ids
+
+ROWS_FLAGS, RELAXED = 6, 0x04
+"""Where a rows event has its flags; what a node that applies sets there."""
+
+
+def node(
+    first: int,
+    count: int,
+    *,
+    table: int,
+    time: int = NOW,
+    relaxed: bool = False,
+    other: int = 0,
+    before: int = 0,
+) -> BinlogWriter:
+    """Transactions of rows, as one node writes them: ids of tables and flags are its own.
+
+    `other`: this number has another value in its row.
+    """
+    made = BinlogWriter(server_version="10.11.8-MariaDB", timestamp=time)
+    made.gtid_list(MariadbGtidList({(7, made.server_id): before} if before else {}))
+    for number in range(first, first + count):
+        kind, body = rows(EventType.WRITE_ROWS_V1, table, 1, value=b"%09d" % number)
+        if number == other:
+            body = body.replace(b"%09d" % number, b"other    ")
+        if relaxed:
+            at = ROWS_FLAGS
+            body = body[:at] + bytes([body[at] | RELAXED]) + body[at + 1 :]
+        events = [table_map(table, "orders"), (kind, body), (EventType.XID, bytes([number] * 8))]
+        made.mariadb_transaction(events, gtid=(7, number))
+    made.rotate(str(name(2)))
+    return made
+
+
+def has_end(catalog: Catalog, there: Source, end: int, newest: int) -> bool:
+    finder = Finder(
+        catalog,
+        LINEAGE,
+        probe=there.probe,  # type: ignore[arg-type]
+        discard=there.discarded.append,
+        stopped=lambda: False,
+        work=there.worked.append,
+    )
+    names = [name(number) for number in range(1, newest + 2)]
+    return finder.has_end(name(1), end, [one for one in names if one in there.known], name(newest))
+
+
+OURS = node(1, 20, table=30)
+LAST = OURS.transactions[-1].end
+
+
+@pytest.mark.parametrize(
+    ("theirs", "equal"),
+    [
+        ((node(1, 25, table=9, relaxed=True),), True),
+        (
+            (node(1, 10, table=9, relaxed=True), node(11, 12, table=9, relaxed=True, before=10)),
+            True,
+        ),
+        ((node(1, 20, table=9), node(21, 3, table=9, before=20)), True),  # just before its newest
+        ((node(1, 25, table=9, time=NOW + 1),), False),  # as after a RESET: the same, but later
+        ((node(1, 25, table=9, other=20),), False),
+        ((node(1, 25, table=9, other=15),), False),  # the last one alone is not enough
+        ((node(1, 19, table=9),), False),
+        ((node(21, 5, table=9, before=20),), False),  # it has purged all that could be compared
+    ],
+)
+def test_the_end_of_a_history_at_another_node(
+    store: MemoryStore, tmp_path: Path, theirs: tuple[BinlogWriter, ...], equal: bool
+) -> None:
+    """Equal GTIDs with equal rows and times prove it, wherever they are; GTIDs alone do not."""
+    there = source(tmp_path, *theirs)
+    catalog = archive(store, OURS, node(21, 1, table=30, before=20))
+    assert has_end(catalog, there, LAST, len(theirs)) is equal
+
+
+def test_what_is_not_in_the_bucket_is_not_compared_yet(store: MemoryStore, tmp_path: Path) -> None:
+    """The spool may have it: it is waited for, and no unknown join is recorded meanwhile."""
+    there = source(tmp_path, node(1, 25, table=9))
+    for size in (LAST - 1, 0):
+        store.objects.clear()
+        catalog = archive(store, OURS, size=size)
+        with pytest.raises(SourceError, match="once all of them are there") as caught:
+            has_end(catalog, there, LAST, 1)
+        assert caught.value.transient
+
+
+def test_only_the_last_hundred_are_compared(store: MemoryStore, tmp_path: Path) -> None:
+    """Memory does not grow with the binlog."""
+    long, theirs = node(1, 250, table=30), node(1, 250, table=9, other=100)
+    catalog = archive(store, long, node(251, 1, table=30, before=250))
+    assert has_end(catalog, source(tmp_path, theirs), long.transactions[-1].end, 1)

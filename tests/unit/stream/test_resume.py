@@ -12,12 +12,13 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
-from binlog2s3.binlog.gtid import Gtids, GtidSet
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import StreamConfig
 from binlog2s3.errors import GapError, SourceError, UnloggedError
-from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerVersion
+from binlog2s3.server.connection import ServerBinlog, ServerFacts
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
@@ -121,6 +122,11 @@ class Finder:
     def __init__(self, answer: Common | SourceError | None) -> None:
         self._answer = answer
 
+    is_same_end = False
+
+    def has_end(self, *_: object) -> bool:
+        return self.is_same_end
+
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
         assert source_has
         if isinstance(self._answer, SourceError):
@@ -151,12 +157,15 @@ class Asked(Pilot):
             config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event(), nothing
         )
         self.compared = 0
+        self.is_same_end = False
         self._found = found
         self._tips = others
 
     def _finder(self, *_: object) -> Any:
         self.compared += 1
-        return Finder(self._found)
+        finder = Finder(self._found)
+        finder.is_same_end = self.is_same_end
+        return finder
 
     def _others(self, uuid: str) -> Sequence[Tip]:
         return self._tips
@@ -168,6 +177,7 @@ class Asks:
     def __init__(self, program: Path) -> None:
         self._program = program
         self.compared = 0
+        self.is_same_end = False
 
     def __call__(
         self,
@@ -183,6 +193,7 @@ class Asks:
             stream=stream_config(**config), mysql=SimpleNamespace(mysqlbinlog=self._program)
         )
         pilot = Asked(made, found, others)
+        pilot.is_same_end = self.is_same_end
         try:
             return pilot.heading(server, tip, doubt)  # type: ignore[arg-type]
         finally:
@@ -365,6 +376,47 @@ def test_a_server_that_was_reset(ask: Asks) -> None:
     assert (heading.begin, heading.tip) == (name(1), None)
     assert heading.parent is not None
     assert heading.parent.join == "unknown"
+
+
+OWN = "00000001-00000000"
+"""Server id 1, domain 0: what the nodes of a Galera cluster have if nobody sets them."""
+
+
+class Node(Server):
+    """Another node of a cluster, with the ids of the one that was streamed."""
+
+    statements = ServerVersion("10.11.8-MariaDB")
+
+    def facts(self) -> ServerFacts:
+        return replace(FACTS, uuid=OWN, flavour="mariadb", version="10.11.8-MariaDB")
+
+    def executed(self) -> Gtids | None:
+        return MariadbGtidList.parse(self._executed)
+
+
+@pytest.mark.parametrize("is_same_end", [True, False])
+def test_another_node_of_a_cluster(ask: Asks, program: Path, is_same_end: bool) -> None:
+    """It has the archive's transactions at other offsets: an exact join, if that is proved."""
+    said = program.read_text().replace("mysqlbinlog  Ver 9.7.4 for", "mysqlbinlog  Ver 3.5 MariaDB")
+    program.write_text(said)
+    ask.is_same_end = is_same_end
+    tip = replace(
+        TIP,
+        lineage=replace(LINEAGE, server_uuid=OWN, flavour="mariadb"),
+        gtids=MariadbGtidList.parse("7-1-42"),
+        gtids_before=MariadbGtidList.parse("7-1-20"),
+    )
+    other = Node(rows(1, 2, 3), executed="7-1-62")
+    other.before = {1: "", 2: "7-1-14", 3: "7-1-50"}
+    heading = ask(other, tip)
+    assert ask.compared == 1
+    assert heading.parent is not None
+    assert heading.tip is None
+    if is_same_end:
+        assert (heading.begin, heading.parent.join) == (name(2), "exact")
+        assert (heading.parent.offset, heading.parent.gtid_set) == (TIP.size, "7-1-42")
+    else:
+        assert (heading.begin, heading.parent.join) == (name(1), "unknown")
 
 
 def test_a_doubt_that_the_bytes_do_not_bear_out(ask: Asks) -> None:

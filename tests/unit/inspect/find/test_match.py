@@ -74,7 +74,9 @@ SURE, PERHAPS, NO = (True, True), (True, False), (False, True)
         ("UPDATE stock, other.orders SET a = 1", NO),
         ("DELETE FROM orders", SURE),
         ("DELETE o FROM orders o", PERHAPS),
-        ("WITH x AS (SELECT 1) UPDATE orders SET a = 1", PERHAPS),
+        ("WITH x AS (SELECT 1) UPDATE orders SET a = 1", SURE),
+        ("WITH x AS (SELECT * FROM orders) UPDATE stock SET a = 1", NO),
+        ("WITH x AS (SELECT 1) UPDATE stock JOIN orders SET a = 1", PERHAPS),
         ("SELECT f()", PERHAPS),
         ("ANALYZE TABLE orders", PERHAPS),
         ("ANALYZE TABLE stock", NO),
@@ -123,7 +125,8 @@ def test_a_statement_by_database(text: str, expected: tuple[bool, bool]) -> None
         ("SET PASSWORD FOR me = 'x'", {"ddl"}),
         ("CREATE USER me", {"ddl"}),
         ("SELECT f()", {"insert", "update", "delete"}),
-        ("WITH x AS (SELECT 1) DELETE FROM a", {"insert", "update", "delete"}),
+        ("WITH x AS (SELECT 1) DELETE FROM a", {"delete"}),
+        ("WITH x AS (SELECT 1) SELECT f()", {"insert", "update", "delete"}),
         ("FLUSH PRIVILEGES", set()),
         ("OPTIMIZE TABLE a", set()),
         ("FROBNICATE a", {"insert", "update", "delete", "ddl"}),
@@ -285,3 +288,28 @@ def test_what_is_no_table_is_refused(text: str) -> None:
     """With the form that is wanted."""
     with pytest.raises(ValueError, match=r"is not of the form DB\.TABLE"):
         parse_table(text)
+
+
+FRAGMENTS = Content(
+    changes=(Change(kind="other", table="shop.orders"), Change(kind="other", table="shop.stock"))
+)
+"""Rows of MariaDB's event 172: in one of the tables of their statement, of an unknown kind."""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Criteria(), SURE),
+        (Criteria(tables=ORDERS), PERHAPS),
+        (Criteria(tables=SHOP), PERHAPS),
+        (Criteria(tables=Tables((("shop", "bills"),))), NO),
+        (Criteria(kinds=frozenset({"delete"})), PERHAPS),
+        (Criteria(kinds=frozenset({"ddl"})), NO),
+        (Criteria(tables=ORDERS, kinds=frozenset({"insert"})), PERHAPS),
+        (Criteria(tables=ORDERS, min_rows=1000), PERHAPS),
+    ],
+)
+def test_rows_of_an_unknown_kind(wanted: Criteria, expected: tuple[bool, bool]) -> None:
+    """They are perhaps what is looked for, if they may be of its tables."""
+    match = Matcher(wanted).match(FRAGMENTS)
+    assert (match.found, match.certain) == expected

@@ -508,7 +508,7 @@ def tied(hits: Sequence[Hit]) -> dict[int, tuple[str, str, int | None, bool]]:
     """By number: phase, state, the other's number, certain."""
     return {
         numbers([hit])[0]: (
-            hit.link.xa.phase,
+            hit.link.two_phase.phase,
             hit.link.state,
             int(hit.link.transaction.gtid.split(":")[1])
             if hit.link.transaction and hit.link.transaction.gtid
@@ -559,7 +559,11 @@ def test_a_prepared_transaction_is_told_with_what_became_of_it(
             found = {gno: one for gno, one in found.items() if one[0] != "rollback"}
         assert found == expected, ends
         for hit in hits:
-            if hit.link is not None and hit.link.transaction and hit.link.xa.phase != "rollback":
+            if (
+                hit.link is not None
+                and hit.link.transaction
+                and hit.link.two_phase.phase != "rollback"
+            ):
                 assert [(c.table, c.rows) for c in hit.content.changes] == [("shop.orders", 3)]
 
 
@@ -667,3 +671,86 @@ def test_errors_of_the_archive_are_no_surprise() -> None:
     """A lineage that is not there is for who asks to see before."""
     with pytest.raises((ArchiveError, KeyError)):
         searched(archive(100), lineage="nope")
+
+
+ALTER = statement("ALTER TABLE orders ADD c INT")
+
+
+def alters(*phases: tuple[int, bytes]) -> Bucket:
+    """A MariaDB's binlog: these numbers with these extra flags, each a part of an ALTER."""
+    bucket = Bucket(replace(MARIADB, gtid_set="", parent=None, first_binlog=name(1)))
+    made = BinlogWriter(server_version="10.11.8-MariaDB")
+    made.gtid_list(MariadbGtidList({}))
+    for number, extra in phases:
+        made.mariadb_transaction([ALTER], gtid=(0, number), standalone=True, extra=extra)
+    made.rotate("mysql-bin.000002")
+    bucket.archive(made.data, name=name(1))
+    return bucket
+
+
+def ends(phase: int, number: int) -> bytes:
+    """Extra flags: this ends the ALTER that this number began."""
+    return bytes([phase]) + struct.pack("<Q", number)
+
+
+def test_the_phases_of_an_alter_are_told_apart() -> None:
+    """Only a COMMIT has changed the table for sure; the others say to what they belong."""
+    bucket = alters((1, b"\2"), (2, b"\2"), (3, ends(8, 2)), (4, ends(4, 1)), (5, b"\2"), (6, b""))
+    query = SearchQuery(
+        wanted=Criteria(tables=Tables((("t", "orders"),)), kinds=frozenset({"ddl"}))
+    )
+    hits, warnings, _ = searched(bucket, query, order="oldest")
+    assert warnings == []
+    told = {
+        numbers_of_mariadb(hit): (
+            hit.link
+            and (
+                hit.link.two_phase.phase,
+                hit.link.state,
+                hit.link.transaction and hit.link.transaction.gtid,
+            ),
+            hit.match.certain,
+        )
+        for hit in hits
+    }
+    server = BinlogWriter().server_id
+    assert told == {
+        1: (("prepare", "committed", f"0-{server}-4"), False),
+        2: (("prepare", "rolled back", f"0-{server}-3"), False),
+        3: (("rollback", "rolled back", f"0-{server}-2"), False),
+        4: (("commit", "committed", f"0-{server}-1"), True),
+        5: (("prepare", "prepared", None), False),
+        6: (None, True),
+    }
+
+
+def numbers_of_mariadb(hit: Hit) -> int:
+    return int((hit.transaction.gtid or "0-0-0").rpartition("-")[2])
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (Criteria(tables=ORDERS), [1]),
+        (Criteria(tables=ORDERS, kinds=frozenset({"delete"})), [1]),
+        (Criteria(kinds=frozenset({"update"})), [1]),
+        (Criteria(tables=Tables((("shop", "bills"),))), []),
+        (Criteria(kinds=frozenset({"ddl"})), []),
+    ],
+)
+def test_rows_in_fragments_are_perhaps_what_is_sought(
+    wanted: Criteria, expected: list[int]
+) -> None:
+    """MariaDB's event 172 is passed over by nothing that may match it."""
+    bucket = Bucket(replace(MARIADB, gtid_set="", parent=None, first_binlog=name(1)))
+    made = BinlogWriter(server_version="12.3.1-MariaDB")
+    made.gtid_list(MariadbGtidList({}))
+    part = (int(EventType.PARTIAL_ROW_DATA), struct.pack("<IIB", 1, 1, 0) + b"x" * 100)
+    made.mariadb_transaction([table_map(7, "orders"), part, XID], gtid=(0, 1))
+    other = [table_map(8, "stock"), rows(EventType.WRITE_ROWS_V1, 8, 1), XID]
+    made.mariadb_transaction(other, gtid=(0, 2))
+    made.rotate("mysql-bin.000002")
+    bucket.archive(made.data, name=name(1))
+    hits, _, _ = searched(bucket, SearchQuery(wanted=wanted))
+    assert [numbers_of_mariadb(hit) for hit in hits] == expected
+    assert not any(hit.match.certain for hit in hits)

@@ -10,17 +10,18 @@ from typing import Any, Literal
 import pytest
 from rich.console import Console
 
-from binlog2s3.binlog.content import Change, Content, Phase, Xa, Xid
+from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase, Xid
+from binlog2s3.binlog.events import Phase
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.inspect.find.match import (
     Criteria,
     Hit,
     Match,
+    PhaseLink,
     SearchQuery,
     SearchStats,
     Tables,
-    XaLink,
 )
 from binlog2s3.inspect.find.view import (
     JsonOutput,
@@ -147,12 +148,13 @@ def test_what_became_of_an_xa_transaction(
     words: str,
 ) -> None:
     """And that an XA COMMIT has no changes of its own is not said."""
-    xa = Xa(phase, Xid(1, b"a", b""))
-    link = XaLink(xa, state)
+    xa = TwoPhase(phase, Xid(1, b"a", b""))
+    link = PhaseLink(xa, state)
     if is_there:
-        link = XaLink(xa, state, HIT.binlog, replace(HIT.transaction, gtid=f"{UUID}:9"))
+        link = PhaseLink(xa, state, HIT.binlog, replace(HIT.transaction, gtid=f"{UUID}:9"))
     certain = is_there and state == "committed"
-    hit = replace(HIT, content=Content(xa=xa), match=Match(found=True, certain=certain), link=link)
+    match = Match(found=True, certain=certain)
+    hit = replace(HIT, content=Content(two_phase=xa), match=match, link=link)
     lines = printed(hit)
     assert lines[3].strip().startswith(words)
     assert ("    no changes" in lines) == (phase != "commit" or is_there)
@@ -161,6 +163,37 @@ def test_what_became_of_an_xa_transaction(
     assert found["gtid"] == (f"{UUID}:9" if is_there else None)
     (row,) = (row for row in page("find").splitlines() if row.startswith("| `xa` |"))
     assert all(f"`{key}`" in row for key in found)
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "other", "words"),
+    [
+        ("prepare", "committed", "0-1-9", "begins an ALTER, committed by 0-1-9 at 2026"),
+        ("prepare", "rolled back", "0-1-9", "begins an ALTER, rolled back by 0-1-9 at 2026"),
+        ("prepare", "prepared", "", "begins an ALTER whose COMMIT or ROLLBACK was not found"),
+        ("commit", "committed", "0-1-5", "commits the ALTER that 0-1-5 at 2026"),
+        ("commit", "committed", "", "commits the ALTER that the GTID 0-...-5 began"),
+        ("rollback", "rolled back", "0-1-5", "rolls back the ALTER that 0-1-5 at 2026"),
+    ],
+)
+def test_what_became_of_an_alter(
+    phase: Phase, state: Literal["prepared", "committed", "rolled back"], other: str, words: str
+) -> None:
+    """Each phase with the other one, in a field of its own."""
+    alter = TwoPhase(phase, AlterName(0, 5))
+    link = PhaseLink(alter, state)
+    if other:
+        link = PhaseLink(alter, state, HIT.binlog, replace(HIT.transaction, gtid=other))
+    content = Content(two_phase=alter, statements=("ALTER TABLE a ADD c INT",))
+    match = Match(found=True, certain=phase == "commit")
+    hit = replace(HIT, content=content, match=match, link=link)
+    assert printed(hit)[3].strip().startswith(words)
+    found = document(hit)["transactions"][0]
+    assert found["xa"] is None
+    assert (found["alter"]["phase"], found["alter"]["state"]) == (phase, state)
+    assert found["alter"]["gtid"] == (other or None)
+    (row,) = (row for row in page("find").splitlines() if row.startswith("| `alter` |"))
+    assert all(f"`{key}`" in row for key in found["alter"])
 
 
 def test_nothing_is_an_answer() -> None:

@@ -1,0 +1,65 @@
+"""What a goal cuts in two: XA transactions that are prepared there, ALTERs that have only begun.
+
+An XA transaction stays prepared in the target, with its locks. An ALTER that MariaDB wrote in two
+phases has not changed its table yet.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from binlog2s3.binlog.content import AlterName, Content, TwoPhase, Xid
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.recover.model import Plan, PlanPiece, Shown
+
+LOOKED_BACK = 16 << 20
+"""So many bytes before the goal are looked at. The target itself knows its older ones."""
+_MOST = 20
+
+PhasesOf = Callable[[str, BinlogName, int, int], Iterator[tuple[Transaction, TwoPhase]]]
+"""The phases in a range of a binlog of a lineage, each with its transaction."""
+
+
+def pending_at(
+    plan: Plan,
+    phases_of: PhasesOf,
+    content_of: Callable[[str, BinlogName, Transaction], Content],
+    *,
+    most: int = LOOKED_BACK,
+) -> tuple[Shown, ...]:
+    """The transactions shortly before a plan's goal whose second phase comes after it, at most 20.
+
+    Raises ArchiveError if they cannot be read.
+    """
+    found: dict[Xid | AlterName | None, tuple[PlanPiece, Transaction]] = {}
+    for piece, begin in _last(plan.pieces, most):
+        for one, phase in phases_of(piece.lineage, piece.binlog, begin, piece.end):
+            if any(low <= one.begin < high for low, high in piece.left_out):
+                continue
+            if phase.phase == "prepare":
+                found.pop(phase.name, None)
+                found[phase.name] = piece, one
+                if len(found) > _MOST:
+                    del found[next(iter(found))]
+            else:
+                found.pop(phase.name, None)
+    return tuple(
+        Shown(
+            lineage=piece.lineage,
+            binlog=piece.binlog,
+            transaction=one,
+            content=content_of(piece.lineage, piece.binlog, one),
+        )
+        for piece, one in found.values()
+    )
+
+
+def _last(pieces: Sequence[PlanPiece], most: int) -> Iterator[tuple[PlanPiece, int]]:
+    """The last pieces of at most so many bytes, in order, and from where on each is looked at."""
+    chosen: list[tuple[PlanPiece, int]] = []
+    for piece in reversed(pieces):
+        if most <= 0:
+            break
+        begin = max(piece.begin, piece.end - most)
+        most -= piece.end - begin
+        chosen.append((piece, begin))
+    return reversed(chosen)
