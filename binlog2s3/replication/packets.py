@@ -57,7 +57,7 @@ class Packets:
             return None
         size, sequence = int.from_bytes(self._buffer[:3], "little"), self._buffer[3]
         if size > most:
-            raise PacketError(f"a packet of {size} bytes", 1153)
+            raise PacketError(f"a packet of {size} bytes, of at most {most}", 1153)
         if restarts and sequence == 0:
             self._sequence = 0
         if is_counted and sequence != self._sequence & 0xFF:
