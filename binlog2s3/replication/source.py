@@ -36,10 +36,10 @@ from binlog2s3.replication.packets import PACKET_MOST, Buffer
 from binlog2s3.replication.protocol import GTIDS_MOST, Conversation, Dump, ProtocolError
 from binlog2s3.replication.queries import Identity
 
-_LOGIN_SECONDS = 10.0
 _IDLE_SECONDS = 60.0  # between two commands
 _FIRST_MOST = 1 << 16
 _SEND_SECONDS = 60.0
+_DRAIN_SECONDS = 2.0
 _BATCH = 1 << 18
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 _FAILED_SECONDS = (0.5, 8.0)  # the wait after a wrong password; doubled with each one
@@ -56,7 +56,7 @@ class ConnectionLimits:
     `logging_in`: connections that have not logged in, which do not count as `connections`. One more
     ends the oldest of the address that has most of them. `gtids`: bytes of the GTID sets that one
     user's connections have sent. `bandwidth`: bytes per second to all connections of one user
-    together. None: no limit.
+    together. `login_seconds`: for all of a login, TLS included. None: no limit.
     """
 
     connections: int = 8
@@ -64,6 +64,7 @@ class ConnectionLimits:
     logging_in: int = 32
     gtids: int = 4 * GTIDS_MOST
     bandwidth: int | None = None
+    login_seconds: float = 10.0
 
 
 class Source:
@@ -252,6 +253,8 @@ class Source:
         except ProtocolError as error:
             self.refused["protocol"] += 1
             _log.debug("a client has left", number=client.number, why=str(error))
+            if client.user:
+                client.drain()
         except (OSError, EOFError) as error:
             _log.debug("a client has left", number=client.number, why=str(error))
         except Exception as error:  # noqa: BLE001 - the command must learn of it
@@ -267,7 +270,7 @@ class Source:
     def _talk(self, client: "Client") -> None:
         client.conversation = self._conversation(client)
         client.send([client.conversation.greeting()])
-        until = time.monotonic() + _LOGIN_SECONDS
+        until = time.monotonic() + self._limits.login_seconds
         while True:
             for event in client.receive(until, before_refusal=self._slow_down):
                 if isinstance(event, TlsWanted):
@@ -372,6 +375,16 @@ class Client:
         self.ended.set()
         with suppress(OSError):
             self._socket.close()
+
+    def drain(self) -> None:
+        """Drop what it still sends, for a moment: it would lose the error that it was sent."""
+        with suppress(OSError, ValueError):
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            until = time.monotonic() + _DRAIN_SECONDS
+            while (left := until - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                if not self._socket.recv(1 << 16):
+                    return
 
     def has_left(self) -> bool:
         """Whether a client that gets events has closed the connection, or sent something."""
