@@ -64,6 +64,8 @@ def create(path: Path) -> int:
 
 def _check_file(found: os.stat_result) -> None:
     _check_owner(found)
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         raise OSError(errno.EINVAL, "it is not a file with one name")
 

@@ -130,7 +130,7 @@ def clean_up(work_dir: Path, report: Callable[[LeftDrill], None]) -> list[Path]:
     unknown = []
     for directory in sorted(work_dir.glob("drill-*")):
         id_ = directory.name.removeprefix("drill-")
-        if not BACKUP_ID.fullmatch(id_):
+        if not BACKUP_ID.fullmatch(id_) or directory.is_symlink() or not directory.is_dir():
             continue
         if not private.is_own_directory(directory):
             unknown.append(directory)

@@ -584,6 +584,9 @@ class ArchiveHistory:
         if before is not None and tail.binlog.before is None:
             broken = tail.binlog.broken or self._break_before(tail, before)
             tail.binlog = replace(tail.binlog, before=before, broken=broken)
+        view = self._view
+        if view.whole == tail.whole and view.binlogs[-1] is tail.binlog:
+            return  # a problem that is shown stays: it may be in what comes next
         self._show((*self._view.binlogs[:-1], tail.binlog), only_last=True)
 
     def _break_before(self, tail: Tail, before: Gtids) -> str:
