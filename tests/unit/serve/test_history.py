@@ -229,10 +229,13 @@ def test_what_was_read_as_chunks_proves_the_archived_binlog(bucket: Bucket) -> N
         wait_until(lambda: history.view().whole >= binlog.transactions[-1].end, what="all is read")
         bucket.archive(binlog.data, entry=False)
         bucket.delete(chunks)
+        second = written(1, first=25, rotate=False)
+        bucket.chunks(second.data, 0, len(second.data), name=SECOND)
         got = Got()
         with sending(history, by_gtid(), got) as raised:
-            wait_until(lambda: len(got.of(EventType.GTID)) == 24, what="all of it")
+            wait_until(lambda: raised or len(got.of(EventType.GTID)) == 25, what="all of it")
             assert not raised
+        assert KEY in {one.key for one in bucket.asked}, "from the archived binlog"
         data = bucket.objects[KEY].data
         bucket.objects[KEY].data = flipped(data, binlog.transactions[20].end - 1000)
         got = Got()
@@ -317,6 +320,7 @@ def test_what_was_read_for_a_question_is_read_once(bucket: Bucket) -> None:
             history._look()
         assert len([one for one in bucket.asked if f"/{ID}/" in one.key]) == read
         assert read
+        bucket.lineage = replace(LINEAGE, first_binlog=NAME)
         bucket.chunks(dead.data, dead.transactions[3].end, len(dead.data))
         history._look()
         with pytest.raises(NotServedError, match="dead branch"):
