@@ -40,6 +40,7 @@ from binlog2s3.workers import Workers
 
 _PASSWORD_MOST = 1 << 10
 _GTID_SECONDS = 10.0
+_SIGNAL_SECONDS = 1.0
 _INDEX = """binlog2s3 serve
 
 /health    200, or 503 if something is wrong
@@ -92,7 +93,8 @@ def run(config: ServeConfig) -> int:
             stack.callback(listener.close)
             listener.listen_tcp(*split_listen(config.status_listen))
         _log.info("serving", host=source.address[0], port=source.address[1], what=history.name)
-        stop.wait()
+        while not stop.wait(_SIGNAL_SECONDS):
+            pass  # a signal that came just before the wait is heard after it
     return stop.exit_code
 
 
