@@ -169,9 +169,9 @@ def test_an_account_cannot_end_the_replica_of_another(scene: Scene) -> None:
 
 
 def live_keys(scene: Scene) -> list[str]:
-    listed = scene.minio.client().list_objects_v2(Bucket=scene.bucket, Prefix="pre/test/")
+    listed = scene.minio.client().list_objects_v2(Bucket=scene.bucket, Prefix="pre/live/test/")
     keys = [one["Key"] for one in listed.get("Contents", [])]
-    return [key for key in keys if "/live/" in key and "-bin." in key]
+    return [key for key in keys if re.search(r"/\d{16}-\d{16}-[0-9a-f]{16}$", key)]
 
 
 def refusal(scene: Scene) -> str:
@@ -196,8 +196,7 @@ def test_a_damaged_chunk_of_a_source_without_checksums(scene: Scene) -> None:
         lambda: any(int(key[-33:-17]) >= int(str(size)) for key in live_keys(scene)),
         what="it is streamed",
     )
-    (stream,) = [scene.stream]
-    stream.kill()
+    scene.stream.kill()
     damaged = {}
     for key in live_keys(scene):
         body = client.get_object(Bucket=scene.bucket, Key=key)["Body"].read()
@@ -233,7 +232,7 @@ def test_damage_of_the_next_binlog_is_told(scene: Scene) -> None:
             scene.write(5)
         name = scene.pair.names[-2]
         scene.stream.wait_for_event("binlog archived", binlog=name)
-        listed = client.list_objects_v2(Bucket=scene.bucket, Prefix="pre/test/archive/")
+        listed = client.list_objects_v2(Bucket=scene.bucket, Prefix="pre/archive/test/")
         (entry,) = [one["Key"] for one in listed["Contents"] if one["Key"].endswith(f"{name}.json")]
         client.put_object(Bucket=scene.bucket, Key=entry, Body=b"{")
     finally:
