@@ -154,13 +154,15 @@ class Source:
                 connection, address = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:
+            except (OSError, MemoryError):
                 if not self.ended.wait(0.2):  # for example, no free file descriptors
                     continue
                 return
             try:
                 self._take(connection, str(address[0]))
-            except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
+            except Exception as error:  # noqa: BLE001 - it must not end the others
+                if not isinstance(error, OSError | RuntimeError | MemoryError):
+                    self.failure = self.defect = defect_of(error)
                 self._turn_away(connection, str(address[0]), why=str(error))
 
     def _take(self, connection: socket.socket, host: str) -> None:

@@ -10,7 +10,7 @@ asked often only while a client waits. If the store does not answer, the view st
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -153,10 +153,22 @@ class ArchiveHistory:
     @property
     def keeps_gtids(self) -> bool | None:
         """Whether its newest transactions have GTIDs; None if there are no transactions."""
-        tail = self._tail
-        if tail is not None and tail.scanner.transactions:
-            return not tail.scanner.anonymous
-        return bool(tail.scanner.previous_gtids) or None if tail is not None else None
+        tails = [self._tail, *reversed(self._closed.values())]
+        for scanner in [tail.scanner for tail in tails if tail is not None]:
+            if scanner.transactions:
+                return not scanner.anonymous
+            if scanner.previous_gtids:
+                return True
+        with suppress(Binlog2s3Error):  # then nothing tells it
+            return self._asked(self._archived_keeps_gtids)
+        return None
+
+    def _archived_keeps_gtids(self) -> bool | None:
+        route = self._route
+        if route is None or not len(route):
+            return None
+        known = route.brief(len(route) - 1)
+        return not known.anonymous if known.transactions else bool(known.gtids_before) or None
 
     def newest_place(self) -> tuple[tuple[str, int], str]:
         """Name and end of the newest binlog, and the GTIDs executed there; "" if unknown."""

@@ -8,9 +8,11 @@ from dataclasses import replace
 import pytest
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -47,6 +49,16 @@ def flipped(data: bytes | bytearray, offset: int) -> bytes:
     found = bytearray(data)
     found[offset] ^= 0x01
     return bytes(found)
+
+
+def damaged_chunk(
+    bucket: Bucket, data: bytes | bytearray, begin: int, *, flip: int, name: BinlogName = NAME
+) -> tuple[str, bytes]:
+    """A chunk with a flipped byte, from the beginning on; its key, and what it should have."""
+    whole = bytes(data[begin:])
+    key = LAYOUT.chunk(ID, name, Chunk(begin, len(data), crc64nvme(whole)))
+    bucket.put(key, flipped(whole, flip - begin))
+    return key, whole
 
 
 # Damage of what comes next
@@ -177,9 +189,7 @@ def test_nothing_of_a_damaged_chunk_is_sent(bucket: Bucket, checksum: bool) -> N
     got = Got()
     with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
         wait_until(lambda: len(got.of(EventType.GTID)) == 2, what="what is proved")
-        (key,) = bucket.chunks(binlog.data, first, len(binlog.data))
-        whole = bucket.objects[key].data
-        bucket.objects[key].data = flipped(whole, flip - first)
+        key, whole = damaged_chunk(bucket, binlog.data, first, flip=flip)
         wait_until(lambda: raised, what="the client is told")
         sent = b"".join(map(bytes, got.events))
         assert flipped(whole, flip - first)[flip - first - 200 : flip - first + 200] not in sent
@@ -195,6 +205,17 @@ def test_nothing_of_a_damaged_chunk_is_sent(bucket: Bucket, checksum: bool) -> N
             assert again.own() == bytes(binlog.data[4:])
 
 
+def test_replicas_are_told_of_damage_and_not_of_gtids(bucket: Bucket) -> None:
+    """Whether the source keeps GTIDs is known from what came before a binlog that is damaged."""
+    bucket.archive(written(3).data)
+    second = written(3, first=4, checksum=False)
+    damaged_chunk(bucket, second.data, 0, flip=500, name=SECOND)
+    with history_of(bucket) as history:
+        assert history.keeps_gtids
+        wait_until(lambda: history.view().problem, what="the status says it")
+        assert history.keeps_gtids
+
+
 @pytest.mark.parametrize("entry", [True, False])
 def test_a_binlog_that_is_archived_in_the_middle(bucket: Bucket, entry: bool) -> None:
     """Without checksums only its entry proves the rest: nothing is sent of damage, or without."""
@@ -204,10 +225,14 @@ def test_a_binlog_that_is_archived_in_the_middle(bucket: Bucket, entry: bool) ->
     got = Got()
     with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
         wait_until(lambda: len(got.of(EventType.GTID)) == 2, what="what is proved")
-        bucket.archive(binlog.data, entry=entry)
-        if entry:
-            data = bucket.objects[KEY].data
-            bucket.objects[KEY].data = flipped(data, len(data) - 100_000)
+        if entry:  # of the right bytes
+            right = Bucket(bucket.lineage)
+            right.archive(binlog.data)
+            bucket.archive(flipped(binlog.data, len(binlog.data) - 100_000), entry=False)
+            key = LAYOUT.entry(ID, NAME)
+            bucket.put(key, right.objects[key].data)
+        else:
+            bucket.archive(binlog.data, entry=False)
         bucket.delete([chunk])
         if entry:
             wait_until(lambda: raised, what="the client is told")
