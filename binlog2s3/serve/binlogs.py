@@ -36,6 +36,10 @@ class UnreadError(Exception):
         self.durable = durable
 
 
+class BusyError(StoreError):
+    """A binlog is being read for another question; ask again."""
+
+
 class ReadWhole:
     """What was found by reading binlogs without an entry, for all surveys. Thread-safe.
 
@@ -67,11 +71,6 @@ class ReadWhole:
         problems += lost
         return found
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a binlog is being read."""
-        return self._reading.locked()
-
     def forget_errors(self) -> None:
         """Read again what could not be read: it may have been repaired."""
         for key, (_, _, outcome) in list(self._known.items()):
@@ -79,9 +78,9 @@ class ReadWhole:
                 self._known.pop(key, None)
 
     def read(self, unread: UnreadError) -> None:
-        """Read it. Raises StoreError, a transient one if another one is being read."""
+        """Read it. Raises StoreError; BusyError if another one is being read."""
         if not self._reading.acquire(timeout=_WAIT_SECONDS):
-            raise StoreError("another binlog is being read for another client", transient=True)
+            raise BusyError("a binlog is being read for another client", transient=True)
         try:
             problems: list[ArchiveError] = []
             key = unread.lineage.id, unread.name

@@ -50,7 +50,7 @@ from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.replication.source import defect_of
-from binlog2s3.serve.binlogs import Binlogs, ReadWhole, UnreadError
+from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError
 from binlog2s3.serve.line import archived, check_gtids, first_open
 from binlog2s3.serve.model import Beginning, Facts, ServedBinlog, View, beginning, view_of
 from binlog2s3.serve.tail import Recent, Tail
@@ -554,9 +554,9 @@ class ArchiveHistory:
         turn = self._catalog.turn() if self._wanted is None else None
         is_other = turn is not None and turn.lineage != self._lineage.id
         is_stuck = (self._view.problem and waited > _AGAIN_SECONDS) or self._tail is None
-        # clients that follow must not wait until a binlog was read for another client's question
-        if (is_other or is_stuck) and not self._read_whole.is_busy:
-            self._look()
+        if is_other or is_stuck:
+            with suppress(BusyError):  # clients that follow do not wait for another one's question
+                self._look()
 
     def _read_on(self) -> bool:
         """Read the new bytes of the newest binlog; whether to look again at once."""
