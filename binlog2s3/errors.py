@@ -136,6 +136,10 @@ class ArchiveError(Binlog2s3Error):
     exit_code = 7
 
 
+class NoBinlogError(ArchiveError):
+    """No byte of this binlog is in the bucket: it is not there yet, or not any more."""
+
+
 class MisplacedError(ArchiveError):
     """A document whose content belongs under another key: of another source, or binlog."""
 

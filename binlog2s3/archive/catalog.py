@@ -25,6 +25,7 @@ from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import (
     ArchiveError,
     DamageError,
+    NoBinlogError,
     ObjectMissingError,
     ObjectTooLargeError,
     StoreError,
@@ -423,8 +424,8 @@ class Catalog:
 
         Chunks are listed first, see `readable`. They are put in parallel, so there may be some
         after a hole: the binlog ends at the hole. A caller that knows of more bytes (from a
-        heartbeat) asks for them with `Readable.blocks(end=...)`. Raises ArchiveError if there is
-        nothing to read.
+        heartbeat) asks for them with `Readable.blocks(end=...)`. Raises NoBinlogError if there is
+        nothing to read, ArchiveError if what is there contradicts itself.
         """
         key, prefix = self.layout.binlog(lineage.id, name), self.layout.chunks(lineage.id, name)
         for _ in range(LISTINGS):
@@ -435,7 +436,7 @@ class Catalog:
         whole = (Range(key, 0, archived.size, archived.last_modified),) if archived else ()
         ranges = whole or ranges_of(prefix, chunks)
         if not ranges:
-            raise ArchiveError(
+            raise NoBinlogError(
                 f"no byte of {name} is in lineage {lineage.id}: neither {key} nor chunks from "
                 f"offset 0 on below {prefix}",
                 hint="is it older than the lineage's first binlog, or not yet written?",
@@ -448,6 +449,19 @@ class Catalog:
             again=lambda: self.binlog(lineage, name),
             crc64=crc64,
         )
+
+    def archived_behind(self, lineage: Lineage, name: BinlogName) -> list[BinlogName]:
+        """The archived binlogs that come after this one. One listing, which begins there.
+
+        Where the next name has more digits, the store sorts it before this one: then only that one.
+        """
+        following = name.next()
+        if len(str(following)) > len(str(name)):
+            key = self.layout.binlog(lineage.id, following)
+            return [following] if self.store.head(key) else []
+        prefix = self.layout.binlogs(lineage.id)
+        found = self.named(prefix, "", begin=f"{name.prefix}.", start_after=str(name))
+        return [one for one in found if one > name]
 
     def _put_at(self, lineage: Lineage, name: BinlogName) -> dict[Chunk, datetime]:
         """When each chunk of a binlog was put, by the store's clock. One listing."""

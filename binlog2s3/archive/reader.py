@@ -19,6 +19,7 @@ from binlog2s3.formatting import us_of
 State = Literal["archived", "open"]
 LOOKS = 8
 """How many looks at the bucket without progress are an error."""
+_PIECE = 1 << 20
 
 
 class Opens(Protocol):
@@ -105,47 +106,79 @@ class Readable:
             raise ValueError(f"no range: {begin} to {end}")
         return _Reading(self, begin, self.size if end is None else end).blocks()
 
+    def proved(self, begin: int, end: int) -> bytes | None:
+        """Bytes [begin, end), after their chunks' checks; raises as `blocks`.
+
+        None if the binlog was archived meanwhile: then no chunk says what they have to be.
+        """
+        reading = _Reading(self, begin, end)
+        found = b"".join(reading.blocks())
+        return found if reading.checked == end else None
+
+    def proved_blocks(self, begin: int, before: int) -> Iterator[bytes]:
+        """Bytes from `begin` to the end, each block only after its check; raises as `blocks`.
+
+        They are read twice. `before`: the CRC64NVME of the bytes before them: together those of an
+        archived binlog have the one of its entry. Nothing if there is no entry yet.
+        """
+        reading = _Reading(self, begin, self.size)
+        sums, whole = list[int](), before
+        for block in _pieces(reading.blocks()):
+            sums.append(crc64nvme(block))
+            whole = crc64nvme(block, whole)
+        if reading.checked < self.size:
+            now = reading.binlog
+            if now.crc64 is None or now.size != self.size:
+                return
+            _check_whole(now, whole)
+        again = _pieces(self.blocks(begin, self.size))
+        for block, expected in zip(again, sums, strict=True):
+            if crc64nvme(block) != expected:
+                raise ArchiveError(f"{self.name}: its bytes were others when they were read again")
+            yield block
+
 
 class _Reading:
     """One pass over a range of a binlog, in as many tries as it needs.
 
-    The bytes before `at` were returned, those before `checked` are proved. `given` is the CRC64 of
-    the bytes between, which came from the object `giver`; `whole` is that of all returned bytes.
+    The bytes before `at` were returned, those before `checked` are proved by their chunks. `given`
+    is the CRC64 of the bytes between, which came from the object `giver`; `whole` is that of all
+    returned bytes. `binlog` is what the last look has found.
     """
 
     def __init__(self, binlog: Readable, begin: int, end: int) -> None:
-        self._binlog = binlog
+        self.binlog = binlog
         self._begin, self._end = begin, end
-        self._checked = self._at = begin
+        self.checked = self._at = begin
         self._given = self._whole = 0
         self._giver = ""
 
     def blocks(self) -> Iterator[bytes]:
         looks = 0
-        while self._checked < self._end:
-            reached, why = self._checked, ""
-            if self._binlog.size >= self._end:
+        while self.checked < self._end:
+            reached, why = self.checked, ""
+            if self.binlog.size >= self._end:
                 try:
                     yield from self._try()
                 except ObjectMissingError as error:
                     why = f"; {error}"
                 else:
                     return
-            looks = 1 if self._checked > reached else looks + 1
+            looks = 1 if self.checked > reached else looks + 1
             if looks > LOOKS:
                 raise ArchiveError(
-                    f"{self._binlog.name}: bytes up to {self._end} are not in the bucket, "
-                    f"those up to {self._binlog.size} were listed{why}",
+                    f"{self.binlog.name}: bytes up to {self._end} are not in the bucket, "
+                    f"those up to {self.binlog.size} were listed{why}",
                     hint="where the source still has the binlog, a running `binlog2s3 stream` puts "
                     "missing chunks again; otherwise history ends there",
                 )
-            self._binlog = self._binlog.again()
+            self.binlog = self.binlog.again()
 
     def _try(self) -> Iterator[bytes]:
         """Continue from `checked`. Bytes that were already returned are only compared."""
-        before = _Expected(self._checked, self._at, self._given, self._giver)
+        before = _Expected(self.checked, self._at, self._given, self._giver)
         seam: _Expected | None = None
-        binlog, start = self._binlog, self._checked
+        binlog, start = self.binlog, self.checked
         wanted = [r for r in binlog.ranges if r.end > start and r.begin < self._end]
         for place, following in zip(wanted, [*wanted[1:], None], strict=True):
             chunk = place.chunk
@@ -165,7 +198,7 @@ class _Reading:
                 begin += len(block)
                 self._note(fresh, place.key)
                 if begin == end and before.at == before.end and chunk:
-                    self._checked, self._given = self._at, 0
+                    self.checked, self._given = self._at, 0
                 if fresh:
                     yield block if len(fresh) == len(block) else bytes(fresh)
             seam = _Expected(both, end, tail.crc64, place.key)
@@ -176,14 +209,32 @@ class _Reading:
         self._given = crc64nvme(fresh, self._given)
         self._at += len(fresh)
         self._giver = key
-        binlog = self._binlog
+        binlog = self.binlog
         all_of_it = binlog.state == "archived" and (self._begin, self._at) == (0, binlog.size)
-        if all_of_it and binlog.crc64 not in (None, self._whole):
-            raise ArchiveError(
-                f"{key} is damaged: its CRC64NVME is {crc64_hex(self._whole)}, its entry says "
-                f"{crc64_hex(binlog.crc64 or 0)}",
-                hint="an older version of the object may be whole, where the bucket is versioned",
-            )
+        if all_of_it and binlog.crc64 is not None:
+            _check_whole(binlog, self._whole)
+
+
+def _check_whole(binlog: Readable, crc64: int) -> None:
+    """Raise ArchiveError if an archived binlog has another CRC64 than its entry says."""
+    if crc64 != binlog.crc64:
+        raise ArchiveError(
+            f"{binlog.ranges[0].key} is damaged: its CRC64NVME is {crc64_hex(crc64)}, its entry "
+            f"says {crc64_hex(binlog.crc64 or 0)}",
+            hint="an older version of the object may be whole, where the bucket is versioned",
+        )
+
+
+def _pieces(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """The same bytes in blocks of the same size, however they came."""
+    held = bytearray()
+    for block in blocks:
+        held += block
+        while len(held) >= _PIECE:
+            yield bytes(held[:_PIECE])
+            del held[:_PIECE]
+    if held:
+        yield bytes(held)
 
 
 @dataclass(slots=True)

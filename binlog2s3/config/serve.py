@@ -89,7 +89,8 @@ class ServeConfig:
     ] = None
     tls_key: Annotated[Path | None, Option("FILE", "Its key (PEM).", "file")] = None
     max_connections: Annotated[
-        int, Option("N", "Most connections at the same time.", least=1, most=10_000)
+        int,
+        Option("N", "Most connections that have logged in.", least=1, most=10_000),
     ] = 100
     max_user_connections: Annotated[
         int, Option("N", "Most of them that one user may have.", least=1, most=10_000)

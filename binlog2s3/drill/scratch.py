@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from time import monotonic, sleep
 
+from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.drill.children import end_of, ended_with, started
@@ -135,8 +136,7 @@ class ScratchServer:
             self._run([*self._first(), "--initialize-insecure", own, *more], None)
             return
         (data / "mysql").mkdir(parents=True, mode=0o700)
-        script = self._workspace.directory / "bootstrap.sql"
-        script.write_text(self._bootstrap())
+        script = self._write("bootstrap.sql", self._bootstrap())
         argv = [*self._first(), "--bootstrap", own, *more]
         self._run(argv, script)
 
@@ -241,9 +241,8 @@ class ScratchServer:
 
     def _write(self, name: str, text: str) -> Path:
         path = self._workspace.directory / name
-        path.unlink(missing_ok=True)
-        path.touch(0o600)
-        path.write_text(text)
+        with open(private.create(path), "w") as file:  # noqa: PTH123 - a descriptor
+            file.write(text)
         return path
 
 

@@ -2,7 +2,8 @@
 
 Law: only one drill runs in a work directory (a lock that the kernel holds). Only directories that
 drill made are deleted: their name is `drill-<id>` or `failed-<id>`, and the file `drill.json` in
-them names that id. After a `kill -9` the next drill ends the processes that are left, deletes the
+them names that id. What another user has made there is neither read nor followed (`private`).
+After a `kill -9` the next drill ends the processes that are left, deletes the
 data, and reports what was interrupted.
 """
 
@@ -17,6 +18,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from binlog2s3 import private
 from binlog2s3.archive.drills import DrillStep
 from binlog2s3.archive.fields import BACKUP_ID
 from binlog2s3.drill.children import end_all
@@ -44,11 +46,14 @@ class LeftDrill:
 def locked(work_dir: Path) -> Iterator[None]:
     """Hold the work directory. Raises RecoveryError if another drill has it, or it is no use."""
     try:
-        opened = os.open(work_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = work_dir
+        private.check_directory(path)
+        path = work_dir / "lock"
+        opened = private.open_own(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise RecoveryError(
-            f"the work directory {work_dir} cannot be used: {error.strerror}",
-            hint="--work-dir must be a directory that the user of drill can write to",
+            f"the work directory {work_dir} cannot be used: {path}: {error.strerror}",
+            hint="--work-dir must be a directory of the user of drill, to which nobody else writes",
         ) from error
     try:
         try:
@@ -97,7 +102,7 @@ class Workspace:
             "started_at": iso_text(self._started_at),
         }
         new = self.directory / f"{_MARKER}.new"
-        with new.open("w") as file:
+        with open(private.create(new), "w") as file:  # noqa: PTH123 - a descriptor
             file.write(json.dumps(marker))
             file.flush()
             os.fsync(file.fileno())  # after a power cut an empty one would say nothing
@@ -126,6 +131,9 @@ def clean_up(work_dir: Path, report: Callable[[LeftDrill], None]) -> list[Path]:
     for directory in sorted(work_dir.glob("drill-*")):
         id_ = directory.name.removeprefix("drill-")
         if not BACKUP_ID.fullmatch(id_) or directory.is_symlink() or not directory.is_dir():
+            continue
+        if not private.is_own_directory(directory):
+            unknown.append(directory)
             continue
         left = _read(directory, id_)
         if left is None:  # killed before the marker was complete: then it has nothing else
@@ -188,8 +196,11 @@ def _keep_logs(directory: Path, id_: str) -> Path | None:
     if not logs:
         return None
     kept = directory.with_name(f"failed-{id_}")
-    kept.mkdir(mode=0o700, exist_ok=True)
-    (kept / _MARKER).write_text((directory / _MARKER).read_text())
+    with suppress(FileExistsError):
+        kept.mkdir(mode=0o700)
+    private.check_inner(kept)
+    with open(private.create(kept / _MARKER), "w") as file:  # noqa: PTH123 - a descriptor
+        file.write((directory / _MARKER).read_text())
     for log in logs:
         log.replace(kept / log.name)
     return kept
@@ -200,7 +211,8 @@ def _forget_failures(work_dir: Path) -> None:
     found = [
         path
         for path in sorted(work_dir.glob("failed-*"))
-        if not path.is_symlink() and _read(path, path.name.removeprefix("failed-")) is not None
+        if private.is_own_directory(path)
+        and _read(path, path.name.removeprefix("failed-")) is not None
     ]
     for path in found[:-_MOST_FAILED]:
         with suppress(OSError):

@@ -37,6 +37,9 @@ from binlog2s3.workers import Workers
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many have, of how many."""
 
+ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Found]
+"""See `one_binlog.found_by_reading`."""
+
 _LEAST_LISTED = 8
 """From so many binlogs of one page's range on, list them instead of a request for each."""
 
@@ -127,6 +130,7 @@ class Survey:
     Any question raises ArchiveError if the bucket contradicts itself. `unreadable`: why lineages
     are left out. `problems`: what is missing at a binlog's end, which pages are not used, and why
     it is unknown which lineage is current. `doubts`: how often something was not as a page says.
+    `read`: how a binlog without an entry is found out.
     """
 
     def __init__(
@@ -137,8 +141,10 @@ class Survey:
         *,
         advance: Advance = lambda _, __: None,
         span: int = SPAN,
+        read: ReadBinlog = one_binlog.found_by_reading,
     ) -> None:
         self._store = store
+        self._read = read
         self._archived_only = ""
         self._catalog = catalog
         self._span = span
@@ -471,7 +477,7 @@ class Survey:
         if entry is None:
             durable = self._durable(there.lineage.id)
             size = durable[1] if durable is not None and durable[0] == name else 0
-            return one_binlog.found_by_reading(there.lineage, name, readable, size, self.problems)
+            return self._read(there.lineage, name, readable, size, self.problems)
         self._compare(there, entry, readable.size)
         found = one_binlog.found_from(entry, there.lineage, readable)
         if entry.end == "crash":

@@ -57,7 +57,8 @@ class Packets:
             return None
         size, sequence = int.from_bytes(self._buffer[:3], "little"), self._buffer[3]
         if size > most:
-            raise PacketError(f"a packet of {size} bytes", 1153)
+            self._sequence = sequence + 1  # that of the error, or the client does not take it
+            raise PacketError(f"a packet of {size} bytes, of at most {most}", 1153)
         if restarts and sequence == 0:
             self._sequence = 0
         if is_counted and sequence != self._sequence & 0xFF:

@@ -24,7 +24,9 @@ from binlog2s3.replication.packets import Buffer, PacketError, Packets
 from binlog2s3.replication.queries import AUTOCOMMIT, OK, Identity, Queries, error
 
 _LOGIN_MOST = 1 << 12
-_COMMAND_MOST = 8 << 20  # a GTID set of a replica; text is far smaller
+GTIDS_MOST = 1 << 20
+"""The most bytes of a client's GTID set, as it sends it: 65,536 intervals."""
+_COMMAND_MOST = GTIDS_MOST + (1 << 12)  # with the name of a binlog; text is far smaller
 _MALFORMED = 1835  # ER_MALFORMED_PACKET
 
 _QUIT, _QUERY, _PING, _DUMP, _REGISTER, _DUMP_GTID = 0x01, 0x03, 0x0E, 0x12, 0x15, 0x1E
@@ -100,7 +102,8 @@ class _State(Enum):
 class Conversation:
     """One client. Begin with `greeting`; then `receive` what comes and send what `to_send` has.
 
-    The arguments are those of `ClientLogin`.
+    The arguments are those of `ClientLogin`. `has_room`: whether a GTID set of so many bytes may be
+    taken now; it is asked before the set is decoded, once.
     """
 
     def __init__(
@@ -111,11 +114,13 @@ class Conversation:
         nonce: bytes,
         connection_id: int,
         admit: Callable[[str], str] = lambda _user: "",
+        has_room: Callable[[int], bool] = lambda _size: True,
         has_tls: bool = False,
         needs_tls: bool = False,
     ) -> None:
         self._identity = identity
         self._id = connection_id
+        self._has_room = has_room
         self._packets = Packets()
         self._login = ClientLogin(
             self._packets,
@@ -252,19 +257,25 @@ class Conversation:
             self._registered = True
             self._packets.send(OK)
         elif command == _DUMP:
-            return self._begin(self._dump(payload))
+            return self._begin(len(self._queries.gtid_position or ""), payload, self._dump)
         elif command == _DUMP_GTID:
-            return self._begin(self._dump_gtid(payload))
+            return self._begin(len(payload), payload, self._dump_gtid)
         else:
             self._packets.send(
                 error(1047, f"unknown command {command}: this is an archive's replication source")
             )
         return None
 
-    def _begin(self, event: Dump) -> Event | None:
+    def _begin(self, gtids: int, payload: bytes, decode: Callable[[bytes], Dump]) -> Event:
+        """Begin a dump; `gtids`: bytes of its GTIDs, which are decoded only if there is room."""
         if self._identity.checksum and not self._queries.takes_checksums:
             self._packets.send(error(1236, "the replica cannot handle events with checksums"))
             return self._end("a replica without checksums")
+        if not self._has_room(gtids):
+            text = "this user's connections have the most bytes of GTID sets that they may have"
+            self._packets.send(error(1226, text))
+            return self._end(text)
+        event = decode(payload)
         self._state = _State.DUMPING
         return event
 
@@ -288,6 +299,8 @@ class Conversation:
         flags, server_id, name_size = struct.unpack_from("<HII", payload, 1)
         at = 11 + name_size + 8
         (size,) = struct.unpack_from("<I", payload, at)
+        if size > GTIDS_MOST:
+            raise PacketError(f"a GTID set of {size} bytes, of at most {GTIDS_MOST}", 1153)
         data = payload[at + 4 :]
         if len(data) < size:
             raise ValueError("GTID set cut short")

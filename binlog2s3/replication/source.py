@@ -1,7 +1,8 @@
 """A replication source's sockets: who connects, logs in and asks for events.
 
 Law: a client's input can end its own connection and nothing else. A client that is refused gets an
-error that says why. Connections, idle time, attempts to log in and bandwidth are limited.
+error that says why. Connections, idle time, attempts to log in, GTID sets and bandwidth are
+limited. Who has not logged in can take no place from who has.
 """
 
 import secrets
@@ -10,13 +11,16 @@ import socket
 import ssl
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Self
 
-from binlog2s3.errors import Binlog2s3Error, RecoveryError
+from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.log import Log
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.listen import bound
@@ -29,18 +33,19 @@ from binlog2s3.replication.login import (
     too_many_connections,
 )
 from binlog2s3.replication.packets import PACKET_MOST, Buffer
-from binlog2s3.replication.protocol import Conversation, Dump, ProtocolError
+from binlog2s3.replication.protocol import GTIDS_MOST, Conversation, Dump, ProtocolError
 from binlog2s3.replication.queries import Identity
 
-_LOGIN_SECONDS = 10.0
 _IDLE_SECONDS = 60.0  # between two commands
 _FIRST_MOST = 1 << 16
 _SEND_SECONDS = 60.0
+_DRAIN_SECONDS = 2.0
 _BATCH = 1 << 18
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 _FAILED_SECONDS = (0.5, 8.0)  # the wait after a wrong password; doubled with each one
 _FAILED_FORGOTTEN = 300.0
 _FAILED_MOST = 1024
+_FRAMES = 4  # of a traceback
 _log = Log("serve")
 
 
@@ -48,12 +53,18 @@ _log = Log("serve")
 class ConnectionLimits:
     """The limits of one source. `connections`: of all users; `per_user`: of each user.
 
-    `bandwidth`: bytes per second to all connections of one user together. None: no limit.
+    `logging_in`: connections that have not logged in, which do not count as `connections`. One more
+    ends the oldest of the address that has most of them. `gtids`: bytes of the GTID sets that one
+    user's connections have sent. `bandwidth`: bytes per second to all connections of one user
+    together. `login_seconds`: for all of a login, TLS included. None: no limit.
     """
 
     connections: int = 8
     per_user: int | None = None
+    logging_in: int = 32
+    gtids: int = 4 * GTIDS_MOST
     bandwidth: int | None = None
+    login_seconds: float = 10.0
 
 
 class Source:
@@ -61,10 +72,10 @@ class Source:
 
     `identity` is called for each connection. `answer` sends one dump to a client, in the client's
     own thread, until `ended`. The client gets the error that it raises; an error that is not a
-    `NotServedError` is also `failure`. `one_of`: among dumps for which it returns the same value,
-    only the newest is served, because its client has reconnected. `tls`: clients may use it, and
-    must if `needs_tls`. Raises RecoveryError, which names the `option`, if the address cannot be
-    used.
+    `NotServedError` is also `failure`. `one_of`: among one user's dumps for which it returns the
+    same value, only the newest is served, because its client has reconnected. `tls`: clients may
+    use it, and must if `needs_tls`. Raises RecoveryError, which names the `option`, if the address
+    cannot be used.
     """
 
     def __init__(
@@ -89,12 +100,14 @@ class Source:
         self._needs_tls = needs_tls
         self._limits = limits or ConnectionLimits()
         self.failure: Binlog2s3Error | None = None
+        self.defect: Binlog2s3Error | None = None
+        """An error of this program itself, which has ended a client; then it is `failure`, too."""
         self.ended = threading.Event()
         self.refused = Counter[str]()
         """Connections that were refused, by reason: "password", "connections", "protocol"."""
         self._lock = threading.Lock()
         self._open: set[Client] = set()
-        self._dumping: dict[Hashable, Client] = {}
+        self._dumping: dict[tuple[str, Hashable], Client] = {}
         self._paces: dict[str, _Pace] = {}
         self._failures = _Failures()
         self._number = 0
@@ -135,52 +148,105 @@ class Source:
     # connections
 
     def _accept(self) -> None:
+        """Take connections until the end; what one of them raises ends none of the others."""
         while not self.ended.is_set():
             try:
                 connection, address = self._listener.accept()
             except TimeoutError:
                 continue
-            except OSError:
+            except (OSError, MemoryError):
                 if not self.ended.wait(0.2):  # for example, no free file descriptors
                     continue
                 return
-            with self._lock:
-                is_full = len(self._open) >= self._limits.connections
-                if not is_full:
-                    self._number += 1
-                    client = Client(connection, str(address[0]), self._number)
-                    self._open.add(client)
-            if is_full:
-                self.refused["connections"] += 1
-                _log.debug("too many connections", host=str(address[0]))
-                with suppress(OSError):
-                    connection.settimeout(0)
-                    connection.sendall(too_many_connections())
-                connection.close()
-                continue
+            try:
+                self._take(connection, str(address[0]))
+            except Exception as error:  # noqa: BLE001 - it must not end the others
+                if not isinstance(error, OSError | RuntimeError | MemoryError):
+                    self.failure = self.defect = defect_of(error)
+                self._turn_away(connection, str(address[0]), why=str(error))
+
+    def _take(self, connection: socket.socket, host: str) -> None:
+        """Serve a connection in a thread of its own, or turn it away. Raises OSError, RuntimeError.
+
+        RuntimeError: the system starts no more threads.
+        """
+        with self._lock:
+            new = [one for one in self._open if not one.user]
+            is_full = len(self._open) - len(new) >= self._limits.connections
+            # those that were told to end have a moment to do so
+            is_full |= len(new) >= 2 * self._limits.logging_in
+            if not is_full:
+                self._number += 1
+                client = Client(connection, host, self._number)
+                self._open.add(client)
+        if is_full:
+            self._turn_away(connection, host, why="too many connections")
+            return
+        waiting = [one for one in new if not one.ended.is_set()]
+        if len(waiting) >= self._limits.logging_in:
+            self._end_oldest(waiting)
+        try:
             threading.Thread(
                 target=self._serve, args=(client,), name=f"serve-{client.number}", daemon=True
             ).start()
+        except RuntimeError:
+            with self._lock:
+                self._open.discard(client)
+            raise
 
-    def _conversation(self, number: int) -> Conversation:
+    def _end_oldest(self, waiting: Sequence["Client"]) -> None:
+        """End the oldest login of the address that has most of them."""
+        counts = Counter(one.host for one in waiting)
+        oldest = min(waiting, key=lambda one: (-counts[one.host], one.number))
+        self.refused["connections"] += 1
+        _log.debug("too many logins", host=oldest.host, number=oldest.number)
+        oldest.end()
+
+    def _turn_away(self, connection: socket.socket, host: str, *, why: str) -> None:
+        """Tell a client that there are too many connections, and close its own."""
+        self.refused["connections"] += 1
+        _log.recurring("a connection was turned away", host=host, why=why)
+        with suppress(OSError):
+            connection.settimeout(0)
+            connection.sendall(too_many_connections())
+        connection.close()
+
+    def _conversation(self, client: "Client") -> Conversation:
         nonce = bytes(33 + secrets.randbelow(94) for _ in range(NONCE_SIZE))
         return Conversation(
             self._identity(),
             self._accounts,
             nonce=nonce,
-            connection_id=number,
-            admit=self._admit,
+            connection_id=client.number,
+            admit=partial(self._admit, client),
+            has_room=partial(self._has_room, client),
             has_tls=self._tls is not None,
             needs_tls=self._needs_tls,
         )
 
-    def _admit(self, user: str) -> str:
-        """Why this user, whose password was right, may not log in now; "" if it may."""
+    def _admit(self, client: "Client", user: str) -> str:
+        """Why this user, whose password was right, may not log in now; "" if it is logged in."""
         most = self._limits.per_user
-        if most is not None and sum(one.user == user for one in self.clients) >= most:
-            self.refused["connections"] += 1
-            return f"user {user[:64]!r} has {most} connections already, the most it may have"
-        return ""
+        with self._lock:
+            users = [one.user for one in self._open if one.user]
+            if len(users) >= self._limits.connections:
+                why = "too many connections"
+            elif most is not None and users.count(user) >= most:
+                why = f"user {user[:64]!r} has {most} connections already, the most it may have"
+            else:
+                client.user = user
+                return ""
+        self.refused["connections"] += 1
+        return why
+
+    def _has_room(self, client: "Client", size: int) -> bool:
+        """Whether a client may send a GTID set of this many bytes."""
+        with self._lock:
+            others = sum(one.gtids for one in self._open if one.user == client.user)
+            if others and others + size > self._limits.gtids:
+                return False
+            client.gtids += size
+            return True
 
     def _serve(self, client: "Client") -> None:
         """Serve one client until it leaves."""
@@ -189,10 +255,13 @@ class Source:
         except ProtocolError as error:
             self.refused["protocol"] += 1
             _log.debug("a client has left", number=client.number, why=str(error))
+            if client.user:
+                client.drain()
         except (OSError, EOFError) as error:
             _log.debug("a client has left", number=client.number, why=str(error))
         except Exception as error:  # noqa: BLE001 - the command must learn of it
-            self.failure = RecoveryError(f"the source failed: {type(error).__name__}: {error}")
+            self.failure = self.defect = defect_of(error)
+            _log.error("an internal error has ended a client", self.defect, number=client.number)
         finally:
             with self._lock:
                 self._open.discard(client)
@@ -201,16 +270,15 @@ class Source:
             client.close()
 
     def _talk(self, client: "Client") -> None:
-        client.conversation = self._conversation(client.number)
+        client.conversation = self._conversation(client)
         client.send([client.conversation.greeting()])
-        until = time.monotonic() + _LOGIN_SECONDS
+        until = time.monotonic() + self._limits.login_seconds
         while True:
             for event in client.receive(until, before_refusal=self._slow_down):
                 if isinstance(event, TlsWanted):
                     assert self._tls is not None  # noqa: S101 - the conversation offers it only then
-                    client.wrap(self._tls)
+                    client.wrap(self._tls, until)
                 elif isinstance(event, LoggedIn):
-                    client.user = event.user
                     client.pace = self._pace_of(event.user)
                 elif isinstance(event, Ended):
                     return
@@ -226,7 +294,7 @@ class Source:
         seconds = self._failures.note(client.host, time.monotonic())
         user = client.conversation.user[:64]
         _log.warning("a login was refused", user=user, host=client.host, waits_seconds=seconds)
-        self.ended.wait(seconds)
+        client.ended.wait(seconds)
 
     def _pace_of(self, user: str) -> "_Pace | None":
         rate = self._limits.bandwidth
@@ -238,8 +306,9 @@ class Source:
     # dumps
 
     def _begin(self, client: "Client", dump: Dump) -> None:
-        key = self._one_of(dump)
-        if key is not None:
+        one_of = self._one_of(dump)
+        if one_of is not None:
+            key = (client.user, one_of)  # what a user says must not end another one's connection
             with self._lock:
                 before, self._dumping[key] = self._dumping.get(key), client
             if before is not None:
@@ -271,6 +340,11 @@ class Client:
         self.host = host
         self.number = number
         self.user = ""
+        """The user that has logged in; "" before that."""
+        self.gtids = 0
+        """Bytes of the GTID sets that it has sent."""
+        self.ended = threading.Event()
+        """It was told to end, or closed."""
         self.dump: Dump | None = None
         self.pace: _Pace | None = None
         self.since = time.time()
@@ -279,20 +353,40 @@ class Client:
         self._batch = bytearray()
         self._is_new = True
 
-    def wrap(self, tls: ssl.SSLContext) -> None:
-        """Begin TLS. Raises OSError."""
-        self._socket = tls.wrap_socket(self._socket, server_side=True)
+    def wrap(self, tls: ssl.SSLContext, until: float) -> None:
+        """Begin TLS. Raises OSError, also at `until` (on the monotonic clock)."""
+        # known to `end` before the handshake, which may take as long as the client likes
+        self._socket = tls.wrap_socket(
+            self._socket, server_side=True, do_handshake_on_connect=False
+        )
+        if self.ended.is_set():
+            raise EOFError("it was told to end")
+        self._socket.settimeout(max(0.01, until - time.monotonic()))
+        self._socket.do_handshake()
         self.conversation.secured()
 
     def end(self) -> None:
         """End the connection, from any thread."""
+        self.ended.set()
         with suppress(OSError, ValueError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+            # not that of TLS, which takes away what its own thread may be using
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket."""
+        self.ended.set()
         with suppress(OSError):
             self._socket.close()
+
+    def drain(self) -> None:
+        """Drop what it still sends, for a moment: it would lose the error that it was sent."""
+        with suppress(OSError, ValueError):
+            socket.socket.shutdown(self._socket, socket.SHUT_WR)
+            until = time.monotonic() + _DRAIN_SECONDS
+            while (left := until - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                if not self._socket.recv(1 << 16):
+                    return
 
     def has_left(self) -> bool:
         """Whether a client that gets events has closed the connection, or sent something."""
@@ -384,6 +478,17 @@ class Client:
             self.flush()
             self.conversation.refuse_dump(why, code=code)
             self.send([self.conversation.to_send()])
+
+
+def defect_of(error: Exception) -> Binlog2s3Error:
+    """What an operator is told of an error that nobody expected, with where it came from."""
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES:]
+    where = ", ".join(f"{Path(one.filename).name}:{one.lineno}" for one in reversed(frames))
+    at = f" (at {where})" if where else ""
+    return Binlog2s3Error(
+        f"internal error: {type(error).__name__}: {error}{at}",
+        hint="this is a defect: report it with this line, and restart",
+    )
 
 
 class _Pace:

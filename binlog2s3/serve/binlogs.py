@@ -3,15 +3,101 @@
 import threading
 from collections import OrderedDict
 from dataclasses import replace
+from typing import TypeAlias
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.reader import Range, Readable
+from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, ObjectMissingError
+from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.recover import one_binlog
 from binlog2s3.serve.model import ServedBinlog
 
 _KEPT = 64
+_WAIT_SECONDS = 5.0
+
+
+class UnreadError(Exception):
+    """A binlog has to be read as a whole first; with the arguments of `found_by_reading`.
+
+    No `Binlog2s3Error`: whoever asks must not take it for one of the bucket's.
+    """
+
+    def __init__(
+        self, lineage: Lineage, name: BinlogName, readable: Readable, durable: int
+    ) -> None:
+        super().__init__(f"{name} of {lineage.id} was not read yet")
+        self.lineage = lineage
+        self.name = name
+        self.readable = readable
+        self.durable = durable
+
+
+class BusyError(StoreError):
+    """A binlog is being read for another question; ask again."""
+
+
+class ReadWhole:
+    """What was found by reading binlogs without an entry, for all surveys. Thread-safe.
+
+    That may take minutes, so only one is read at a time, and nobody else waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._reading = threading.Lock()
+        self._known: dict[tuple[str, BinlogName], tuple[tuple[Range, ...], int, _Outcome]] = {}
+
+    def found(
+        self,
+        lineage: Lineage,
+        name: BinlogName,
+        readable: Readable,
+        durable: int,
+        problems: list[ArchiveError],
+    ) -> Found:
+        """What reading it has found, as `found_by_reading`; UnreadError if it was not read yet.
+
+        A binlog is another one if its bytes are in other objects than before.
+        """
+        ranges, upto, outcome = self._known.get((lineage.id, name), ((), -1, None))
+        if outcome is None or ranges != readable.ranges or upto != durable:
+            raise UnreadError(lineage, name, readable, durable)
+        if isinstance(outcome, ArchiveError):
+            raise ArchiveError(str(outcome), hint=outcome.hint)
+        found, lost = outcome
+        problems += lost
+        return found
+
+    def forget_errors(self) -> None:
+        """Read again what could not be read: it may have been repaired."""
+        for key, (_, _, outcome) in list(self._known.items()):
+            if isinstance(outcome, ArchiveError):
+                self._known.pop(key, None)
+
+    def read(self, unread: UnreadError) -> None:
+        """Read it. Raises StoreError; BusyError if another one is being read."""
+        if not self._reading.acquire(timeout=_WAIT_SECONDS):
+            raise BusyError("a binlog is being read for another client", transient=True)
+        try:
+            problems: list[ArchiveError] = []
+            key = unread.lineage.id, unread.name
+            outcome: _Outcome
+            try:
+                found = one_binlog.found_by_reading(
+                    unread.lineage, unread.name, unread.readable, unread.durable, problems
+                )
+                outcome = found, problems
+            except ArchiveError as error:
+                outcome = error
+            self._known[key] = unread.readable.ranges, unread.durable, outcome
+        finally:
+            self._reading.release()
+
+
+_Outcome: TypeAlias = tuple[Found, list[ArchiveError]] | ArchiveError | None
 
 
 class Binlogs:
@@ -39,11 +125,21 @@ class Binlogs:
             readable = self._catalog.binlog(binlog.lineage, binlog.name)
             size = binlog.end or readable.size
             found = one_binlog.found_by_reading(binlog.lineage, binlog.name, readable, size, [])
+            if readable.state == "archived" and not self._has_checksums(found):
+                raise StoreError(
+                    f"{binlog.name} has no entry, and its events have no checksums: nothing proves "
+                    "its bytes",
+                    hint="`binlog2s3 verify --repair` makes the entry",
+                    transient=True,
+                )
         with self._lock:
             self._found[binlog.place] = found
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
         return found
+
+    def _has_checksums(self, found: Found) -> bool:
+        return decode_format(self.blocks.head(found, len(MAGIC)), offset=0).checksum == "crc32"
 
     def by_entry(self, binlog: ServedBinlog) -> Found | None:
         """An archived binlog as its entry describes it; None as long as it has none."""

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from binlog2s3.errors import StoreError
+
 MOST_BLOCKS = 20
 """Blocks of 4 MiB that stay in memory."""
 
@@ -25,14 +27,20 @@ class BlockCache:
     def get(self, key: Hashable, fetch: Callable[[], memoryview]) -> "Future[memoryview]":
         """The block of this key; `fetch` is called if it is neither there nor on its way.
 
-        A block whose fetch failed is not kept.
+        A block whose fetch failed is not kept. If the system starts no more threads, that is a
+        transient StoreError of the block.
         """
         with self._lock:
             found = self._kept.get(key)
             if found is not None and not (found.done() and found.exception() is not None):
                 self._kept.move_to_end(key)
                 return found
-            future = self._pool.submit(self._fetch, fetch)
+            try:
+                future = self._pool.submit(self._fetch, fetch)
+            except RuntimeError as error:
+                future = Future()
+                future.set_exception(StoreError(f"no block is fetched: {error}", transient=True))
+                return future
             self._kept[key] = future
             self._kept.move_to_end(key)
             while len(self._kept) > MOST_BLOCKS:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
@@ -39,6 +40,7 @@ from binlog2s3.workers import Workers
 
 _PASSWORD_MOST = 1 << 10
 _GTID_SECONDS = 10.0
+_SIGNAL_SECONDS = 1.0
 _INDEX = """binlog2s3 serve
 
 /health    200, or 503 if something is wrong
@@ -91,7 +93,8 @@ def run(config: ServeConfig) -> int:
             stack.callback(listener.close)
             listener.listen_tcp(*split_listen(config.status_listen))
         _log.info("serving", host=source.address[0], port=source.address[1], what=history.name)
-        stop.wait()
+        while not stop.wait(_SIGNAL_SECONDS):
+            pass  # a signal that came just before the wait is heard after it
     return stop.exit_code
 
 
@@ -176,7 +179,7 @@ class Serving:
         with self._lock:
             senders = dict(self._senders)
             sent = self._sent_before + sum(one.sent for one in clients if one.number in senders)
-        error = getattr(history, "error", None)
+        error = getattr(history, "error", None) or (source.defect if source is not None else None)
         return ServeStatus(
             source=history.name,
             flavour=history.flavour,
@@ -217,7 +220,10 @@ def _client(client: Client, sender: DumpSender | None) -> ClientStatus:
 
 
 def _one_of(dump: Dump) -> str | None:
-    """The replica's UUID: a new connection of it ends its older one, which may be half open."""
+    """The replica's UUID: a new connection of it ends the account's older one with that UUID.
+
+    That one may be half open.
+    """
     return dump.uuid or None
 
 
@@ -266,14 +272,23 @@ class _Stop(threading.Event):
 @contextmanager
 def _signals() -> Iterator[_Stop]:
     """An event that SIGTERM and SIGINT set; a second signal ends the process at once."""
-    stop = _Stop()
+    stop, heard_of = _Stop(), SimpleQueue[int]()
+
+    def obey() -> None:
+        """Set it in a thread: a wait that the handler has interrupted may hold its lock.
+
+        The thread is there from the beginning: later the system may start no more.
+        """
+        heard_of.get()
+        stop.set()
 
     def heard(number: int, _frame: object) -> None:
         if stop.number:
             os._exit(128 + number)
         stop.number = number
-        threading.Thread(target=stop.set, daemon=True).start()  # the main thread holds its lock
+        heard_of.put(number)
 
+    threading.Thread(target=obey, name="signals", daemon=True).start()
     before = {one: signal.signal(one, heard) for one in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stop

@@ -9,8 +9,11 @@ asked often only while a client waits. If the store does not answer, the view st
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TypeVar
 
 from binlog2s3.archive.blocks import Found, event_at
 from binlog2s3.archive.catalog import Catalog
@@ -44,23 +47,27 @@ from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import (
     ArchiveError,
     Binlog2s3Error,
+    NoBinlogError,
     RecoveryError,
     StoreError,
 )
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
+from binlog2s3.recover import one_binlog
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.origin import outside, unnamed_before
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
-from binlog2s3.serve.binlogs import Binlogs
+from binlog2s3.replication.source import defect_of
+from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError
 from binlog2s3.serve.line import archived, check_gtids, first_open
 from binlog2s3.serve.model import Beginning, Facts, ServedBinlog, View, beginning, view_of
 from binlog2s3.serve.tail import Recent, Tail
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
+Result = TypeVar("Result")
 _STUCK_LOOKS = 3
 _HEAD_MOST = 1 << 16
 _HEAD_SECONDS = 30.0
@@ -94,7 +101,8 @@ class ArchiveHistory:
         self._wanted = lineage
         self._poll_seconds = poll_seconds
         self._changed = threading.Condition()
-        self._asking = threading.Lock()  # the survey is for one thread
+        self._asking = threading.Lock()  # the survey is for one thread; never held for long
+        self._read_whole = ReadWhole()
         self._waiting = 0
         self._ended = threading.Event()
         self._recent = Recent()
@@ -113,6 +121,7 @@ class ArchiveHistory:
         self._looks = 0
         self._is_looking = False
         self.error: Binlog2s3Error | None = None
+        self._defect: Binlog2s3Error | None = None
         self._thread = threading.Thread(target=self._follow, name="follow", daemon=True)
 
     def start(self) -> None:
@@ -154,10 +163,22 @@ class ArchiveHistory:
     @property
     def keeps_gtids(self) -> bool | None:
         """Whether its newest transactions have GTIDs; None if there are no transactions."""
-        tail = self._tail
-        if tail is not None and tail.scanner.transactions:
-            return not tail.scanner.anonymous
-        return bool(tail.scanner.previous_gtids) or None if tail is not None else None
+        tails = [self._tail, *reversed(self._closed.values())]
+        for scanner in [tail.scanner for tail in tails if tail is not None]:
+            if scanner.transactions:
+                return not scanner.anonymous
+            if scanner.previous_gtids:
+                return True
+        with suppress(Binlog2s3Error):  # then nothing tells it
+            return self._asked(self._archived_keeps_gtids)
+        return None
+
+    def _archived_keeps_gtids(self) -> bool | None:
+        route = self._route
+        if route is None or not len(route):
+            return None
+        known = route.brief(len(route) - 1)
+        return not known.anonymous if known.transactions else bool(known.gtids_before) or None
 
     def newest_place(self) -> tuple[tuple[str, int], str]:
         """Name and end of the newest binlog, and the GTIDs executed there; "" if unknown."""
@@ -198,18 +219,33 @@ class ArchiveHistory:
     def first_for(self, have: Gtids) -> Beginning:
         """See `ServedHistory`."""
         self._wait_for_head()
-        with self._asking:
-            if isinstance(have, MariadbGtidList):
-                return self._begin_at_place(have)
-            begins = self._begin_after(have)
-            if begins is None:
-                raise self._purged(self._view, have)
-            number = self._view.numbers[begins.binlog.place]
-            self._check_unlogged(number, MysqlPart(have))
-            self._check_unnamed(number, MysqlPart(have))
-            self._check_outside(have)
-            self._check_histories(have, number)
+        return self._asked(lambda: self._first_for(have))
+
+    def _first_for(self, have: Gtids) -> Beginning:
+        if isinstance(have, MariadbGtidList):
+            return self._begin_at_place(have)
+        begins = self._begin_after(have)
+        if begins is None:
+            raise self._purged(self._view, have)
+        number = self._view.numbers[begins.binlog.place]
+        self._check_unlogged(number, MysqlPart(have))
+        self._check_unnamed(number, MysqlPart(have))
+        self._check_outside(have)
+        self._check_histories(have, number)
         return begins
+
+    def _asked(self, question: Callable[[], Result], *, shared: bool = True) -> Result:
+        """The answer to a question to a survey, which is for one thread at a time.
+
+        What has to be read for it, which may take minutes, is read while others may ask. `shared`:
+        other threads have that survey, too.
+        """
+        while True:
+            try:
+                with self._asking if shared else nullcontext():
+                    return question()
+            except UnreadError as unread:
+                self._read_whole.read(unread)
 
     def _begin_after(self, have: GtidSet) -> Beginning | None:
         """Where a MySQL replica begins."""
@@ -331,10 +367,13 @@ class ArchiveHistory:
 
     def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
         """See `ServedHistory`."""
-        with self._asking:
+
+        def question() -> Sequence[str]:
             if self._route is None or (is_here and self._wanted is not None):
                 return ()
             return Branches(self._route).with_place(name, offset, is_here=is_here)
+
+        return self._asked(question)
 
     def check_begin(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """Nothing: the archive has whole binlogs."""
@@ -375,21 +414,42 @@ class ArchiveHistory:
         at = len(MAGIC)
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
-        readable = self._catalog.binlog(binlog.lineage, binlog.name)
-        return event_at(_read(readable, at, min(at + _HEAD_MOST, readable.size)), 0)
+        there = self._open_or_found(binlog)
+        if isinstance(there, Found):
+            return self._binlogs.blocks.head(there, offset)
+        data = there.proved(at, min(at + _HEAD_MOST, there.size))
+        if data is None:
+            raise _moving(binlog)
+        return event_at(data, 0)
 
     def block(self, binlog: ServedBinlog, number: int, upto: int) -> memoryview:
         """See `ServedHistory`."""
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
+        there = found or self._open_or_found(binlog)
+        if isinstance(there, Found):
+            return self._binlogs.blocks.block(there, number)[: upto - begin]
+        data = there.proved(begin, upto)
+        if data is None:
+            raise _moving(binlog)
+        return memoryview(data)
+
+    def _open_or_found(self, binlog: ServedBinlog) -> Readable | Found:
+        """Where its bytes are, with what proves them: chunks, the entry, or our own reading.
+
+        Raises a transient StoreError as long as there is none of them.
+        """
+        readable = self._catalog.binlog(binlog.lineage, binlog.name)
+        if readable.state == "open":
+            return readable
+        found = self._binlogs.by_entry(binlog)
+        tail = self._read_here(binlog)
+        if found is None and tail is not None and readable.size == tail.read == tail.reading.size:
+            entry = tail.reading.entry(datetime.now(UTC))
+            found = one_binlog.found_from(entry, binlog.lineage, readable)
         if found is None:
-            readable = self._catalog.binlog(binlog.lineage, binlog.name)
-            if readable.state == "open":
-                return memoryview(_read(readable, begin, upto))
-            found = self._binlogs.by_entry(binlog)
-            if found is None:
-                return memoryview(_read(readable, begin, upto))
-        return self._binlogs.blocks.block(found, number)[: upto - begin]
+            raise _moving(binlog)
+        return found
 
     def newest(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """See `ServedHistory`."""
@@ -451,7 +511,8 @@ class ArchiveHistory:
 
     def _look(self) -> None:
         """Find all archived binlogs, and the first one after them."""
-        survey = Survey(self._store, self._catalog, self._workers)
+        self._read_whole.forget_errors()
+        survey = Survey(self._store, self._catalog, self._workers, read=self._read_whole.found)
         if not survey.lineages:
             raise survey.unreadable[0] if survey.unreadable else _nothing(self._catalog)
         tip = self._wanted or survey.current
@@ -459,24 +520,38 @@ class ArchiveHistory:
         if tip not in known:
             raise RecoveryError(f"there is no lineage {tip}", hint=f"there are: {', '.join(known)}")
         survey.leave_open(tip)
+        route, binlogs, following, problem = self._asked(
+            lambda: self._line(survey, tip), shared=False
+        )
+        elsewhere = self._elsewhere
+        if self._elsewhere_of != (tip, *known):  # the names need a listing for each lineage
+            branches = Branches(route)
+            elsewhere = self._asked(lambda: frozenset(branches.names()), shared=False)
         with self._asking:
-            route = Route(survey, tip)
-            binlogs = archived(route)
-            following, before = first_open(self._catalog, route, binlogs), self._tail
             self._survey, self._route, self._tip = survey, route, known[tip]
-            if self._elsewhere_of != (tip, *known):  # the names need a listing for each lineage
-                self._elsewhere = frozenset(Branches(route).names())
-                self._elsewhere_of = (tip, *known)
+            self._elsewhere, self._elsewhere_of = elsewhere, (tip, *known)
             self._closed = {}
             self._added = None
-            self._tail = None
+            before, self._tail = self._tail, None
             if following is not None:
                 is_same = before is not None and before.binlog.place == following.place
-                self._tail = before if is_same else Tail(following)
+                is_usable = is_same and before is not None and before.scanner.damage is None
+                self._tail = before if is_usable else Tail(following)
                 binlogs = [*binlogs, self._tail.binlog]  # type: ignore[union-attr]
-            self._show(tuple(binlogs))
+            self._show(tuple(binlogs), problem=problem)
         self._looked = self._looked_all = time.monotonic()
         self._stuck = 0
+
+    def _line(
+        self, survey: Survey, tip: str
+    ) -> tuple[Route, list[ServedBinlog], ServedBinlog | None, str]:
+        """What is archived, the first binlog after it, and why nothing can come after it."""
+        route = Route(survey, tip)
+        binlogs = archived(route)
+        try:
+            return route, binlogs, first_open(self._catalog, route, binlogs), ""
+        except ArchiveError as error:
+            return route, binlogs, None, str(error)
 
     # Following
 
@@ -500,6 +575,9 @@ class ArchiveHistory:
         """Look once for more bytes and binlogs, and note what fails."""
         self._is_looking = True
         try:
+            if self._defect is not None:  # what is known may be half made
+                self._look()
+                self._defect = None
             if time.monotonic() - self._looked >= self.LOOK_SECONDS:
                 self._look_for_lineage()
             while self._read_on() and not self._ended.is_set():
@@ -516,6 +594,9 @@ class ArchiveHistory:
             self._stuck += 1
             if self._stuck >= _STUCK_LOOKS:
                 self._show(self._view.binlogs, problem=str(error), only_last=True)
+        except Exception as error:  # noqa: BLE001 - clients and operators must learn of it
+            self.error = self._defect = defect_of(error)
+            _log.error("an internal error; all is looked at again", self._defect)
         finally:
             self._is_looking = False
 
@@ -527,7 +608,8 @@ class ArchiveHistory:
         is_other = turn is not None and turn.lineage != self._lineage.id
         is_stuck = (self._view.problem and waited > _AGAIN_SECONDS) or self._tail is None
         if is_other or is_stuck:
-            self._look()
+            with suppress(BusyError):  # clients that follow do not wait for another one's question
+                self._look()
 
     def _read_on(self) -> bool:
         """Read the new bytes of the newest binlog; whether to look again at once."""
@@ -537,23 +619,39 @@ class ArchiveHistory:
         binlog = tail.binlog
         readable = self._catalog.binlog(binlog.lineage, binlog.name)
         tail.readable, tail.is_archived = readable, readable.state == "archived"
-        came = tail.read < readable.size
-        if came:
-            for data in readable.blocks(tail.read, readable.size):
-                begin = tail.read
-                tail.take(data)
-                self._recent.add(binlog, begin, data)
-                self._show_tail(tail)
+        if tail.read < readable.size:
+            try:
+                for data in self._new_bytes(tail, readable):
+                    begin = tail.read
+                    tail.take(data)
+                    self._recent.add(binlog, begin, data)
+                    self._show_tail(tail)
+            except ArchiveError:
+                self._recent.clear()
+                raise
             self._stuck = 0
         if not tail.is_complete:
             return False
         return self._go_on(tail)
+
+    def _new_bytes(self, tail: Tail, readable: Readable) -> Iterator[bytes]:
+        """The bytes that the tail has not read. The tail checks them itself if it can.
+
+        It cannot if events have no checksums, and as long as it is not known whether they have.
+        """
+        if tail.has_checksums:
+            yield from readable.blocks(tail.read, readable.size)
+            return
+        yield from readable.proved_blocks(tail.read, tail.reading.digest.crc64)
 
     def _show_tail(self, tail: Tail) -> None:
         before = tail.scanner.previous_gtids
         if before is not None and tail.binlog.before is None:
             broken = tail.binlog.broken or self._break_before(tail, before)
             tail.binlog = replace(tail.binlog, before=before, broken=broken)
+        view = self._view
+        if view.whole == tail.whole and view.binlogs[-1] is tail.binlog:
+            return  # a problem that is shown stays: it may be in what comes next
         self._show((*self._view.binlogs[:-1], tail.binlog), only_last=True)
 
     def _break_before(self, tail: Tail, before: Gtids) -> str:
@@ -576,7 +674,7 @@ class ArchiveHistory:
         following = binlog.name.next()
         try:
             self._catalog.binlog(binlog.lineage, following)
-        except ArchiveError:
+        except NoBinlogError:
             self._check_gap(binlog, following)
             return False
         done = replace(binlog, is_open=False, end=tail.whole)
@@ -594,6 +692,7 @@ class ArchiveHistory:
     def _check_gap(self, binlog: ServedBinlog, following: BinlogName) -> None:
         """Raise ArchiveError if later binlogs are there, and this one will never come."""
         later = [n for n in self._catalog.chunks_in(binlog.lineage) if n > following]
+        later += self._catalog.archived_behind(binlog.lineage, following)
         if not later:
             return
         writer = self._catalog.last_writer()
@@ -700,8 +799,13 @@ class _ViewLine:
         return f"{self._binlogs[number].name}:{offset}" if offset < 1 << 62 else "the archive"
 
 
-def _read(readable: Readable, begin: int, end: int) -> bytes:
-    return b"".join(readable.blocks(begin, end))
+def _moving(binlog: ServedBinlog) -> StoreError:
+    """The error for bytes that nothing proves at the moment."""
+    return StoreError(
+        f"{binlog.name} was archived and has no entry yet, which has its checksums",
+        hint="the streamer writes the entry; `binlog2s3 verify --repair` makes one that is missing",
+        transient=True,
+    )
 
 
 def _nothing(catalog: Catalog) -> RecoveryError:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, either, parse
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.errors import NoBinlogError, RecoveryError
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Latest, Request, Start
 from binlog2s3.recover.origin import Origin, outside
@@ -39,14 +39,17 @@ def archived(route: Route) -> list[ServedBinlog]:
 def first_open(
     catalog: Catalog, route: Route, binlogs: Sequence[ServedBinlog]
 ) -> ServedBinlog | None:
-    """The first binlog after those that are archived; None if there is none yet."""
+    """The first binlog after those that are archived; None if there is none yet.
+
+    Raises ArchiveError if it is damaged.
+    """
     leg = route.line.legs[-1]
     last = binlogs[-1] if binlogs else None
     is_same = last is not None and last.lineage.id == leg.lineage.id
     name = last.name.next() if last is not None and is_same else leg.lineage.begin
     try:
         catalog.binlog(leg.lineage, name)
-    except ArchiveError:
+    except NoBinlogError:
         return None
     line = route.line
     cut = line.legs[-2].cut if not is_same and len(line.legs) > 1 else None

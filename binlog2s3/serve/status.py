@@ -39,8 +39,8 @@ class ClientStatus:
 class ServeStatus:
     """What is served, and to which clients. `whole`: where whole transactions end in `last`.
 
-    `error`: why the bucket does not answer, "" if it does. `problem`: why nothing comes after the
-    newest binlog, "" if more may come.
+    `error`: why the bucket does not answer, or an internal error, "" if there is none. `problem`:
+    why nothing comes after the newest binlog, "" if more may come.
     """
 
     source: str

@@ -7,8 +7,8 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 
-from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
@@ -29,15 +29,29 @@ class TransactionBoundary:
 
 
 class Tail:
-    """The newest binlog, read once as it grows."""
+    """The newest binlog, read once as it grows.
+
+    `reading` has the checksums of its bytes, which prove them later.
+    """
 
     def __init__(self, binlog: ServedBinlog) -> None:
         self.binlog = binlog
-        self.scanner = Scanner(stride=BLOCK_SIZE)
+        self.reading = BinlogReading(binlog.name)
         self.read = 0
         self.readable: Readable | None = None
         self.is_archived = False
         self.marks: list[TransactionBoundary] = []
+
+    @property
+    def scanner(self) -> Scanner:
+        """What is known of its events."""
+        return self.reading.scanner
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether its events have checksums, which show damage before anything is passed on."""
+        formats = self.scanner.formats
+        return bool(formats) and all(one.checksum == "crc32" for one in formats)
 
     @property
     def whole(self) -> int:
@@ -53,10 +67,16 @@ class Tail:
         return ended or self.is_archived
 
     def take(self, data: bytes) -> None:
-        """Take the next bytes. Raises ArchiveError for a damaged event."""
+        """Take the next bytes. Raises ArchiveError for a damaged event.
+
+        Then the next bytes are those after the last good event: the damage may be repaired. Where
+        that is impossible, every later call fails.
+        """
         try:
-            self.scanner.feed(data)
+            self.reading.feed(memoryview(data))
         except DamageError as error:
+            if self.reading.rewind():
+                self.read = self.reading.size
             raise ArchiveError(f"{self.binlog.name}: {error}") from error
         self.read += len(data)
         last = self.marks[-1].offset if self.marks else 0
@@ -79,6 +99,12 @@ class Recent:
             self._size += len(data)
             while self._size > _RECENT_BYTES or len(self._blocks) > _RECENT_MOST:
                 self._size -= len(self._blocks.popleft()[2])
+
+    def clear(self) -> None:
+        """Keep nothing: some of it turned out to be damaged."""
+        with self._lock:
+            self._blocks.clear()
+            self._size = 0
 
     def find(self, binlog: ServedBinlog, begin: int, end: int) -> list[bytes] | None:
         """Bytes [begin, end) of a binlog; None if not all are there."""

@@ -4,7 +4,8 @@ Each run of mysqlbinlog writes into a directory of its own.
 
 Law: no checked byte of an earlier run is cut off or overwritten. A file is deleted only if the
 archive has it, or another copy has all of its bytes. A deletion is durable before anything relies
-on it. One streamer holds the spool, by a lock that ends with its process.
+on it. One streamer holds the spool, by a lock that ends with its process. Nothing that another user
+has put there is followed, read or written (`private`).
 """
 
 import errno
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from binlog2s3 import private
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.config.values import SpoolLimits
@@ -199,7 +201,8 @@ class _Copy:
 class Spool:
     """The spool directory, held by a lock from construction until `close`.
 
-    Raises SpoolError if it cannot be made, written to, or is held by another streamer.
+    Raises SpoolError if it cannot be made, written to, is another user's, or is held by another
+    streamer.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -207,7 +210,9 @@ class Spool:
         self.reading: Path | None = None  # a copy that is being compared and must stay
         with as_spool_error(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            private.check_directory(directory)
+        with as_spool_error(directory / _LOCK):
+            self._lock = private.open_own(directory / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -235,6 +240,8 @@ class Spool:
             for path in sorted(self.directory.iterdir()):
                 if not _RUN_DIRECTORY.fullmatch(path.name):
                     continue
+                with as_spool_error(path):
+                    private.check_inner(path)
                 try:
                     facts = _parse_facts((path / _RUN).read_bytes())
                 except FileNotFoundError:
@@ -279,7 +286,8 @@ class Spool:
         if path.exists():
             return
         try:
-            path.write_bytes(b"-" * _RESERVE_BYTES)
+            with open(private.create(path), "wb") as file:  # noqa: PTH123 - a descriptor
+                file.write(b"-" * _RESERVE_BYTES)
             sync_file(path)
         except OSError:
             path.unlink(missing_ok=True)
@@ -298,7 +306,8 @@ class Spool:
         path = self.directory / _CLAIM
         with as_spool_error(path):
             try:
-                data = path.read_bytes()
+                with open(private.open_own(path, os.O_RDONLY), "rb") as file:  # noqa: PTH123
+                    data = file.read()
             except FileNotFoundError:
                 return None
         try:

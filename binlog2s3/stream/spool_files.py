@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from binlog2s3 import private
 from binlog2s3.errors import SpoolError
 
 _BLOCK = 1 << 20
@@ -31,7 +32,7 @@ def write_whole(path: Path, document: Mapping[str, object]) -> None:
     """Write a JSON file, whole or not at all, and make it durable with its name."""
     with as_spool_error(path):
         new = path.with_name(f"{path.name}.new")
-        with new.open("w", encoding="utf-8") as file:
+        with open(private.create(new), "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(document, file)
             file.flush()
             os.fsync(file.fileno())
@@ -65,12 +66,15 @@ def sync_file(path: Path, flags: int = 0) -> None:
 
 
 HINTS: Mapping[int, str] = {
+    1: "the spool and what is in it must belong to the user that streams, also if that is root",
     2: "was it deleted, or its file system unmounted? put it back, or restart: what is missing in "
     "the bucket is fetched again",
     13: "this program's user must own the spool directory",
     17: "something that is not a directory is in its place: name another one with --spool",
     20: "something that is not a directory is in its place: name another one with --spool",
     28: "free space on the spool's file system, but never delete run-*: it may be the only copy",
+    22: "somebody else made it: look at it, and remove it",
+    40: "somebody else made it: look at it, and remove it",
     30: "the spool's file system is mounted read-only",
     122: "the user's disk quota is exceeded",
 }

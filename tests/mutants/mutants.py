@@ -22,7 +22,7 @@ from binlog2s3.archive.history import (
     missing_binlogs,
 )
 from binlog2s3.archive.known import Known
-from binlog2s3.archive.reader import _Reading
+from binlog2s3.archive.reader import Readable, _Reading
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.compression import _ZstdOutput
 from binlog2s3.binlog.events import made_up_size
@@ -31,6 +31,8 @@ from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
+from binlog2s3.drill.restore import _filled
+from binlog2s3.private import check_inner
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
 from binlog2s3.recover.extract import _PieceReader
@@ -815,6 +817,28 @@ MUTANTS = (
         "A replica that begins in the binlog which two lineages share gets all that it lacks.",
         ("tests/unit/serve/test_places.py::test_from_every_place_of_a_server_that_was_put_back",),
         ((first_open, always(part(choice(5, of=7), 1, of=2))),),
+    ),
+    Mutant(
+        "serve-nothing-unproved",
+        Promise.RECOVERY,
+        "Without checksums of events, `serve` sends nothing of an archived binlog that its entry "
+        "does not prove.",
+        ("tests/unit/serve/test_history.py::test_a_binlog_that_is_archived_in_the_middle",),
+        ((Readable.proved_blocks, never(when(1, of=3))),),
+    ),
+    Mutant(
+        "no-link-in-the-spool",
+        Promise.SPOOL,
+        "A link in the place of a run's directory is not followed.",
+        ("tests/unit/stream/test_spool.py::test_a_run_that_is_a_link_is_refused",),
+        ((check_inner, never(when())),),
+    ),
+    Mutant(
+        "location-is-one-word",
+        Promise.BUCKET,
+        "What a document says is no code in the script of a restore command.",
+        ("tests/unit/drill/test_drill.py::test_a_location_is_one_quoted_word_of_a_script",),
+        ((_filled, never(choice())),),
     ),
     Mutant(
         "serve-nothing-behind-a-gap",

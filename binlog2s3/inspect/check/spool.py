@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from binlog2s3 import private
 from binlog2s3.config.values import Config, SpoolLimits
 from binlog2s3.errors import SpoolError
 from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn
@@ -82,7 +83,7 @@ def _user() -> str:
 def holder(directory: Path) -> int | None:
     """The process that locks the spool, 0 if its id is not known; None if it is free."""
     try:
-        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
@@ -108,7 +109,7 @@ def _rows(config: Config, target: str, made: list[Path]) -> Iterator[Row]:
     directory = config.spool
     probe = directory / f"check-{secrets.token_hex(4)}"
     try:
-        with probe.open("wb") as file:
+        with open(private.create(probe), "wb") as file:  # noqa: PTH123 - a descriptor
             file.write(b"\1" * _PUNCHED_BYTES)
             file.flush()
             os.fsync(file.fileno())

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -105,6 +106,60 @@ def test_what_the_archive_says_is_no_option_of_the_restore_command() -> None:
         with pytest.raises(RecoveryError, match="as an option"):
             refuse_values(f"wget {{{name}}}", BACKUP, values)
         refuse_values(f"restore --from={{{name}}} -{{id}}", BACKUP, values)
+
+
+ODD = "a b$(touch x); 'y' `z`"
+
+
+def said(script: str, location: str) -> str:
+    """What a shell script of the restore command says with this location; it must be no code."""
+    values = {**VALUES, "location": location}
+    command = f"/bin/sh -c {shlex.quote(script)}"
+    refuse_values(command, BACKUP, values)
+    done = subprocess.run(
+        argv_of(command, values), check=True, capture_output=True, text=True, timeout=60
+    )
+    return done.stdout
+
+
+@pytest.mark.parametrize("location", [ODD, "s3://backups/monday", "a  b", "~/x", "*", "a\nb"])
+def test_a_location_is_one_quoted_word_of_a_script(location: str) -> None:
+    """Whatever it contains."""
+    assert said("printf '<%s>' {location}/x", location) == f"<{location}/x>"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'printf %s "{location}"', "printf %s '{location}'", "printf %s \\{location}",
+        "eval printf %s {location}", "ssh host cat {location}", "cat <<X\n{location}\nX",
+        "echo `printf %s {location}`", "echo $(printf %s {location})", "sh -c {location}",
+        "# it's\nprintf %s {location}",
+    ],
+)  # fmt: skip
+def test_a_location_that_would_be_evaluated_is_refused(script: str) -> None:
+    """Unless a shell interprets nothing in it; the hint names what is safe."""
+    with pytest.raises(RecoveryError, match="would interpret the location") as raised:
+        said(script, ODD)
+    assert '"$DRILL_LOCATION"' in raised.value.hint
+    values = {**VALUES, "location": "/backups/monday"}
+    refuse_values(f"/bin/sh -c {shlex.quote(script)}", BACKUP, values)
+
+
+def test_a_location_for_another_machine_is_plain() -> None:
+    """There a shell evaluates the words again, however many they are here."""
+    values = {**VALUES, "location": ODD}
+    with pytest.raises(RecoveryError, match="would interpret"):
+        refuse_values("/usr/bin/ssh host cat {location}", BACKUP, values)
+    refuse_values("/usr/bin/ssh host cat {location}", BACKUP, VALUES)
+    refuse_values("cp -a {location}/. {datadir}", BACKUP, values)
+
+
+def test_a_label_is_no_option_of_a_script_either() -> None:
+    """It is as little to be believed as a location."""
+    values = {**VALUES, "label": "-rf"}
+    with pytest.raises(RecoveryError, match="as an option"):
+        refuse_values("sh -c 'restore {label}'", BACKUP, values)
 
 
 def test_a_data_directory_with_links_to_the_backup_is_refused(tmp_path: Path) -> None:
@@ -601,3 +656,36 @@ def test_a_server_program_that_cannot_be_run_is_a_wrong_option(tmp_path: Path) -
     assert f"{program} cannot be executed" in problems_of(tmp_path, mysqld=program)
     program.chmod(0o755)
     assert problems_of(tmp_path, mysqld=program) == ""
+
+
+# What others put into the work directory
+
+
+@pytest.mark.parametrize("name", ["lock", "failed"])
+def test_a_link_in_the_work_directory_is_not_followed(tmp_path: Path, name: str) -> None:
+    """What it names stays as it was."""
+    work, other = tmp_path / "work", tmp_path / "other"
+    work.mkdir()
+    other.mkdir()
+    if name == "lock":
+        (work / "lock").symlink_to(other / "new")
+        with pytest.raises(RecoveryError, match="lock: a link is in its place"), locked(work):
+            pass
+    else:
+        made(work)
+        (work / f"failed-{ID}").symlink_to(other)
+        with pytest.raises(RecoveryError, match="a link is in its place"):
+            clean_up(work, lambda _: None)
+    assert list(other.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_the_work_directory_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Also by root; and what another user has put into ours is not taken for a drill's."""
+    workspace = made(tmp_path)
+    os.chown(workspace.directory, 65_534, 65_534)
+    assert clean_up(tmp_path, lambda _: None) == [workspace.directory]
+    assert workspace.data.is_dir()
+    os.chown(tmp_path, 65_534, 65_534)
+    with pytest.raises(RecoveryError, match="belongs to user 65534"), locked(tmp_path):
+        pass

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -528,3 +529,57 @@ def test_a_torn_end_is_forgotten(spool: Spool, end: int, left: bytes) -> None:
     assert path.read_bytes() == left
     spool.cut(run.directory / "b.000002", end)
     assert list(run.files().values()) == [path]
+
+
+@pytest.mark.parametrize("name", ["lock", "claim.json"])
+def test_a_link_in_a_spool_is_refused(tmp_path: Path, name: str) -> None:
+    """Somebody may have made it: what it names is neither read nor written."""
+    secret = tmp_path / "secret"
+    secret.write_text('{"source": "orders", "target": "s3://t", "generation": 9, "token": "t"}')
+    before = secret.read_text()
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    (directory / name).symlink_to(secret)
+    with (
+        pytest.raises(SpoolError, match=f"{name}: a link is in its place") as raised,
+        closing(Spool(directory)) as spool,
+    ):
+        spool.last_claim("orders", "s3://t")
+    assert "remove it" in raised.value.hint
+    assert secret.read_text() == before
+
+
+def test_what_a_spool_writes_replaces_a_link(tmp_path: Path) -> None:
+    """What it names stays as it was."""
+    secret = tmp_path / "secret"
+    secret.write_text("kept")
+    directory = tmp_path / "spool"
+    directory.mkdir()
+    for name in ("claim.json.new", "reserve"):
+        (directory / name).symlink_to(secret if name != "reserve" else tmp_path / "absent")
+    with closing(Spool(directory)) as spool:
+        spool.note_claim("orders", "s3://t", (1, "t"))
+        spool.begin(FACTS)
+        assert spool.last_claim("orders", "s3://t") == (1, "t")
+    assert secret.read_text() == "kept"
+    assert not (tmp_path / "absent").exists()
+    assert (directory / "reserve").lstat().st_size > 0
+
+
+def test_a_run_that_is_a_link_is_refused(spool: Spool) -> None:
+    """Its binlogs would be uploaded, and then deleted."""
+    run = spool.begin(FACTS)
+    elsewhere = run.directory.rename(spool.directory.parent / "elsewhere")
+    run.directory.symlink_to(elsewhere)
+    with pytest.raises(SpoolError, match="a link is in its place"):
+        spool.runs()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_spool_of_another_user_is_refused(tmp_path: Path) -> None:
+    """Also by root, before anything in it is touched."""
+    os.chown(tmp_path, 65_534, 65_534)
+    with pytest.raises(SpoolError, match="belongs to user 65534") as raised:
+        Spool(tmp_path)
+    assert "must belong to the user that streams" in raised.value.hint
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,268 @@
+"""What strangers, other accounts and damage do to the replicas of a real `serve`: nothing."""
+
+import contextlib
+import re
+import resource
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from binlog2s3.recover.listen import Listen
+from lab.child import free_port
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer
+from tests.integration.apply_pair import two
+from tests.integration.replicate_pair import Pair, write_counting
+from tests.integration.served import PASSWORD, Scene, scene_of
+from tests.own_files import own
+from tests.unit.replication.test_source import intervals
+from tests.waiting import PATIENCE, wait_until
+
+DUMP_GTID = 0x1E
+
+
+@pytest.fixture
+def scene(mysql_binaries: Any, minio: MinioServer, disk_tmp_path: Path) -> Iterator[Scene]:
+    with scene_of(MysqlServer, mysql_binaries, minio, minio.make_bucket(), disk_tmp_path) as found:
+        yield found
+
+
+def client_of(scene: Scene, user: str = "replica") -> "pymysql.connections.Connection[Any]":
+    return pymysql.connect(
+        host="127.0.0.1", port=scene.serve.port, user=user, password=PASSWORD, ssl_disabled=True,
+        connect_timeout=PATIENCE, read_timeout=PATIENCE,
+    )  # fmt: skip
+
+
+def is_served(scene: Scene) -> bool:
+    with contextlib.suppress(pymysql.err.OperationalError), client_of(scene) as client:
+        return client.query("SELECT VERSION()") == 1
+    return False
+
+
+def ask(client: "pymysql.connections.Connection[Any]", gtids: bytes, uuid: str = "") -> None:
+    """COM_BINLOG_DUMP_GTID with a set as it is encoded."""
+    client.query("SET @source_binlog_checksum = @@global.binlog_checksum")
+    if uuid:
+        client.query(f"SET @replica_uuid = '{uuid}'")
+    payload = struct.pack("<HIIQI", 0, 77, 0, 4, len(gtids)) + gtids
+    client._execute_command(DUMP_GTID, payload)  # type: ignore[attr-defined]
+
+
+def number_of_replica(scene: Scene) -> int:
+    replicas = [
+        one for one in scene.serve.status()["clients"]
+        if one["kind"] == "replica" and one["server_id"] == 2
+    ]  # fmt: skip
+    assert len(replicas) == 1, replicas
+    return int(replicas[0]["number"])
+
+
+def idle(scene: Scene) -> socket.socket:
+    """A connection that says nothing."""
+    return socket.create_connection(("127.0.0.1", scene.serve.port), PATIENCE)
+
+
+def threads_of(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/task").iterdir()))
+
+
+def status_of(pid: int, name: str) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"{name}:\s+(\d+) kB", text)
+    assert found is not None
+    return int(found[1])
+
+
+def test_strangers_and_a_limit_of_threads_end_no_replica(scene: Scene) -> None:
+    """Connections without a login take no place; where no thread can start, serve goes on after."""
+    scene.serve.end()
+    scene.serve.start("--max-connections", "4")
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    number = number_of_replica(scene)
+    process = scene.serve.process
+    assert process is not None
+    with contextlib.ExitStack() as ends:
+        for _ in range(300):
+            ends.callback(idle(scene).close)
+        assert is_served(scene)
+    wait_until(lambda: threads_of(process.pid) < 20, what="they have left")
+    with contextlib.ExitStack() as ends:
+        # less than a stack is left; the C library keeps those of five threads that have ended
+        size = 1024 * status_of(process.pid, "VmSize") + (2 << 20)
+        before = resource.prlimit(process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+        try:
+            for _ in range(12):
+                ends.callback(idle(scene).close)
+            wait_until(lambda: "can't start new thread" in scene.serve.log(), what="none starts")
+            assert not is_served(scene)
+        finally:
+            resource.prlimit(process.pid, resource.RLIMIT_AS, before)
+        wait_until(lambda: is_served(scene), what="it serves again")
+    scene.write(10)
+    scene.wait_until_equal()
+    assert number_of_replica(scene) == number, "the same connection all the time"
+    assert scene.serve.get("/health")[0] == 200, scene.serve.log()
+    assert "a connection was turned away" in scene.serve.log()
+    assert scene.serve.end() == 0
+
+
+def test_large_gtid_sets_take_little_memory(scene: Scene) -> None:
+    """Of one account, in 20 connections; the replica of another one goes on."""
+    scene.serve.end()
+    password = scene.place / "serve" / "password"
+    scene.serve.start("--user", "cdc", "--password-file", str(password))
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    number = number_of_replica(scene)
+    process = scene.serve.process
+    assert process is not None
+    before = status_of(process.pid, "VmHWM")
+    most = intervals(65_000)
+    codes = []
+    with contextlib.ExitStack() as ends:
+        for _ in range(20):
+            client = ends.enter_context(contextlib.closing(client_of(scene, "cdc")))
+            ask(client, most)
+            try:
+                client._read_packet()  # type: ignore[attr-defined]
+            except pymysql.err.MySQLError as error:
+                codes.append(error.args[0])
+        larger = ends.enter_context(contextlib.closing(client_of(scene, "cdc")))
+        ask(larger, intervals(8 << 16))
+        with pytest.raises(pymysql.err.MySQLError) as refused:
+            larger._read_packet()  # type: ignore[attr-defined]
+        assert refused.value.args[0] == 1153
+        assert status_of(process.pid, "VmHWM") - before < 200 * 1024, codes
+    scene.write(10)
+    scene.wait_until_equal()
+    assert number_of_replica(scene) == number
+
+
+def test_an_account_cannot_end_the_replica_of_another(scene: Scene) -> None:
+    """By saying that it is that replica; its own older connection it ends."""
+    scene.serve.end()
+    password = scene.place / "serve" / "password"
+    scene.serve.start("--user", "cdc", "--password-file", str(password))
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    number = number_of_replica(scene)
+    uuid = str(scene.target.query("SELECT @@server_uuid")[0][0])
+    for _ in range(3):
+        with contextlib.closing(client_of(scene, "cdc")) as client:
+            ask(client, struct.pack("<Q", 0), uuid)
+            client._read_packet()  # type: ignore[attr-defined]
+    scene.write(10)
+    scene.wait_until_equal()
+    assert number_of_replica(scene) == number
+
+
+def live_keys(scene: Scene) -> list[str]:
+    listed = scene.minio.client().list_objects_v2(Bucket=scene.bucket, Prefix="pre/live/test/")
+    keys = [one["Key"] for one in listed.get("Contents", [])]
+    return [key for key in keys if re.search(r"/\d{16}-\d{16}-[0-9a-f]{16}$", key)]
+
+
+def refusal(scene: Scene) -> str:
+    def said() -> str:
+        return str(scene.replica().get("Last_IO_Error") or "")
+
+    wait_until(lambda: "1236" in said(), what="a refusal")
+    return said()
+
+
+def test_a_damaged_chunk_of_a_source_without_checksums(scene: Scene) -> None:
+    """Nothing of it reaches the replica, which could not see the damage; then all does."""
+    scene.source.query("SET GLOBAL binlog_checksum = NONE")
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    scene.serve.end()
+    scene.write(30, 2000)
+    client = scene.minio.client()
+    size = scene.source.query("SHOW BINARY LOG STATUS")[0][1]
+    wait_until(
+        lambda: any(int(key[-33:-17]) >= int(str(size)) for key in live_keys(scene)),
+        what="it is streamed",
+    )
+    scene.stream.kill()
+    damaged = {}
+    for key in live_keys(scene):
+        body = client.get_object(Bucket=scene.bucket, Key=key)["Body"].read()
+        at = body.rfind(b"x" * 1000)
+        if at >= 0:
+            damaged[key] = body
+            wrong = body[:at] + b"y" + body[at + 1 :]
+            client.put_object(Bucket=scene.bucket, Key=key, Body=wrong)
+    assert damaged
+    scene.serve.start()
+    assert "is damaged" in refusal(scene)
+    assert scene.serve.get("/health")[0] == 503
+    assert scene.target.query("SELECT COUNT(*) FROM d.t WHERE x LIKE '%y%'")[0][0] == 0
+    for key, body in damaged.items():
+        client.put_object(Bucket=scene.bucket, Key=key, Body=body)
+    wait_until(lambda: scene.serve.get("/health")[0] == 200, what="it was repaired")
+    scene.target.query("START REPLICA")
+    scene.wait_until_equal()
+
+
+def test_damage_of_the_next_binlog_is_told(scene: Scene) -> None:
+    """Not taken for a binlog that comes later: health fails, and the replica gets the reason."""
+    scene.write(10)
+    scene.replicate()
+    scene.wait_until_equal()
+    process = scene.serve.process
+    assert process is not None
+    process.send_signal(signal.SIGSTOP)
+    client = scene.minio.client()
+    try:
+        for _ in range(2):
+            scene.source.query("FLUSH BINARY LOGS")
+            scene.write(5)
+        name = scene.pair.names[-2]
+        scene.stream.wait_for_event("binlog archived", binlog=name)
+        listed = client.list_objects_v2(Bucket=scene.bucket, Prefix="pre/archive/test/")
+        (entry,) = [one["Key"] for one in listed["Contents"] if one["Key"].endswith(f"{name}.json")]
+        client.put_object(Bucket=scene.bucket, Key=entry, Body=b"{")
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert name in refusal(scene)
+    wait_until(lambda: scene.serve.get("/health")[0] == 503, what="health says so")
+    assert name in scene.serve.status()["problem"]
+
+
+def test_strangers_do_not_block_a_recovery(mysql_binaries: Any, tmp_path: Path) -> None:
+    """Twenty connections that say nothing, at the port where its target fetches the binlogs."""
+    with two(MysqlServer, mysql_binaries) as (source, target):
+        pair = Pair(source, target)
+        write_counting(source, 60)
+        source.query("FLUSH BINARY LOGS")
+        files = own(source.datadir, pair.names[:-1])
+        port, over = free_port(), threading.Event()
+
+        def crowd() -> None:
+            with contextlib.ExitStack() as ends:
+                while not over.wait(0.01):
+                    with contextlib.suppress(OSError):
+                        idle = socket.create_connection(("127.0.0.1", port), 1)
+                        ends.callback(idle.close)
+
+        thread = threading.Thread(target=crowd, daemon=True)
+        thread.start()
+        try:
+            pair.apply(files, listen=Listen(port=port))
+        finally:
+            over.set()
+            thread.join(PATIENCE)
+        assert target.query("SELECT COUNT(*) FROM shop.log") == [(60,)]
