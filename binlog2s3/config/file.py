@@ -4,11 +4,13 @@ docs/reference/configuration.md and the packages have the same example. This mod
 value for each option without a default.
 
 Law: the example is a valid file; if all of its settings are uncommented, every name and value is
-valid, too. A file has no secrets, so neither text has one.
+valid, too. A file has no secrets, so neither text has one. A relative path in a file is relative to
+the file's directory, so that a file means the same wherever a command is started.
 """
 
 import difflib
 import json
+import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,8 +44,9 @@ _HEAD = f"""\
 # A line that begins with "#" and no space is an optional setting. It shows the default or, if
 # there is no fixed default, an example. The command line wins over the environment
 # ({ENVIRONMENT_PREFIX}_<OPTION>), and that wins over this file. `binlog2s3 config --show` with
-# `--config FILE` prints the values that apply. Never put a password here: the server's password is
-# in its own file, and AWS keys come from boto3's own chain (environment, ~/.aws, instance role).
+# `--config FILE` prints the values that apply. A relative path is relative to the directory of this
+# file. Never put a password here: the server's password is in its own file, and AWS keys come from
+# boto3's own chain (environment, ~/.aws, instance role).
 #
 # The paths of password file and spool are those of binlog2s3@orders-primary.service, which reads
 # this file as /etc/binlog2s3/orders-primary.toml and AWS keys from
@@ -248,7 +251,8 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
             else:
                 places[option.name] = f"[{table}] {option.key} of {path}"
                 try:
-                    values[option.name] = _parse_typed(option, raw)
+                    value = _parse_typed(option, raw)
+                    values[option.name] = _beside(path, option, value, str(raw))
                 except ValueError as error:
                     problems.append(f"{places[option.name]}: {error}")
     return FileValues(values, places, tuple(problems), frozenset(places) - frozenset(values))
@@ -262,6 +266,21 @@ def _parse_typed(option: Option, raw: object) -> Any:
     if option.kind == "flag" and isinstance(raw, str):
         raise ValueError(f"{raw!r} is a string; write true or false without quotes")
     return value
+
+
+def _beside(file: Path, option: Option, value: Any, raw: str) -> Any:
+    """The value of an option; a relative path counts from the directory of the file.
+
+    A program without a slash is left alone: it is looked up on PATH.
+    """
+    directory = file.absolute().parent
+    if option.kind == "command":
+        program, *words = shlex.split(raw)
+        if "/" not in program or program.startswith("/"):
+            return value
+        return shlex.join([str(directory / program), *words])
+    is_program = option.name == "mysqlbinlog" and "/" not in raw
+    return directory / value if option.kind in ("path", "file") and not is_program else value
 
 
 def _meant(table: str, key: str) -> str:
