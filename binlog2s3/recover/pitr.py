@@ -24,7 +24,7 @@ from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text
-from binlog2s3.output import page_on, say
+from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import base_check, preflight, replicate, target
 from binlog2s3.recover.applier_error import next_transaction
@@ -66,7 +66,7 @@ from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts, reset_of
 from binlog2s3.recover.time_zones import TimeZones, events_warning
-from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
+from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.store.s3 import S3Store, opened
@@ -471,14 +471,12 @@ class _Recovery:
     def _confirm(self, plan: Plan, about: About) -> None:
         if self._config.yes or not self._has_work(plan):
             return
-        said = None if self._config.as_json else confirmed(about, plan)
-        if said is None:
-            raise RecoveryError(
-                "nobody was asked whether to apply this",
-                hint="--yes applies without asking, --dry-run only shows the plan",
-            )
-        if not said:
-            raise RecoveryError("not applied: the answer was no", hint="nothing was changed")
+        confirm(
+            question_text(plan, about),
+            "applied",
+            hint="--yes applies without asking, --dry-run only shows the plan",
+            as_json=self._config.as_json,
+        )
 
     def _has_work(self, plan: Plan) -> bool:
         return bool(plan.pieces or (plan.skipped and not self._config.skip_leaves_hole))
@@ -537,6 +535,8 @@ class _Recovery:
             print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
         elif result is not None:
             print_result(result, page_on(sys.stdout))
+        elif self._config.dry_run:
+            page_on(sys.stdout).line(NO_CHANGE)
         return 0
 
 

@@ -5,10 +5,9 @@ transactions on both sides. Texts from the bucket cannot break lines or control 
 estimate says that it is one, and how it was made.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import Literal
 
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import Gtids
@@ -317,19 +316,9 @@ def _change_text(change: Change) -> str:
 # The question and the result
 
 
-def confirmed(
-    about: About, plan: Plan, answers: TextIO | None = None, out: TextIO | None = None
-) -> bool | None:
-    """Ask on the terminal whether to apply; None if there is no terminal.
-
-    Only "yes" is yes. The question goes to standard error, the answer comes from standard input.
-    """
-    answers, out = answers or sys.stdin, out or sys.stderr
-    if not (answers and answers.isatty() and out and out.isatty()):
-        return None
-    question = f"apply {count_text(plan.transactions, 'transaction')} to {about.target}? [yes/no] "
-    print(clean(question), end="", file=out, flush=True)
-    return answers.readline().strip().lower() == "yes"
+def question_text(plan: Plan, about: About) -> str:
+    """What is asked before the plan is applied."""
+    return f"apply {count_text(plan.transactions, 'transaction')} to {about.target}?"
 
 
 def print_result(result: Result, page: Plain) -> None:

@@ -31,7 +31,7 @@ from binlog2s3.formatting import (
     moment_text,
     time_text,
 )
-from binlog2s3.output import page_on, say
+from binlog2s3.output import confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -64,7 +64,7 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
             hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
-            remove(catalog, id_ or "", hold_on)
+            remove(catalog, id_ or "", hold_on, yes=config.yes)
             return 0
         with progress_of("entries") as advance:
             workers = Workers(min(config.s3.concurrency, MOST_THREADS))
@@ -303,22 +303,35 @@ def _described(
     return _accepted(config, backup, defects), innodb
 
 
-def remove(catalog: Catalog, id_: str, hold_on: Callable[[str], Hold] | None) -> None:
-    """Forget a backup. `hold_on` says how Object Lock keeps a key; None: the bucket has none.
+def remove(
+    catalog: Catalog, named: str, hold_on: Callable[[str], Hold] | None, *, yes: bool
+) -> None:
+    """Forget the backup with this id or label; not `yes`: after a question.
 
-    Raises ArchiveError if there is no such backup, or if Object Lock keeps its document.
+    `hold_on` says how Object Lock keeps a key; None: the bucket has none. Raises ArchiveError if
+    there is no such backup, or if Object Lock keeps its document; RecoveryError after a no.
     """
     keys = [info.key for info in catalog.store.list(catalog.layout.backups)]
     ids = [catalog.layout.backup_id(key) for key in keys]
-    id_ = id_of([one for one in ids if one is not None], id_)  # its document may be unreadable
-    known = [one.name for one in registered(catalog) if one.id == id_]
-    key, name = catalog.layout.backup(id_), "".join(known) or f"backup {id_}"
+    known = {one.id: one for one in registered(catalog)}
+    labels = {  # its document may be unreadable
+        one: known[one].label if one in known else "" for one in ids if one is not None
+    }
+    id_ = id_of(labels, named, exact=True)
+    key, name = catalog.layout.backup(id_), known[id_].name if id_ in known else f"backup {id_}"
     hold = hold_on(key) if hold_on is not None else Hold()
     if hold.keeps(datetime.now(UTC)):
         until = "" if hold.until is None else f" until {moment_text(hold.until)}"
         raise ArchiveError(
             f"Object Lock keeps {name}{' by a legal hold' if hold.is_legal else until}",
             hint="remove it later: until then readers see it, even if it is deleted",
+        )
+    if not yes:
+        is_last = " It is the only one." if len(labels) == 1 else ""
+        confirm(
+            f"forget {name}? prune will not keep what only this backup needs.{is_last}",
+            "removed",
+            hint="--yes removes without asking",
         )
     catalog.store.delete([key])
     print(f"removed {name}; the backup itself was not touched")  # noqa: T201

@@ -287,7 +287,7 @@ def test_without_base_backups_it_is_refused() -> None:
 def test_nobody_is_asked() -> None:
     """Without --yes and without a terminal nothing changes."""
     there = world()
-    with pytest.raises(RecoveryError, match="nobody was asked"):
+    with pytest.raises(RecoveryError, match="not pruned: there is no terminal to ask on"):
         there.prune(grace=0.0, yes=False)
     assert there.numbers() == [*range(1, COUNT + 1)]
 
