@@ -117,13 +117,20 @@ class Search:
             return None
 
     def refused(self, why: str, hint: str = "") -> RecoveryError:
-        """The error for what cannot be done. Its hint says what can be reached."""
-        reach = self.reach()
-        latest = time_text(reach.latest_us) if reach.latest_us is not None else "?"
-        can = (
-            f"within reach: {reach.first} to {reach.last}, "
-            f"{time_text(reach.earliest_us)} to {latest}"
-        )
+        """The error for what cannot be done. Its hint says what can be reached.
+
+        What prevents that answer is part of the hint: it never takes the place of the error.
+        """
+        try:
+            reach = self.reach()
+        except ArchiveError as error:
+            can = f"what is within reach is unknown: {error}"
+        else:
+            latest = time_text(reach.latest_us) if reach.latest_us is not None else "?"
+            can = (
+                f"within reach: {reach.first} to {reach.last}, "
+                f"{time_text(reach.earliest_us)} to {latest}"
+            )
         if before := self.route.pruned or self.route.line.barrier:
             can += f" ({before})"
         return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)

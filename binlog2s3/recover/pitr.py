@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -69,6 +70,7 @@ from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
+from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
@@ -130,6 +132,7 @@ class _Recovery:
             zones = self._time_zones(plan, extract, survey)
             only = self._only(plan, extract, survey) if config.tables else None
         self._warnings += [str(error) for error in survey.problems]
+        streamer = self._last_report(plan, survey)
         self._warnings += self._store.version_notes()
         if self._facts is not None and config.output_dir is None:
             self._warnings += preflight.warnings(
@@ -144,6 +147,7 @@ class _Recovery:
             archive=url(config.s3),
             target=self._target.login().address if self._target is not None else "",
             start=said,
+            streamer=streamer,
             leaves_hole=config.skip_leaves_hole or once,
             applies=self._apply is not None,
             once=once,
@@ -435,6 +439,23 @@ class _Recovery:
             words=f"{found.words}; no GTIDs of the target show that this is the one that was "
             "restored",
         )
+
+    def _last_report(self, plan: Plan, survey: Survey) -> str:
+        """When the streamer last reported, if the plan has all of a history that may grow.
+
+        A warning says it if it does not report any more.
+        """
+        try:
+            is_current = survey.current == plan.lineage
+        except ArchiveError:  # another warning says that this is unknown
+            is_current = False
+        if not (isinstance(plan.goal, Latest) and is_current) or self._catalog.has_retired:
+            return ""
+        sign = life_sign(self._catalog, datetime.now(UTC))
+        if sign.alive:
+            return last_report(sign)
+        self._warnings.append(last_report(sign))
+        return ""
 
     # Refusals
 

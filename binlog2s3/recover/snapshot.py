@@ -83,6 +83,13 @@ class _EntryReader:
         self._entries[key] = entry
         return entry
 
+    def forget(self, lineage: str, name: BinlogName) -> bool:
+        """Drop a binlog's entry from memory; False if it has none."""
+        if self._entries.get((lineage, name)) is None:
+            return False
+        del self._entries[lineage, name]
+        return True
+
     def load(self, lineage: Lineage, sizes: Mapping[BinlogName, int | None]) -> None:
         """Read these, with the sizes of their objects; what cannot be read is left to `read`."""
         self._do({n: partial(self.read, lineage, n, size) for n, size in sizes.items()})
@@ -378,6 +385,16 @@ class Survey:
         if key not in self._found:
             self._found[key] = self._find(self._look(lineage), name)
         return self._found[key]
+
+    def forget(self, lineage: str, name: BinlogName) -> None:
+        """Drop what is known of an archived binlog from memory: its entry is read again if needed.
+
+        Nothing else is dropped: a binlog without an entry would have to be read as a whole, and may
+        have grown.
+        """
+        if name in self._look(lineage).open or not self._entries.forget(lineage, name):
+            return
+        self._found.pop((lineage, name), None)
 
     # What is in it
 

@@ -42,7 +42,8 @@ class About:
     """What is shown with a plan and is not part of it.
 
     `archive` is the bucket's URL; `target` the server as messages name it, "" if there is none;
-    `start` says in words where the start comes from. `leaves_hole`: skipped transactions are not
+    `start` says in words where the start comes from, `streamer` when the streamer last reported, ""
+    if that does not matter. `leaves_hole`: skipped transactions are not
     committed empty. `applies`: the plan is applied to a target. `once`: the target has no GTIDs
     that tell what was applied, so a second run would apply it again. `only`: some tables only.
     """
@@ -51,6 +52,7 @@ class About:
     archive: str
     target: str = ""
     start: str = ""
+    streamer: str = ""
     leaves_hole: bool = False
     applies: bool = False
     once: bool = False
@@ -184,6 +186,8 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
     yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
     yield "", f"{reach.first} to {reach.last}", ""
+    if about.streamer:
+        yield "", about.streamer, ""
 
 
 def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:

@@ -25,7 +25,6 @@ from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
-    duration_text,
     gtids_text,
     moment_of,
     moment_text,
@@ -42,7 +41,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.status.writer_state import life_sign
+from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
@@ -73,19 +72,24 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
                 return survey_of(store, catalog, workers, advance, url(config.s3))
 
             is_new = action == "add"
-            note = ""
+            note, style = "", ""
             if action == "add":
                 row, is_new = add(config, catalog, look)
                 rows = [row]
             else:
                 rows = listed(catalog, look())
-                note = silence(catalog, datetime.now(UTC))
+                if not catalog.has_retired:
+                    sign = life_sign(catalog, datetime.now(UTC))
+                    note, style = last_report(sign), "" if sign.alive else "yellow"
         for text in store.version_notes():
             say("warning", text)
     if config.as_json:
         print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201
     else:
-        print_rows(config.source, rows, is_new=is_new, is_one=action == "add", note=note)
+        print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
+        if note:
+            print()  # noqa: T201
+            page_on(sys.stdout).line(note, style)
     return 0
 
 
@@ -379,19 +383,7 @@ def reach_text(reach: BackupReach) -> str:
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
 
 
-def silence(catalog: Catalog, now: datetime) -> str:
-    """That the source may have more than the bucket, in words; "" if its streamer works."""
-    sign = life_sign(catalog, now)
-    if sign.alive or catalog.has_retired:
-        return ""
-    if sign.renewed_at is None:
-        return "no streamer reports: the source may have more than the bucket"
-    ago = duration_text((sign.clock - sign.renewed_at).total_seconds())
-    what = "was stopped" if sign.state == "stopped" else "has not reported since"
-    return f"the streamer {what} {ago} ago: the source may have more than the bucket"
-
-
-def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool, note: str = "") -> None:
+def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> None:
     """Print the backups; `is_one`: the one that was added, unless it was there (not `is_new`)."""
     page = page_on(sys.stdout)
     if not is_one:
@@ -403,9 +395,6 @@ def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool, note
         page.line(f"{said}{title}", "bold")
         for name, value, style in _lines(backup, reaches):
             page.field(name, value, _ROOM, style)
-    if note:
-        page.line("")
-        page.line(note, "yellow")
 
 
 def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:

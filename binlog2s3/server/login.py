@@ -45,7 +45,8 @@ class Login:
     @property
     def address(self) -> str:
         """The socket or host:port, for messages."""
-        return self.socket or f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.socket or f"{host}:{self.port}"
 
     @property
     def local(self) -> bool:

@@ -111,4 +111,6 @@ def test_a_question_needs_a_terminal() -> None:
         with pytest.raises(RecoveryError, match="no terminal"):
             confirm("do it?", "done", hint="--yes", answers=answers, out=out)
     with pytest.raises(RecoveryError, match="--json does not ask"):
-        confirm("do it?", "done", hint="--yes", as_json=True, answers=Terminal("y\n"), out=Terminal())
+        confirm(
+            "do it?", "done", hint="--yes", as_json=True, answers=Terminal("y\n"), out=Terminal()
+        )

@@ -385,7 +385,9 @@ class SearchStats:
 
     `left_out`: binlogs that did not have to be read. `ended_early`: the limit was reached.
     `covered_us`: everything committed until then is in the bucket, None: not known.
-    `similar_tables`: names similar to those asked for, if no match was certain.
+    `streamer`: when the
+    streamer last reported, in words. `similar_tables`: names similar to those asked for, if no
+    match was certain.
     """
 
     binlogs: int = 0
@@ -395,4 +397,5 @@ class SearchStats:
     lineages: tuple[str, ...] = ()
     ended_early: bool = False
     covered_us: int | None = None
+    streamer: str = ""
     similar_tables: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.history import SearchedHistory, XaPhases
+from binlog2s3.inspect.find.history import MOST_BLOCKS, SearchedHistory, XaPhases
 from binlog2s3.inspect.find.match import Hit, SearchQuery, SearchStats, WantedGtids
 from binlog2s3.inspect.find.one_binlog import SimilarTables, Span, SpanSearcher, UnreadableRange
 from binlog2s3.inspect.find.prefilter import rules_for
@@ -108,7 +108,9 @@ class TransactionSearch:
         threads: int,
         warn: Callable[[str], None],
         advance: Callable[[SearchStats], None],
+        most_blocks: int = MOST_BLOCKS,
     ) -> None:
+        self._most_blocks = most_blocks
         self._survey = survey
         self._query = query
         self._threads = min(threads, MOST_THREADS)
@@ -167,6 +169,7 @@ class TransactionSearch:
             WantedGtids(self._query.gtids, flavour) if self._query.gtids else None,
             self._survey,
             alone=alone,
+            most_blocks=self._most_blocks,
         )
 
     # Through one history
@@ -234,7 +237,7 @@ class TransactionSearch:
         for place, number in enumerate(line.numbers):
             if not at_once:
                 at_once = line.numbers[place : place + _BATCH]
-                line.route.load(min(at_once), max(at_once) + 1)
+                line.load([one for one in at_once if self._is_wanted(line, one)])
             at_once.remove(number)
             if self._query.order == "newest":
                 yield from self._of_stretch(line, number)
@@ -268,6 +271,10 @@ class TransactionSearch:
     def _of_stretch(self, line: SearchedHistory, number: int) -> Iterator[Item]:
         size = line.size(number)
         try:
+            if not self._is_wanted(line, number):
+                yield from self._problems_of_survey()
+                yield partial(self._pass, size)
+                return
             found = line.found(number)
         except ArchiveError as error:
             stretch, lineage = line.route.stretches[number], line.route.leg(number).lineage.id
@@ -309,6 +316,26 @@ class TransactionSearch:
 
         return keep
 
+    def _is_wanted(self, line: SearchedHistory, number: int) -> bool:
+        """Whether a stretch can have matches, by its page if it has one: that costs no request.
+
+        True where nothing is excluded, or its page cannot tell.
+        """
+        if not self._excludes(line):
+            return True
+        try:
+            return self._may_have(line, line.route.brief(number))
+        except ArchiveError:  # raised again when its entry is read
+            return True
+
+    def _excludes(self, line: SearchedHistory) -> bool:
+        """Whether what is known of a binlog can exclude a match, but for one without transactions.
+
+        If not, its entry is read anyway.
+        """
+        query = self._query
+        return not (query.since_us is None and query.until_us is None and line.named is None)
+
     def _may_have(self, line: SearchedHistory, known: Known) -> bool:
         """Whether a binlog can have matches, by its entry."""
         if known.damaged:
@@ -331,9 +358,10 @@ class TransactionSearch:
         low: int | None = None
         high: int | None = None
         try:
-            breaks = list(line.route.breaks(behind - 1, behind))
-            low = line.route.known(behind - 1).least_commit_us
-            high = line.route.known(behind).greatest_commit_us
+            is_brief = self._excludes(line)
+            known = line.route.brief if is_brief else line.route.known
+            breaks = list(line.route.breaks(behind - 1, behind, is_brief=is_brief))
+            low, high = known(behind - 1).least_commit_us, known(behind).greatest_commit_us
         except ArchiveError:
             breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
         query = self._query

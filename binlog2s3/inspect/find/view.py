@@ -135,7 +135,7 @@ class TextOutput:
         page.line(_looked_text(self.found, stats, self.query), "bold")
         if stats.similar_tables:
             page.line(f"tables with similar names: {', '.join(stats.similar_tables)}", "yellow")
-        if text := self._covered_text(stats):
+        for text in filter(None, (self._covered_text(stats), stats.streamer)):
             page.line(text)
         if stats.ended_early:
             page.line(

@@ -131,7 +131,7 @@ def test_an_absolute_path_in_the_file_stays(value: str, tmp_path: Path) -> None:
 
 def test_a_program_in_the_file(tmp_path: Path) -> None:
     """A program with a slash is relative to the file, one without is looked up on PATH."""
-    beside = f'[mysql]\npassword_command = "bin/token a \'b c\'"\nmysqlbinlog = "./mysqlbinlog"\n'
+    beside = '[mysql]\npassword_command = "bin/token a \'b c\'"\nmysqlbinlog = "./mysqlbinlog"\n'
     assert read(beside, tmp_path).values == {
         "mysql-password-command": f"{tmp_path}/bin/token a 'b c'",
         "mysqlbinlog": tmp_path / "mysqlbinlog",

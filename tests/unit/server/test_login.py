@@ -52,6 +52,7 @@ def test_defaults() -> None:
     assert (found.host, found.port, found.socket) == ("127.0.0.1", 3306, None)
     assert (found.user, found.password, found.ssl_mode) == ("repl", "", "PREFERRED")
     assert found.address == "127.0.0.1:3306"
+    assert replace(found, host="::1").address == "[::1]:3306"
 
 
 @pytest.mark.parametrize(
