@@ -187,7 +187,7 @@ class FileValues:
     """The values of a TOML file by option name, and its problems.
 
     `places` says for each option in the file what a message calls it. `wrong` are the options with
-    an unusable or unknown value: they are not missing.
+    an unusable or unknown value, or that an unknown table or key may mean: they are not missing.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -233,6 +233,7 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
+    perhaps: set[str] = set()
     for table, content in document.items():
         if not isinstance(content, dict):
             wrong = "must be a table, " if table in _FILE_TABLES else "is outside a table"
@@ -241,11 +242,14 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
             continue
         if table not in _FILE_TABLES:
             problems.append(f"{path}: unknown table [{table}]{_nearest(table, _FILE_TABLES)}")
+            perhaps |= {one.name for one in FILE_OPTIONS if one.key in content}
             continue
         for key, raw in content.items():
             option = by_place.get((table, key.replace("-", "_")))
             if option is None:
-                problems.append(f"{path}: unknown key [{table}] {key}{_meant(table, key)}")
+                suggestion = _meant(table, key)
+                problems.append(f"{path}: unknown key [{table}] {key}{suggestion}")
+                perhaps |= {one.name for one in FILE_OPTIONS if f" {one.key}?" in suggestion}
             elif option.name in places:
                 problems.append(f"{path}: [{table}] {option.key} is given twice")
             else:
@@ -255,7 +259,8 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
                     values[option.name] = _beside(path, option, value, str(raw))
                 except ValueError as error:
                     problems.append(f"{places[option.name]}: {error}")
-    return FileValues(values, places, tuple(problems), frozenset(places) - frozenset(values))
+    unusable = (frozenset(places) | perhaps) - frozenset(values)
+    return FileValues(values, places, tuple(problems), unusable)
 
 
 def _parse_typed(option: Option, raw: object) -> Any:

@@ -129,6 +129,14 @@ def test_an_absolute_path_in_the_file_stays(value: str, tmp_path: Path) -> None:
     assert {*found.values.values()} == {Path(value).expanduser()}
 
 
+def test_what_an_unknown_table_has_is_not_missing(tmp_path: Path) -> None:
+    """One mistake is one problem: [mysqld] is not also a user that is missing."""
+    found = read('[mysqld]\nuser = "repl"\n[s3]\nurll = "s3://b"\n', tmp_path)
+    assert len(found.problems) == 2
+    assert {"mysql-user", "s3-url"} <= found.wrong
+    assert "source" not in found.wrong
+
+
 def test_a_program_in_the_file(tmp_path: Path) -> None:
     """A program with a slash is relative to the file, one without is looked up on PATH."""
     beside = '[mysql]\npassword_command = "bin/token a \'b c\'"\nmysqlbinlog = "./mysqlbinlog"\n'

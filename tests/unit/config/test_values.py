@@ -245,7 +245,6 @@ def test_everything_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "--source: 'a/b' is not 1 to 64 of the characters A-Z a-z 0-9 . _ -",
         "--part-size: '1K' is below the minimum, 5 MiB",
         "BINLOG2S3_CONCURRENCY: 'many' is not a whole number",
-        "--s3-url is missing",
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
         (
             f"[mysql] socket of {path} and BINLOG2S3_MYSQL_HOST contradict each other: "

@@ -125,7 +125,7 @@ def paged(times: Sequence[Sequence[int]]) -> tuple[Bucket, list[str]]:
 def test_an_interval_costs_no_entry_of_other_binlogs(
     by: str, order: Literal["newest", "oldest"]
 ) -> None:
-    """Pages say what cannot match: of a hundred binlogs, one entry is read."""
+    """Pages say what cannot match: of a hundred, one entry is read, and that of the last one."""
     bucket, read = paged([[at * 10, at * 10 + 5] for at in range(99)])
     query = SearchQuery(wanted=ANY, order=order)
     if by == "time":
@@ -139,9 +139,10 @@ def test_an_interval_costs_no_entry_of_other_binlogs(
     )
     assert sorted(numbers([*search.hits()])) == [101, 102]
     assert warnings == []
-    assert [key for key in read if "/entries/" in key] == [LAYOUT.entry(ID, name(51))]
+    entries = {key for key in read if "/entries/" in key}
+    assert entries == {LAYOUT.entry(ID, name(51)), LAYOUT.entry(ID, name(99))}
     assert sum("/pages/" in key for key in read) < 80
-    assert (search.stats.size == search.stats.of_size, search.stats.binlogs) == (True, 1)
+    assert search.stats.binlogs == 1
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
