@@ -256,6 +256,10 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
       # what is in one transaction, for a program
       binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --json \\
           --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213 | jq '.transactions[0].changes'
+
+      # the GTID of the newest DROP of it, for a script
+      BAD=$(binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --table shop.orders \\
+          --type drop --limit 1 --print gtid)
     """,
 )
 @declared(FIND.options)

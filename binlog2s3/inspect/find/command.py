@@ -20,7 +20,13 @@ from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, SearchQuery, SearchStats, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
-from binlog2s3.inspect.find.view import JsonOutput, SearchContext, SearchProgress, TextOutput
+from binlog2s3.inspect.find.view import (
+    GtidOutput,
+    JsonOutput,
+    SearchContext,
+    SearchProgress,
+    TextOutput,
+)
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_display, progress_of
 from binlog2s3.recover.snapshot import Survey
@@ -50,11 +56,11 @@ def run(config: FindConfig) -> int:
             tip=survey.current,
             several=len(survey.lineages) > 1,
         )
-        view = (
-            JsonOutput(sys.stdout, context, query)
-            if config.as_json
-            else TextOutput(page_on(sys.stdout), context, query)
-        )
+        view: JsonOutput | TextOutput | GtidOutput = TextOutput(page_on(sys.stdout), context, query)
+        if config.as_json:
+            view = JsonOutput(sys.stdout, context, query)
+        elif config.print_only is not None:
+            view = GtidOutput(sys.stdout)
         with progress_display(sys.stderr) as display:
             _FindRun(config, query, catalog, survey, view, SearchProgress(display)).run()
     return 0
@@ -87,7 +93,7 @@ class _FindRun:
     query: SearchQuery
     catalog: Catalog
     survey: Survey
-    view: JsonOutput | TextOutput
+    view: JsonOutput | TextOutput | GtidOutput
     progress: SearchProgress
     warnings: list[str] = field(default_factory=list)
 
@@ -108,7 +114,8 @@ class _FindRun:
                 self.view.hit(hit)
                 self.progress.found += 1
         self.progress.display.aside()
-        self._tell_silence(search.stats)
+        if not isinstance(self.view, GtidOutput):
+            self._tell_silence(search.stats)
         self.view.end(search.stats, self.warnings)
         sys.stdout.flush()
 
@@ -128,7 +135,7 @@ class _FindRun:
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
-            if self.config.as_json:
+            if not isinstance(self.view, TextOutput):
                 say("warning", text)
 
 

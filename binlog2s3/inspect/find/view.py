@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Any, TextIO
 
 from binlog2s3.binlog.content import Change
+from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import count_text, cut, size_text, time_text
 from binlog2s3.inspect.find.match import Hit, Match, SearchQuery, SearchStats, XaLink
-from binlog2s3.output import Plain
+from binlog2s3.output import Plain, say
 from binlog2s3.progress import ProgressDisplay
 
 FORMAT = 1
@@ -240,6 +241,42 @@ def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
 
 
 # For programs
+
+
+@dataclass(slots=True)
+class GtidOutput:
+    """The GTIDs alone, a line each. What a script must not take unseen is a warning."""
+
+    out: TextIO
+    found: int = 0
+
+    def begin(self) -> None:
+        """Nothing comes before them."""
+
+    def hit(self, hit: Hit) -> None:
+        """Print one transaction. Raises ArchiveError if it has no GTID."""
+        one = hit.transaction
+        if one.gtid is None:
+            raise ArchiveError(
+                f"the transaction at {hit.binlog}:{one.begin} has no GTID",
+                hint=f"--to-position {hit.binlog}:{one.begin} of `pitr` is just before it",
+            )
+        if why := _why_uncertain(hit):
+            say("warning", f"{one.gtid}: {why}")
+        print(one.gtid, file=self.out)
+        self.found += 1
+
+    def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
+        """Raise ArchiveError if there is none, which would be an empty word of a script."""
+        del warnings  # they were said
+        if not self.found:
+            similar = ", ".join(stats.similar_tables)
+            raise ArchiveError(
+                "no such transaction was found",
+                hint=f"tables with similar names: {similar}"
+                if similar
+                else "see the same command without --print",
+            )
 
 
 @dataclass(slots=True)
