@@ -174,7 +174,7 @@ class Search:
         if server == "":
             self.warnings.append(
                 "the backup has no GTIDs and does not name its server: "
-                f"{name}:{offset} is right only if that is "
+                f"{name}:{offset} is right only if it was made on server "
                 f"{self._server_of(self.route.lineage(number))}, which wrote this binlog"
             )
         return RoutePosition(number, offset)
@@ -496,7 +496,8 @@ class _TimeSearch:
         if not is_reached:
             why, hint = lie or self._passed, "--latest takes all that there is"
             raise self._search.refused(
-                f"{goal} is not reached: nothing in the bucket is as late{why and f'; {why}'}",
+                f"{goal} is not reached: the newest commit in the bucket is earlier"
+                f"{why and f'; {why}'}",
                 f"{hint}; {_ACCEPT}" if why else hint,
             )
         if lie:

@@ -107,9 +107,10 @@ class StatementCheck:
         said, _ = next(iter(self.moved.items()))
         others = sorted({name for names in self.moved.values() for name in names})
         words = " ".join(f"--table '{clean(name)}'" for name in others)
+        exchange = "exchanges" if len(self.moved) == 1 else "exchange"
         return RecoveryError(
             f"--table cannot be applied safely: {count_text(len(self.moved), 'statement')} "
-            f"exchange rows or definitions with tables that are left out, the first: {said!r} "
+            f"{exchange} rows or definitions with tables that are left out, the first: {said!r} "
             "(online schema changes, by gh-ost or pt-online-schema-change, end like this)",
             hint=(f"add {words}; or " if words else "") + _WITHOUT,
         )

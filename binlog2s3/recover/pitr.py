@@ -596,7 +596,8 @@ def _not_executed(have: Gtids | None, base: Base) -> Iterator[str]:
     if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet) and base.gtids - have:
         yield (
             f"{base.said_by} has GTIDs that the target has not executed: "
-            f"{gtids_text(base.gtids - have)}; their rows count as restored and are not applied"
+            f"{gtids_text(base.gtids - have)}; they are not applied: data are MISSING unless that "
+            "backup was restored"
         )
 
 

@@ -49,8 +49,9 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
         yield "not kept", f"{name}: it is no base backup of the whole server", "yellow"
     for backup in choice.lost:
         since = backup.reach.from_us
-        at = f": {time_text(since)} and what follows it" if since is not None else ""
-        yield "given up", f"{backup.name}{at} cannot be reached from it any more", "bold red"
+        lost = f"{time_text(since)} and what follows it" if since is not None else "nothing"
+        can = "cannot" if since is not None else "can"
+        yield "unusable", f"{backup.name}: {lost} {can} be reached from it any more", "bold red"
 
 
 def _given_up_text(one: GivenUp) -> str:

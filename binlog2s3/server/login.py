@@ -84,6 +84,21 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+CHMOD = "only this program's user should be able to read the file: chmod 600"
+
+
+def readable_by_others(config: MysqlConfig) -> list[Path]:
+    """The files with the password that every user of this host can read."""
+    found = []
+    for path in (config.password_file, config.defaults_file):
+        try:
+            if path is not None and path.stat().st_mode & 0o004:
+                found.append(path)
+        except OSError:  # who reads it says why it cannot be read
+            continue
+    return found
+
+
 def addresses_of(host: str) -> frozenset[str]:
     """The addresses to which a host name leads now, or the address that is given.
 

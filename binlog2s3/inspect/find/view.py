@@ -68,8 +68,7 @@ def pitr_text(hit: Hit, context: SearchContext, query: SearchQuery) -> str:
 def query_text(query: SearchQuery) -> str:
     """The query in words."""
     wanted, words = query.wanted, []
-    if wanted.kinds:
-        words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds))
+    words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds) or "transactions")
     if wanted.tables is not None:
         words.append(f"of {', '.join(wanted.tables.names)}")
     if wanted.min_rows:
@@ -80,7 +79,7 @@ def query_text(query: SearchQuery) -> str:
         words.append(f"from {time_text(query.since_us)}")
     if query.until_us is not None:
         words.append(f"until {time_text(query.until_us)}")
-    return " ".join(words) or "all transactions"
+    return " ".join(words) if words != ["transactions"] else "all transactions"
 
 
 _KINDS = ("insert", "update", "delete", "ddl", "drop")
@@ -234,7 +233,7 @@ def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
     what = count_text(found, "transaction")
     looked = f"{count_text(stats.binlogs, 'binlog')} searched"
     if stats.left_out:
-        looked += f", {stats.left_out} skipped because their entries exclude a match"
+        looked += f", {stats.left_out} skipped, as their times or GTIDs exclude a match"
     if query.everywhere:
         looked += f", in {count_text(len(stats.lineages), 'lineage')}"
     return f"{what} found; {looked}; {size_text(stats.size)} of {size_text(stats.of_size)}"

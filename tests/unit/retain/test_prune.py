@@ -183,7 +183,7 @@ def test_what_still_reaches_is_not_called_given_up() -> None:
         there.put(LAYOUT.backup(one.id), one.to_json())
     for _ in range(2):
         text = there.prune(keep=0.0, grace=0.0)
-        lost = text.partition("given up    ")[2]
+        lost = text.partition("unusable    ")[2]
         assert "(day 39)" not in lost
         assert f"kept        {both[0].name}" in text
         assert reaches_of_backup(both[0], there.survey())[0].is_complete
@@ -297,7 +297,7 @@ def test_by_age_alone() -> None:
     there = world()
     text = there.prune(keep=None, keep_binlogs_for=15.0 * DAY, grace=0.0)
     assert there.numbers() == [*range(25, COUNT + 1)]
-    assert "given up    backup 20260318T000000Z-1f2e3d4c (day 18)" in text
+    assert "unusable    backup 20260318T000000Z-1f2e3d4c (day 18): " in text
     assert reach_of(33, there).is_complete
 
 

@@ -101,7 +101,7 @@ def document(
 
 def test_people_see_what_it_was_and_how_to_go_back() -> None:
     """Time, GTID, place, table, statement on one line; the command last."""
-    looked = "3 binlogs searched, 39 skipped because their entries exclude a match"
+    looked = "3 binlogs searched, 39 skipped, as their times or GTIDs exclude a match"
     lines = printed(HIT, warnings=("damaged: x",))
     assert lines == [
         "orders-primary  ddl of shop.orders, newest first",
@@ -165,7 +165,7 @@ def test_what_became_of_an_xa_transaction(
 
 def test_nothing_is_an_answer() -> None:
     """With what was looked through."""
-    looked = "3 binlogs searched, 39 skipped because their entries exclude a match"
+    looked = "3 binlogs searched, 39 skipped, as their times or GTIDs exclude a match"
     assert printed()[2:] == [f"0 transactions found; {looked}; 5.0 MiB of 10.0 MiB"]
 
 
