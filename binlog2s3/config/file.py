@@ -249,7 +249,12 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
             if option is None:
                 suggestion = _meant(table, key)
                 problems.append(f"{path}: unknown key [{table}] {key}{suggestion}")
-                perhaps |= {one.name for one in FILE_OPTIONS if f" {one.key}?" in suggestion}
+                perhaps |= {
+                    one.name
+                    for one in FILE_OPTIONS
+                    if f" {one.key}?" in suggestion
+                    and (one.table == table or f"[{one.table}]" in suggestion)
+                }
             elif option.name in places:
                 problems.append(f"{path}: [{table}] {option.key} is given twice")
             else:

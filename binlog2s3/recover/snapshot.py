@@ -41,6 +41,10 @@ _LEAST_LISTED = 8
 """From so many binlogs of one page's range on, list them instead of a request for each."""
 
 
+_MOST_BRIEFS = 256
+"""So many of a page's entries stay decoded: neighbours are asked for again at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     """The bucket at the first look. The writer's document is read before the lineages."""
@@ -156,6 +160,7 @@ class Survey:
         self._vanished: set[tuple[str, BinlogName]] = set()
         self.doubts = 0
         self._found: dict[tuple[str, BinlogName], Found] = {}
+        self._briefs: dict[tuple[str, BinlogName], tuple[Entry, Known]] = {}
         self.unreadable: list[ArchiveError] = []
         self.problems: list[ArchiveError] = []
         self._lost: dict[str, str] = {}
@@ -337,7 +342,12 @@ class Survey:
         row = there.index.row(name.number) if name not in there.open else None
         if row is None or (lineage, name) in self._found:
             return self.known(lineage, name)
-        return known_from(row, there.lineage.flavour)
+        kept = self._briefs.get((lineage, name))
+        if kept is None or kept[0] is not row:
+            if len(self._briefs) >= _MOST_BRIEFS:
+                self._briefs.clear()
+            kept = self._briefs[lineage, name] = (row, known_from(row, there.lineage.flavour))
+        return kept[1]
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
         """By pages: the first binlog from `begin` on whose entry has a commit later than this.

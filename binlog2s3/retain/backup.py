@@ -390,7 +390,7 @@ def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> N
         page.line(f"{source}  {count_text(len(rows), 'base backup')}", "bold")
     for backup, reaches in rows:
         page.line("")
-        title = f"{backup.id}  {backup.label}".rstrip()
+        title = f"{backup.id}  {backup.label}".rstrip() + f"  {_taken_text(backup)}"
         said = ("registered " if is_new else "registered already: ") if is_one else ""
         page.line(f"{said}{title}", "bold")
         for name, value, style in _lines(backup, reaches):
@@ -408,13 +408,16 @@ def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, st
         yield "", reach.hint, "yellow"
     for branch in reaches[1:]:
         yield "", f"or, with --lineage {branch.lineage}, {reach_text(branch)}", ""
-    yield "taken", moment_text(backup.taken_at), ""
-    yield "with", backup.tool, ""
-    if backup.location:
-        yield "location", backup.location, ""
-    if backup.gtid_set is not None:
-        yield "GTIDs", gtids_text(backup.gtid_set) or "none", ""
+    ends = []
     if backup.binlog is not None:
-        yield "ends at", f"{backup.binlog}:{backup.position}", ""
+        ends.append(f"{backup.binlog}:{backup.position}")
     if backup.lineage is not None:
-        yield "lineage", backup.lineage, ""
+        ends.append(f"lineage {backup.lineage}")
+    if backup.gtid_set is not None:
+        ends.append(f"GTIDs {gtids_text(backup.gtid_set) or 'none'}")
+    yield "ends at", ", ".join(ends), ""
+
+
+def _taken_text(backup: Backup) -> str:
+    where = f", at {backup.location}" if backup.location else ""
+    return f"taken {moment_text(backup.taken_at)} with {backup.tool}{where}"

@@ -220,9 +220,9 @@ def test_every_command_is_in_the_reference() -> None:
 
 
 def test_check_is_in_the_reference() -> None:
-    """It takes what `stream` takes, and --json; each part with its exit code, each field."""
+    """It takes what `stream` takes, --all and --json; each part with its exit code, each field."""
     known = {name for parameter in cli.check.params for name in parameter.opts}
-    assert known == {f"--{option.name}" for option in OPTIONS} | {"--config", "--json"}
+    assert known == {f"--{option.name}" for option in OPTIONS} | {"--config", "--all", "--json"}
     text = page("check")
     parts = [(row[0].strip("`"), int(row[1])) for row in rows(text, "part")]
     assert parts == list(preflight.EXIT_CODES.items())

@@ -234,17 +234,19 @@ class TransactionSearch:
         """The items of a history: spans to search, and warnings to give in between."""
         yield partial(self._begin, line)
         at_once: list[int] = []
+        wanted: set[int] = set()
         for place, number in enumerate(line.numbers):
             if not at_once:
                 at_once = line.numbers[place : place + _BATCH]
-                line.load([one for one in at_once if self._is_wanted(line, one)])
+                wanted = {one for one in at_once if self._is_wanted(line, one)}
+                line.load(sorted(wanted))
             at_once.remove(number)
             if self._query.order == "newest":
-                yield from self._of_stretch(line, number)
+                yield from self._of_stretch(line, number, is_wanted=number in wanted)
                 yield from self._between(line, number)
             else:
                 yield from self._between(line, number)
-                yield from self._of_stretch(line, number)
+                yield from self._of_stretch(line, number, is_wanted=number in wanted)
         if self._query.order == "newest":
             yield partial(self._barrier, line)
 
@@ -268,13 +270,13 @@ class TransactionSearch:
                 "--lineage all searches every lineage"
             )
 
-    def _of_stretch(self, line: SearchedHistory, number: int) -> Iterator[Item]:
+    def _of_stretch(self, line: SearchedHistory, number: int, *, is_wanted: bool) -> Iterator[Item]:
         size = line.size(number)
+        if not is_wanted:
+            yield from self._problems_of_survey()
+            yield partial(self._pass, size)
+            return
         try:
-            if not self._is_wanted(line, number):
-                yield from self._problems_of_survey()
-                yield partial(self._pass, size)
-                return
             found = line.found(number)
         except ArchiveError as error:
             stretch, lineage = line.route.stretches[number], line.route.leg(number).lineage.id

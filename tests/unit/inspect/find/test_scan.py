@@ -125,7 +125,7 @@ def paged(times: Sequence[Sequence[int]]) -> tuple[Bucket, list[str]]:
 def test_an_interval_costs_no_entry_of_other_binlogs(
     by: str, order: Literal["newest", "oldest"]
 ) -> None:
-    """Pages say what cannot match: of a hundred, one entry is read, and that of the last one."""
+    """Pages say what cannot match: of a hundred, one entry is read, and one that no page has."""
     bucket, read = paged([[at * 10, at * 10 + 5] for at in range(99)])
     query = SearchQuery(wanted=ANY, order=order)
     if by == "time":
@@ -140,8 +140,9 @@ def test_an_interval_costs_no_entry_of_other_binlogs(
     assert sorted(numbers([*search.hits()])) == [101, 102]
     assert warnings == []
     entries = {key for key in read if "/entries/" in key}
-    assert entries == {LAYOUT.entry(ID, name(51)), LAYOUT.entry(ID, name(99))}
-    assert sum("/pages/" in key for key in read) < 80
+    assert LAYOUT.entry(ID, name(51)) in entries
+    assert entries <= {LAYOUT.entry(ID, name(51)), LAYOUT.entry(ID, name(99))}
+    assert sum("/pages/" in key for key in read) < 4 * 99 / SPAN
     assert search.stats.binlogs == 1
 
 
