@@ -498,8 +498,6 @@ def _contradiction(route: Route, one: int, other: int, *, is_brief: bool) -> str
     """Why a stretch does not lead up to the next one, although their names do."""
     known = route.brief if is_brief else route.known
     before, after = known(one), known(other)
-    if before.rotated and after.started is None:  # a page of an older version
-        after = route.known(other)
     if route.leg_numbers(other)[0] != other:
         if breaks(before, after):
             return (

@@ -357,20 +357,17 @@ class TransactionSearch:
         stretches = line.route.stretches
         if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
             return
-        low: int | None = None
-        high: int | None = None
+        query, is_brief = self._query, self._excludes(line)
         try:
-            is_brief = self._excludes(line)
             known = line.route.brief if is_brief else line.route.known
-            breaks = list(line.route.breaks(behind - 1, behind, is_brief=is_brief))
             low, high = known(behind - 1).least_commit_us, known(behind).greatest_commit_us
+            if (low is not None and query.until_us is not None and query.until_us < low) or (
+                high is not None and query.since_us is not None and query.since_us > high
+            ):
+                return
+            breaks = list(line.route.breaks(behind - 1, behind, is_brief=is_brief))
         except ArchiveError:
             breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
-        query = self._query
-        if (low is not None and query.until_us is not None and query.until_us < low) or (
-            high is not None and query.since_us is not None and query.since_us > high
-        ):
-            return
         for _, why, missing in breaks:
             if why:
                 what = f" ({missing})" if missing else ""
