@@ -441,21 +441,14 @@ class _Recovery:
         )
 
     def _last_report(self, plan: Plan, survey: Survey) -> str:
-        """When the streamer last reported, if the plan has all of a history that may grow.
-
-        A warning says it if it does not report any more.
-        """
+        """When the streamer last reported, if the plan has all of a history that may grow."""
         try:
             is_current = survey.current == plan.lineage
         except ArchiveError:  # another warning says that this is unknown
             is_current = False
         if not (isinstance(plan.goal, Latest) and is_current) or self._catalog.has_retired:
             return ""
-        sign = life_sign(self._catalog, datetime.now(UTC))
-        if sign.alive:
-            return last_report(sign)
-        self._warnings.append(last_report(sign))
-        return ""
+        return last_report(life_sign(self._catalog, datetime.now(UTC)))
 
     # Refusals
 

@@ -187,7 +187,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
     yield "", f"{reach.first} to {reach.last}", ""
     if about.streamer:
-        yield "", about.streamer, ""
+        yield "", about.streamer, "yellow"
 
 
 def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:

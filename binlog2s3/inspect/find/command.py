@@ -127,10 +127,7 @@ class _FindRun:
         if is_covered or not grows:
             return
         sign = life_sign(self.catalog, datetime.now(UTC))
-        if sign.alive:
-            stats.streamer = last_report(sign)
-        else:
-            self._warn(last_report(sign))
+        stats.streamer, stats.is_silent = last_report(sign), not sign.alive
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:

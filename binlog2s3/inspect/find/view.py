@@ -135,8 +135,10 @@ class TextOutput:
         page.line(_looked_text(self.found, stats, self.query), "bold")
         if stats.similar_tables:
             page.line(f"tables with similar names: {', '.join(stats.similar_tables)}", "yellow")
-        for text in filter(None, (self._covered_text(stats), stats.streamer)):
+        if text := self._covered_text(stats):
             page.line(text)
+        if stats.streamer:
+            page.line(stats.streamer, "yellow" if stats.is_silent else "")
         if stats.ended_early:
             page.line(
                 f"there may be more: it stopped at --limit {self.query.limit} (0: show all)",
@@ -337,6 +339,7 @@ def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> di
             "bytes": stats.size,
             "of_bytes": stats.of_size,
             "covered_until": _time(stats.covered_us),
+            "last_report": stats.streamer or None,
         },
         "close_tables": list(stats.similar_tables),
         "warnings": list(warnings),
