@@ -12,6 +12,8 @@ from typing import Literal, TextIO
 from rich.console import Console, Group
 from rich.text import Text
 
+from binlog2s3.errors import RecoveryError
+
 _LEAST_VALUE = 24
 """If a value has fewer columns than this beside its name, it is printed below the name."""
 
@@ -186,6 +188,41 @@ def say(kind: Literal["error", "hint", "warning"], text: str, out: TextIO | None
     error: no b\n\x1b[31merror: forged
     """
     print(f"{kind}: {clean(text)}", file=out or sys.stderr)
+
+
+NO_CHANGE = "dry run: nothing was changed"
+_QUESTIONS = 3
+_ANSWERS = {"y": True, "yes": True, "n": False, "no": False}
+
+
+def confirm(
+    question: str,
+    done: str,
+    *,
+    hint: str,
+    as_json: bool = False,
+    answers: TextIO | None = None,
+    out: TextIO | None = None,
+) -> None:
+    """Ask on the terminal. Raises RecoveryError if the answer is not yes, or nobody can be asked.
+
+    Any other answer than yes or no is asked again. The question goes to standard error, the answer
+    comes from standard input. `done`: what is not done then, as a participle.
+    """
+    answers, out = answers or sys.stdin, out or sys.stderr
+    if as_json:
+        raise RecoveryError(f"not {done}: --json does not ask", hint=hint)
+    if not (answers and answers.isatty() and out and out.isatty()):
+        raise RecoveryError(f"not {done}: there is no terminal to ask on", hint=hint)
+    for _ in range(_QUESTIONS):
+        print(clean(f"{question} [yes/no] "), end="", file=out, flush=True)
+        line = answers.readline()
+        answer = _ANSWERS.get(line.strip().lower(), None if line else False)
+        if answer:
+            return
+        if answer is not None:
+            break
+    raise RecoveryError(f"not {done}: the answer was not yes", hint="nothing was changed")
 
 
 def _fold(cell: str, width: int) -> list[str]:

@@ -5,7 +5,7 @@ format, or does not belong to its key, is reported and ignored.
 """
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Self
@@ -159,18 +159,31 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
 
 
 def one_of(backups: Sequence[Backup], id_: str) -> Backup:
-    """The backup with this id, or the only one whose id begins so. Raises ArchiveError."""
-    found = id_of([one.id for one in backups], id_)
+    """The backup with this id or label, or the only one whose id begins so. Raises ArchiveError."""
+    found = id_of({one.id: one.label for one in backups}, id_)
     return next(one for one in backups if one.id == found)
 
 
-def id_of(ids: Sequence[str], id_: str) -> str:
-    """The only id that is this one or begins so. Raises ArchiveError."""
-    found = [one for one in ids if one == id_] or [
-        one for one in ids if id_ and one.startswith(id_)
-    ]
+def id_of(labels: Mapping[str, str], named: str, *, exact: bool = False) -> str:
+    """The only id that is this one, or has this label, or (not `exact`) begins so.
+
+    `labels`: of each id, "" if it has none. Raises ArchiveError.
+    """
+    ids = list(labels)
+    found = [one for one in ids if one == named]
+    found = found or [one for one in ids if named and labels[one] == named]
+    near = [one for one in ids if named and one.startswith(named)]
+    if not found and not exact:
+        found = near
     if len(found) == 1:
         return found[0]
-    what = f"several backups begin with {id_}" if found else f"no backup {id_} is registered"
-    there = ", ".join((found or ids)[-5:]) or "none"
-    raise ArchiveError(what, hint=f"registered: {there}; see `binlog2s3 backup list`")
+    if found:
+        what, hint = f"{named} is the name of {len(found)} backups", "give the whole id: "
+    elif near:
+        what, hint = f"{named} is only the beginning of an id", "give the whole id or the label: "
+    else:
+        what, hint = f"no backup {named} is registered", "registered: "
+    there = ", ".join(
+        f"{one} ({labels[one]})" if labels[one] else one for one in (found or near or ids)[-5:]
+    )
+    raise ArchiveError(what, hint=f"{hint}{there or 'none'}; see `binlog2s3 backup list`")

@@ -143,23 +143,25 @@ def list_(ctx: click.Context, /, **given: Any) -> None:
     """,
 )
 @declared(OPTIONS)
+@click.option("--all", "all_rows", is_flag=True, help="Show each row, also what is well.")
 @click.option("--json", is_flag=True, help="Print one JSON document.")
 @click.pass_context
-def check(ctx: click.Context, /, *, json: bool, **given: Any) -> None:
+def check(ctx: click.Context, /, *, all_rows: bool, json: bool, **given: Any) -> None:
     """Check everything that `stream` needs.
 
     It takes the options of `stream`, and checks the server and its settings, the user's privileges,
     mysqlbinlog, the clocks, the permissions and settings of the bucket, and the spool's disk. Each
-    part is OK, WARN or FAIL, with what to do. It streams nothing, and deletes its test objects in
-    the bucket again. The exit code is that of the first part that fails.
+    part is OK, WARN or FAIL, with what to do; what fails is shown first, and only --all shows what
+    is well. It streams nothing, and deletes its test objects in the bucket again. The exit code is
+    that of the first part that fails.
     """
     from binlog2s3.inspect.check.command import refuse, run
 
     try:
         config = config_of(ctx, given, STREAM)
     except ConfigError as error:
-        ctx.exit(refuse(error, as_json=json))
-    ctx.exit(run(config, as_json=json))
+        ctx.exit(refuse(error, as_json=json, all_rows=all_rows))
+    ctx.exit(run(config, as_json=json, all_rows=all_rows))
 
 
 @command(
@@ -254,6 +256,10 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
       # what is in one transaction, for a program
       binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --json \\
           --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213 | jq '.transactions[0].changes'
+
+      # the GTID of the newest DROP of it, for a script
+      BAD=$(binlog2s3 find --config /etc/binlog2s3/orders-primary.toml --table shop.orders \\
+          --type drop --limit 1 --print gtid)
     """,
 )
 @declared(FIND.options)

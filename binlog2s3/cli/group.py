@@ -21,6 +21,14 @@ _SETTINGS: dict[str, Any] = {
     "max_content_width": 100,
 }
 _ALIKE = 0.85
+_MEANT = dict.fromkeys(("restore", "recover", "recovery", "replay"), "pitr") | {
+    "search": "find",
+    "test": "check",
+    "delete": "prune",
+    "purge": "prune",
+    "backups": "backup",
+}
+"""What others call our commands."""
 EXIT_CODES = """
     Exit codes:
       0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
@@ -66,7 +74,8 @@ class _Commands(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            known = {name: name for name in self.list_commands(ctx)} | _MEANT
+            near = [known[one] for one in difflib.get_close_matches(args[0], known, n=1)]
             hint = f" Did you mean {near[0]}?" if near else ""
             raise click.UsageError(error.message + hint, ctx) from error
 

@@ -18,7 +18,7 @@ def _show(error: click.ClickException) -> None:
     """Print it as click does, but cleaned: it may contain foreign text."""
     from binlog2s3.output import clean
 
-    message = clean(error.format_message())
+    message = clean(error.format_message().replace("\n\t", " "))  # how click lists choices
     if isinstance(error, click.UsageError):
         click.UsageError(message, error.ctx).show()
     else:

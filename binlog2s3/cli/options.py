@@ -135,7 +135,11 @@ def judged(
     """The config of these values. Raises ConfigError with these problems and all others."""
     config, more = command.build(given)
     if config is None or problems:
-        raise ConfigError([*problems, *more], hint=f"see {ctx.command_path} -h")
+        file: FileValues = ctx.meta.get(_FILE, FileValues())
+        hint = f"see {ctx.command_path} -h"
+        if file.problems:
+            hint = f"`binlog2s3 config --example` has every table and key of a file; {hint}"
+        raise ConfigError([*problems, *more], hint=hint)
     return config
 
 

@@ -30,20 +30,20 @@ from binlog2s3.config.prune import PRUNE
     """,
 )
 @click.argument("action", type=click.Choice(get_args(Action)), metavar="add|list|remove")
-@click.argument("backup_id", required=False, metavar="[ID]")
+@click.argument("backup_id", required=False, metavar="[ID|LABEL]")
 @declared(BACKUP["add"].options)
 @click.pass_context
 def backup(ctx: click.Context, /, *, action: Action, backup_id: str | None, **given: Any) -> None:
     """Register base backups, and show what each one reaches.
 
     `add` writes a small document that says where a base backup ends and where it is. `list` shows
-    for each one whether it can be brought to now, without a gap. `remove` forgets one. The backup
-    itself is never touched. `pitr` chooses among the registered backups, and `prune` keeps what
-    they need.
+    for each one whether it can be brought to now, without a gap. `remove` asks, and forgets one.
+    The backup itself is never touched. `pitr` chooses among the registered backups, and `prune`
+    keeps what they need.
     """
     if (action == "remove") != (backup_id is not None):
-        what = "needs the id of the backup" if action == "remove" else "takes no id"
-        raise click.UsageError(f"backup {action} {what}", ctx)
+        needs = "needs the id or the label of the backup" if action == "remove" else "takes no id"
+        raise click.UsageError(f"backup {action} {needs}", ctx)
     config = config_of(ctx, given, BACKUP[action])
     from binlog2s3.retain.backup import run
 

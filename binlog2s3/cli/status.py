@@ -246,10 +246,13 @@ class StatusSource:
         return Observation(statuses=tuple(found), target=where, many=True)
 
     def _opened(self, s3: S3Config) -> "S3Store":
-        from binlog2s3.store.s3 import S3Store
+        from binlog2s3.store.s3 import RetryPolicy, S3Store
 
         if self._store is None:
-            self._store = S3Store(for_reading(s3), stop=self._stop)
+            # a store that hangs must not keep what the streamer has said already from being shown
+            settings = replace(for_reading(s3), read_timeout_seconds=10.0)
+            policy = RetryPolicy(attempts=2)
+            self._store = S3Store(settings, stop=self._stop, policy=policy)
         return self._store
 
 

@@ -76,6 +76,7 @@ class BackupConfig:
             most=86_400,
         ),
     ] = 30.0
+    yes: Annotated[bool, Option("", "remove: do not ask.")] = False
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
 
 
@@ -98,6 +99,7 @@ def _add_problems(given: Given) -> Iterable[str]:
             if given.has(name):
                 yield contradiction(given, "from-backup", name, "give one of them")
     yield from path_problems(given, "from-backup")
+    yield from _not_asked(given)
     if given.has("accept") and given.is_missing("from-backup"):
         yield f"{given.called('accept')} needs --from-backup"
     for name in ("label", "location", "accept"):
@@ -108,15 +110,25 @@ def _add_problems(given: Given) -> Iterable[str]:
             yield f"{given.called(one)} needs --{other}"
 
 
-def _other_problems(given: Given) -> Iterable[str]:
+def _not_asked(given: Given) -> Iterable[str]:
+    if given.wants("yes"):
+        yield f"{given.called('yes')} is for `backup remove`"
+
+
+def _remove_problems(given: Given) -> Iterable[str]:
     for option in BACKUP_OPTIONS:
-        if option.name != "json" and given.wants(option.name):
+        if option.name not in ("json", "yes") and given.wants(option.name):
             yield f"{given.called(option.name)} is for `backup add`"
+
+
+def _list_problems(given: Given) -> Iterable[str]:
+    yield from _remove_problems(given)
+    yield from _not_asked(given)
 
 
 _ALL = (*_SHARED, *BACKUP_OPTIONS)
 BACKUP: Mapping[Action, CommandOptions[BackupConfig]] = {
     "add": CommandOptions(_ALL, _add_problems, _config),
-    "list": CommandOptions(_ALL, _other_problems, _config),
-    "remove": CommandOptions(_ALL, _other_problems, _config),
+    "list": CommandOptions(_ALL, _list_problems, _config),
+    "remove": CommandOptions(_ALL, _remove_problems, _config),
 }

@@ -4,11 +4,13 @@ docs/reference/configuration.md and the packages have the same example. This mod
 value for each option without a default.
 
 Law: the example is a valid file; if all of its settings are uncommented, every name and value is
-valid, too. A file has no secrets, so neither text has one.
+valid, too. A file has no secrets, so neither text has one. A relative path in a file is relative to
+the file's directory, so that a file means the same wherever a command is started.
 """
 
 import difflib
 import json
+import shlex
 import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
@@ -42,8 +44,9 @@ _HEAD = f"""\
 # A line that begins with "#" and no space is an optional setting. It shows the default or, if
 # there is no fixed default, an example. The command line wins over the environment
 # ({ENVIRONMENT_PREFIX}_<OPTION>), and that wins over this file. `binlog2s3 config --show` with
-# `--config FILE` prints the values that apply. Never put a password here: the server's password is
-# in its own file, and AWS keys come from boto3's own chain (environment, ~/.aws, instance role).
+# `--config FILE` prints the values that apply. A relative path is relative to the directory of this
+# file. Never put a password here: the server's password is in its own file, and AWS keys come from
+# boto3's own chain (environment, ~/.aws, instance role).
 #
 # The paths of password file and spool are those of binlog2s3@orders-primary.service, which reads
 # this file as /etc/binlog2s3/orders-primary.toml and AWS keys from
@@ -184,7 +187,7 @@ class FileValues:
     """The values of a TOML file by option name, and its problems.
 
     `places` says for each option in the file what a message calls it. `wrong` are the options with
-    an unusable or unknown value: they are not missing.
+    an unusable or unknown value, or that an unknown table or key may mean: they are not missing.
     """
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -230,6 +233,7 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
     values: dict[str, Any] = {}
     places: dict[str, str] = {}
     problems: list[str] = []
+    perhaps: set[str] = set()
     for table, content in document.items():
         if not isinstance(content, dict):
             wrong = "must be a table, " if table in _FILE_TABLES else "is outside a table"
@@ -238,20 +242,30 @@ def _read_tables(document: Mapping[str, Any], path: Path) -> FileValues:
             continue
         if table not in _FILE_TABLES:
             problems.append(f"{path}: unknown table [{table}]{_nearest(table, _FILE_TABLES)}")
+            perhaps |= {one.name for one in FILE_OPTIONS if one.key in content}
             continue
         for key, raw in content.items():
             option = by_place.get((table, key.replace("-", "_")))
             if option is None:
-                problems.append(f"{path}: unknown key [{table}] {key}{_meant(table, key)}")
+                suggestion = _meant(table, key)
+                problems.append(f"{path}: unknown key [{table}] {key}{suggestion}")
+                perhaps |= {
+                    one.name
+                    for one in FILE_OPTIONS
+                    if f" {one.key}?" in suggestion
+                    and (one.table == table or f"[{one.table}]" in suggestion)
+                }
             elif option.name in places:
                 problems.append(f"{path}: [{table}] {option.key} is given twice")
             else:
                 places[option.name] = f"[{table}] {option.key} of {path}"
                 try:
-                    values[option.name] = _parse_typed(option, raw)
+                    value = _parse_typed(option, raw)
+                    values[option.name] = _beside(path, option, value, str(raw))
                 except ValueError as error:
                     problems.append(f"{places[option.name]}: {error}")
-    return FileValues(values, places, tuple(problems), frozenset(places) - frozenset(values))
+    unusable = (frozenset(places) | perhaps) - frozenset(values)
+    return FileValues(values, places, tuple(problems), unusable)
 
 
 def _parse_typed(option: Option, raw: object) -> Any:
@@ -262,6 +276,21 @@ def _parse_typed(option: Option, raw: object) -> Any:
     if option.kind == "flag" and isinstance(raw, str):
         raise ValueError(f"{raw!r} is a string; write true or false without quotes")
     return value
+
+
+def _beside(file: Path, option: Option, value: Any, raw: str) -> Any:
+    """The value of an option; a relative path counts from the directory of the file.
+
+    A program without a slash is left alone: it is looked up on PATH.
+    """
+    directory = file.absolute().parent
+    if option.kind == "command":
+        program, *words = shlex.split(raw)
+        if "/" not in program or program.startswith("/"):
+            return value
+        return shlex.join([str(directory / program), *words])
+    is_program = option.name == "mysqlbinlog" and "/" not in raw
+    return directory / value if option.kind in ("path", "file") and not is_program else value
 
 
 def _meant(table: str, key: str) -> str:

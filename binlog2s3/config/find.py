@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from binlog2s3.config.bucket import reading
-from binlog2s3.config.given import CommandOptions, Given
+from binlog2s3.config.given import CommandOptions, Given, contradiction
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.config.values import S3Config, s3_of
@@ -86,6 +86,15 @@ class FindConfig:
             otherwise="the last writer's",
         ),
     ] = None
+    print_only: Annotated[
+        Literal["gtid"] | None,
+        Option(
+            "WHAT",
+            "Print nothing but the GTID of each transaction, a line each, for a script. The exit "
+            "code is 7 if none is found.",
+            name="print",
+        ),
+    ] = None
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     given: tuple[str, ...] = ()
 
@@ -103,6 +112,8 @@ def _problems(given: Given) -> Iterable[str]:
     flavours = {flavour_of(parse_gtids(text)) for text in given.values.get("gtid") or ()}
     if len(flavours) > 1:
         yield f"{given.called('gtid')} has GTIDs of MySQL and of MariaDB"
+    if given.has("print") and given.wants("json"):
+        yield contradiction(given, "print", "json", "give one of them")
 
 
 FIND = CommandOptions((*FIND_OPTIONS, *SHARED_OPTIONS), _problems, _config)

@@ -64,6 +64,7 @@ Kind = Literal[
     "gtid set",
     "position",
     "table",
+    "host",
     "object lock",
     "object version",
 ]
@@ -366,6 +367,8 @@ def _parse_text(option: Option, text: str) -> object:
         raise ValueError(f"{where}is empty or has control characters".strip())
     if option.kind == "choice":
         return _parse_choice(option, text)
+    if option.kind == "host":
+        return _parse_host(option, text)
     if make := _MADE.get(option.kind):
         return make(text)
     if check := _CHECKED.get(option.kind):
@@ -374,6 +377,21 @@ def _parse_text(option: Option, text: str) -> object:
     if not re.fullmatch(pattern, text):
         raise ValueError(f"{_shown(text)} is not 1 to 64 of the characters {characters}")
     return text
+
+
+def _parse_host(option: Option, text: str) -> str:
+    """A host without a port; an IPv6 address may be in brackets, as in a URL."""
+    match = re.fullmatch(r"(?:\[([^\[\]]*)\]|([^:]*))(?::([^:]*))?", text)
+    if match is None:  # an IPv6 address
+        return text
+    host, port = match[1] or match[2], match[3]
+    if port is None and host:
+        return host
+    own = option.name.replace("host", "port")
+    raise ValueError(
+        f"{_shown(text)} is not a host; the port is an option of its own: --{own}, or port in "
+        f"[{option.table}] of a file"
+    )
 
 
 def _parse_choice(option: Option, text: str) -> str:

@@ -145,8 +145,8 @@ class PitrConfig:
         str | None,
         Option(
             "ID",
-            "A base backup that is registered: its id, or the first characters of it. Without a "
-            "target, the newest one that can reach the goal.",
+            "A base backup that is registered: its id, the first characters of it, or its label. "
+            "Without a target, the newest one that can reach the goal.",
         ),
     ] = None
     lineage: Annotated[

@@ -29,9 +29,9 @@ Prefix = Literal["mysql", "target"]
 class MysqlConfig:
     """How to reach the source, or a recovery's target. `server.login` reads the password."""
 
-    host: Annotated[str | None, Option("HOST", "Server to stream from.", otherwise="127.0.0.1")] = (
-        None
-    )
+    host: Annotated[
+        str | None, Option("HOST", "Server to stream from.", "host", otherwise="127.0.0.1")
+    ] = None
     port: Annotated[
         int | None, Option("PORT", "Its port.", otherwise="3306", least=1, most=65535)
     ] = None

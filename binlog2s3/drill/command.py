@@ -6,6 +6,7 @@ What a drill has made is removed at its end, or by the next drill.
 
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -202,6 +203,11 @@ class _Drill:
     def _prove(self) -> None:
         config, workspace = self._config, self._workspace
         program = config.mysqld
+        if os.geteuid() == 0 and not any(_USER.match(one) for one in config.mysqld_option):
+            raise RecoveryError(
+                f"{program} does not start as root",
+                hint="run drill as another user, or give --mysqld-option=--user=NAME",
+            )
         if config.check_sql is not None:  # now, and not after hours of restoring
             self._statements = statements_in(config.check_sql)
         backup, plan = self._choose()
@@ -223,11 +229,11 @@ class _Drill:
         if self._is_dump:
             server.initialise()
             server.start()
-            restore(config.restore_command, backup, workspace, self._result.id)
+            restore(config.restore_command, backup, workspace, self._result.id, into_server=True)
             server.stop()
         else:
             workspace.data.mkdir(mode=0o700)
-            restore(config.restore_command, backup, workspace, self._result.id)
+            restore(config.restore_command, backup, workspace, self._result.id, into_server=False)
             if is_empty(workspace.data):
                 raise RecoveryError(
                     "the restore command succeeded, but the data directory is empty",
@@ -346,6 +352,8 @@ class _Drill:
                 self._result = replace(self._result, statements=count)
 
 
+_USER = re.compile(r"-{0,2}u(ser)?([= ].*|)$")
+"""The option without which neither server starts as root."""
 _WORDS: dict[DrillStep, str] = {
     "choose": "choosing the base backup",
     "restore": "restoring the base backup",

@@ -155,7 +155,9 @@ def environment_of(values: Mapping[str, str]) -> dict[str, str]:
     return {f"DRILL_{name.upper()}": value for name, value in values.items()}
 
 
-def restore(command: str, backup: Backup, workspace: Workspace, id_: str) -> None:
+def restore(
+    command: str, backup: Backup, workspace: Workspace, id_: str, *, into_server: bool
+) -> None:
     """Run the restore command to its end. Raises RecoveryError if it fails."""
     values = values_of(backup, workspace.data, socket_of(workspace))
     argv = argv_of(command, values)
@@ -171,5 +173,6 @@ def restore(command: str, backup: Backup, workspace: Workspace, id_: str) -> Non
         said = end_of(workspace.restore_log) or "it printed nothing"
         raise RecoveryError(
             f"the restore command {argv[0]} ended with {ended_with(code)}: {said}",
-            hint="run it by hand with an empty directory; docs/drill.md has examples",
+            hint=f"run it by hand with an empty {'server' if into_server else 'directory'}; "
+            "docs/drill.md has examples",
         )

@@ -111,7 +111,7 @@ def head_of(listed: LineageListing) -> list[tuple[str, str]]:
     head = [
         ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}"),
         ("begins", begins),
-        ("after", lineage.gtid_set or "no GTIDs"),
+        ("after", lineage.gtid_set or "no earlier GTIDs"),
     ]
     if parent is not None:
         head.append(("parent", f"{parent.place}, join {parent.join}"))

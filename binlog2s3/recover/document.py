@@ -76,6 +76,7 @@ def _plan(plan: Plan, about: About) -> dict[str, Any]:
             "latest": _time(plan.reach.latest_us),
             "gtids": _gtids(plan.reach.gtids),
         },
+        "last_report": about.streamer or None,
         "warnings": list(plan.warnings),
     }
 

@@ -117,13 +117,20 @@ class Search:
             return None
 
     def refused(self, why: str, hint: str = "") -> RecoveryError:
-        """The error for what cannot be done. Its hint says what can be reached."""
-        reach = self.reach()
-        latest = time_text(reach.latest_us) if reach.latest_us is not None else "?"
-        can = (
-            f"within reach: {reach.first} to {reach.last}, "
-            f"{time_text(reach.earliest_us)} to {latest}"
-        )
+        """The error for what cannot be done. Its hint says what can be reached.
+
+        What prevents that answer is part of the hint: it never takes the place of the error.
+        """
+        try:
+            reach = self.reach()
+        except ArchiveError as error:
+            can = f"what is within reach is unknown: {error}"
+        else:
+            latest = time_text(reach.latest_us) if reach.latest_us is not None else "?"
+            can = (
+                f"within reach: {reach.first} to {reach.last}, "
+                f"{time_text(reach.earliest_us)} to {latest}"
+            )
         if before := self.route.pruned or self.route.line.barrier:
             can += f" ({before})"
         return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)
@@ -167,7 +174,7 @@ class Search:
         if server == "":
             self.warnings.append(
                 "the backup has no GTIDs and does not name its server: "
-                f"{name}:{offset} is right only if that is "
+                f"{name}:{offset} is right only if it was made on server "
                 f"{self._server_of(self.route.lineage(number))}, which wrote this binlog"
             )
         return RoutePosition(number, offset)
@@ -489,7 +496,8 @@ class _TimeSearch:
         if not is_reached:
             why, hint = lie or self._passed, "--latest takes all that there is"
             raise self._search.refused(
-                f"{goal} is not reached: nothing in the bucket is as late{why and f'; {why}'}",
+                f"{goal} is not reached: the newest commit in the bucket is earlier"
+                f"{why and f'; {why}'}",
                 f"{hint}; {_ACCEPT}" if why else hint,
             )
         if lie:

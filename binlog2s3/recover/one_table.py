@@ -122,9 +122,10 @@ class StatementCheck:
             return None
         words = " ".join(f"--table '{clean(name)}'" for name in sorted(self.others))
         add = f"add {words}; or " if words and len(self.others) < _MOST_OTHERS else ""
+        exchange = "exchanges" if self.moved.count == 1 else "exchange"
         return RecoveryError(
             f"--table cannot be applied safely: {count_text(self.moved.count, 'statement')} "
-            "exchange rows or definitions with tables that are left out, the first: "
+            f"{exchange} rows or definitions with tables that are left out, the first: "
             f"{self.moved.shown[0]!r} "
             "(online schema changes, by gh-ost or pt-online-schema-change, end like this)",
             hint=f"{add}{_WITHOUT}",

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text
-from binlog2s3.output import page_on, say
+from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import base_check, preflight, replicate, target
 from binlog2s3.recover.applier_error import next_transaction
@@ -68,10 +69,11 @@ from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
-from binlog2s3.recover.view import About, Result, confirmed, print_plan, print_result
+from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.server.version import ServerVersion
+from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
@@ -133,6 +135,7 @@ class _Recovery:
             zones = self._time_zones(plan, extract, survey)
             only = self._only(plan, extract, survey) if config.tables else None
         self._warnings += [str(error) for error in survey.problems]
+        streamer = self._last_report(plan, survey)
         self._warnings += self._store.version_notes()
         if self._facts is not None and config.output_dir is None:
             self._warnings += preflight.warnings(
@@ -148,6 +151,7 @@ class _Recovery:
             archive=url(config.s3),
             target=self._target.login().address if self._target is not None else "",
             start=said,
+            streamer=streamer,
             leaves_hole=config.skip_leaves_hole or once,
             applies=self._apply is not None,
             once=once,
@@ -448,6 +452,16 @@ class _Recovery:
             "restored: from an older one, WHAT LIES IN BETWEEN WOULD BE LEFT OUT",
         )
 
+    def _last_report(self, plan: Plan, survey: Survey) -> str:
+        """When the streamer last reported, if the plan has all of a history that may grow."""
+        try:
+            is_current = survey.current == plan.lineage
+        except ArchiveError:  # another warning says that this is unknown
+            is_current = False
+        if not (isinstance(plan.goal, Latest) and is_current) or self._catalog.has_retired:
+            return ""
+        return last_report(life_sign(self._catalog, datetime.now(UTC)))
+
     # Refusals
 
     def _refuse(self, error: RecoveryError) -> None:
@@ -483,14 +497,12 @@ class _Recovery:
     def _confirm(self, plan: Plan, about: About) -> None:
         if self._config.yes or not self._has_work(plan):
             return
-        said = None if self._config.as_json else confirmed(about, plan)
-        if said is None:
-            raise RecoveryError(
-                "nobody was asked whether to apply this",
-                hint="--yes applies without asking, --dry-run only shows the plan",
-            )
-        if not said:
-            raise RecoveryError("not applied: the answer was no", hint="nothing was changed")
+        confirm(
+            question_text(plan, about),
+            "applied",
+            hint="--yes applies without asking, --dry-run only shows the plan",
+            as_json=self._config.as_json,
+        )
 
     def _has_work(self, plan: Plan) -> bool:
         return bool(plan.pieces or (plan.skipped and not self._config.skip_leaves_hole))
@@ -549,6 +561,8 @@ class _Recovery:
             print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
         elif result is not None:
             print_result(result, page_on(sys.stdout))
+        elif self._config.dry_run:
+            page_on(sys.stdout).line(NO_CHANGE)
         return 0
 
 
@@ -587,7 +601,8 @@ def _not_executed(have: Gtids | None, base: Base) -> Iterator[str]:
     if isinstance(have, GtidSet) and isinstance(base.gtids, GtidSet) and base.gtids - have:
         yield (
             f"{base.said_by} has GTIDs that the target has not executed: "
-            f"{gtids_text(base.gtids - have)}; their rows count as restored and are not applied"
+            f"{gtids_text(base.gtids - have)}; they are not applied: data are MISSING unless that "
+            "backup was restored"
         )
 
 

@@ -134,7 +134,9 @@ def _source_problems(
             found,
             f"is the source, or a copy of its data directory: its {name}, {found.uuid}, is that of "
             "a server whose binlogs are in the bucket",
-            f"if it is a copy: {copy}; if it is the source itself: --allow-source",
+            f"if it is a copy: {copy}; if it is the source itself, name the server that was "
+            "restored from the backup instead (--allow-source is for a source that was restored "
+            "in place)",
         )
     if address is not None and _is_same(login, address):
         yield _refusal(

@@ -16,6 +16,10 @@ from binlog2s3.recover.model import OnProgress, ProgressReport
 
 _RATE_SECONDS = 20.0
 _LEAST_SECONDS = 2.0
+_STEADY_SECONDS = 10.0
+"""From a shorter time no rest is estimated: a target takes seconds to begin."""
+_STEADY = 2.0
+"""By which factor the speed may change within that time."""
 
 
 @dataclass(slots=True)
@@ -34,12 +38,30 @@ class Throughput:
 
     def rates(self) -> tuple[float, float] | None:
         """Bytes and transactions a second; None while there are too few reports."""
-        if not self.seen:
+        if not self.seen or self.seen[-1][0] - self.seen[0][0] < _LEAST_SECONDS:
             return None
-        (first, size, count), (last, last_size, last_count) = self.seen[0], self.seen[-1]
-        if last - first < _LEAST_SECONDS:
-            return None
-        return (last_size - size) / (last - first), (last_count - count) / (last - first)
+        return _rates(self.seen[0], self.seen[-1])
+
+    def steady_rates(self) -> tuple[float, float]:
+        """The same if the first half of the time tells of the second one; 0.0 of what changes."""
+        if not self.seen or self.seen[-1][0] - self.seen[0][0] < _STEADY_SECONDS:
+            return 0.0, 0.0
+        first, last = self.seen[0], self.seen[-1]
+        middle = min(self.seen, key=lambda one: abs(one[0] - (first[0] + last[0]) / 2))
+        if middle in (first, last):
+            return 0.0, 0.0
+        size, count = (
+            whole if max(before, after) <= _STEADY * min(before, after) else 0.0
+            for whole, before, after in zip(
+                _rates(first, last), _rates(first, middle), _rates(middle, last), strict=True
+            )
+        )
+        return size, count
+
+
+def _rates(first: tuple[float, int, int], last: tuple[float, int, int]) -> tuple[float, float]:
+    seconds = last[0] - first[0]
+    return (last[1] - first[1]) / seconds, (last[2] - first[2]) / seconds
 
 
 def words_of(progress: ProgressReport, pace: Throughput) -> list[str]:
@@ -54,7 +76,7 @@ def words_of(progress: ProgressReport, pace: Throughput) -> list[str]:
     rates = pace.rates()
     if rates is not None:
         words.append(f"{size_text(rates[0])}/s, {rates[1]:,.0f} transactions/s")
-        if left := _left_seconds(progress, rates):
+        if left := _left_seconds(progress, pace.steady_rates()):
             words.append(f"{duration_text(left, up=True)} left")
     return words
 

@@ -262,16 +262,23 @@ class Route:
         upto = repeated_upto(self.transactions(first), end)
         return MariadbPart({domain: (first, offset) for domain, offset in upto.items()})
 
-    def breaks(self, begin: int, end: int) -> Iterator[tuple[int, str, str]]:
+    def forget(self, number: int) -> None:
+        """Drop what is known of a stretch from memory; it is read again when it is asked for."""
+        self._known.pop(number, None)
+
+    def breaks(
+        self, begin: int, end: int, *, is_brief: bool = False
+    ) -> Iterator[tuple[int, str, str]]:
         """The breaks just before the stretches after `begin` up to `end`.
 
-        Each as (number of the stretch, why, what is missing); "" if that is unknown.
+        Each as (number of the stretch, why, what is missing); "" if that is unknown. `is_brief`: as
+        a cache says it, for those who apply nothing.
         """
         for number in range(begin + 1, end + 1):
             stretch = self.stretches[number]
             if stretch.broken:
                 yield number, stretch.broken, stretch.missing
-            elif why := _contradiction(self, number - 1, number):
+            elif why := _contradiction(self, number - 1, number, is_brief=is_brief):
                 yield number, why, ""
 
     def is_unlogged_before(self, number: int) -> bool:
@@ -487,9 +494,10 @@ def _covers(gtids: Gtids, others: Gtids | None) -> bool:
     return others is not None and type(gtids) is type(others) and others <= gtids
 
 
-def _contradiction(route: Route, one: int, other: int) -> str:
+def _contradiction(route: Route, one: int, other: int, *, is_brief: bool) -> str:
     """Why a stretch does not lead up to the next one, although their names do."""
-    before, after = route.known(one), route.known(other)
+    known = route.brief if is_brief else route.known
+    before, after = known(one), known(other)
     if route.leg_numbers(other)[0] != other:
         if breaks(before, after):
             return (

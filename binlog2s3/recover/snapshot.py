@@ -44,6 +44,10 @@ _LEAST_LISTED = 8
 """From so many binlogs of one page's range on, list them instead of a request for each."""
 
 
+_MOST_BRIEFS = 256
+"""So many of a page's entries stay decoded: neighbours are asked for again at once."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Seen:
     """The bucket at the first look. The writer's document is read before the lineages."""
@@ -85,6 +89,13 @@ class _EntryReader:
             entry = self._catalog.with_start(lineage, entry)
         self._entries[key] = entry
         return entry
+
+    def forget(self, lineage: str, name: BinlogName) -> bool:
+        """Drop a binlog's entry from memory; False if it has none."""
+        if self._entries.get((lineage, name)) is None:
+            return False
+        del self._entries[lineage, name]
+        return True
 
     def load(self, lineage: Lineage, sizes: Mapping[BinlogName, int | None]) -> None:
         """Read these, with the sizes of their objects; what cannot be read is left to `read`."""
@@ -155,6 +166,7 @@ class Survey:
         self._vanished: set[tuple[str, BinlogName]] = set()
         self.doubts = 0
         self._found: dict[tuple[str, BinlogName], Found] = {}
+        self._briefs: dict[tuple[str, BinlogName], tuple[Entry, Known]] = {}
         self.unreadable: list[ArchiveError] = []
         self.problems: list[ArchiveError] = []
         self._lost: dict[str, str] = {}
@@ -336,7 +348,12 @@ class Survey:
         row = there.index.row(name.number) if name not in there.open else None
         if row is None or (lineage, name) in self._found:
             return self.known(lineage, name)
-        return known_from(row, there.lineage.flavour)
+        kept = self._briefs.get((lineage, name))
+        if kept is None or kept[0] is not row:
+            if len(self._briefs) >= _MOST_BRIEFS:
+                self._briefs.clear()
+            kept = self._briefs[lineage, name] = (row, known_from(row, there.lineage.flavour))
+        return kept[1]
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
         """By pages: the first binlog from `begin` on whose entry has a commit later than this.
@@ -390,6 +407,16 @@ class Survey:
         if key not in self._found:
             self._found[key] = self._find(self._look(lineage), name)
         return self._found[key]
+
+    def forget(self, lineage: str, name: BinlogName) -> None:
+        """Drop what is known of an archived binlog from memory: its entry is read again if needed.
+
+        Nothing else is dropped: a binlog without an entry would have to be read as a whole, and may
+        have grown.
+        """
+        if name in self._look(lineage).open or not self._entries.forget(lineage, name):
+            return
+        self._found.pop((lineage, name), None)
 
     # What is in it
 

@@ -5,10 +5,9 @@ transactions on both sides. Texts from the bucket cannot break lines or control 
 estimate says that it is one, and how it was made.
 """
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TextIO
+from typing import Literal
 
 from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase
 from binlog2s3.binlog.gtid import Gtids
@@ -43,7 +42,8 @@ class About:
     """What is shown with a plan and is not part of it.
 
     `archive` is the bucket's URL; `target` the server as messages name it, "" if there is none;
-    `start` says in words where the start comes from. `leaves_hole`: skipped transactions are not
+    `start` says in words where the start comes from, `streamer` when the streamer last reported, ""
+    if that does not matter. `leaves_hole`: skipped transactions are not
     committed empty. `applies`: the plan is applied to a target. `once`: the target has no GTIDs
     that tell what was applied, so a second run would apply it again. `only`: some tables only.
     """
@@ -52,6 +52,7 @@ class About:
     archive: str
     target: str = ""
     start: str = ""
+    streamer: str = ""
     leaves_hole: bool = False
     applies: bool = False
     once: bool = False
@@ -189,6 +190,8 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
     yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
     yield "", f"{reach.first} to {reach.last}", ""
+    if about.streamer:
+        yield "", about.streamer, "yellow"
 
 
 def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
@@ -340,19 +343,9 @@ def _change_text(change: Change) -> str:
 # The question and the result
 
 
-def confirmed(
-    about: About, plan: Plan, answers: TextIO | None = None, out: TextIO | None = None
-) -> bool | None:
-    """Ask on the terminal whether to apply; None if there is no terminal.
-
-    Only "yes" is yes. The question goes to standard error, the answer comes from standard input.
-    """
-    answers, out = answers or sys.stdin, out or sys.stderr
-    if not (answers and answers.isatty() and out and out.isatty()):
-        return None
-    question = f"apply {count_text(plan.transactions, 'transaction')} to {about.target}? [yes/no] "
-    print(clean(question), end="", file=out, flush=True)
-    return answers.readline().strip().lower() == "yes"
+def question_text(plan: Plan, about: About) -> str:
+    """What is asked before the plan is applied."""
+    return f"apply {count_text(plan.transactions, 'transaction')} to {about.target}?"
 
 
 def print_result(result: Result, page: Plain) -> None:

@@ -25,13 +25,12 @@ from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
-    duration_text,
     gtids_text,
     moment_of,
     moment_text,
     time_text,
 )
-from binlog2s3.output import page_on, say
+from binlog2s3.output import confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -42,7 +41,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.status.writer_state import life_sign
+from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
@@ -64,7 +63,7 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
             hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
-            remove(catalog, id_ or "", hold_on)
+            remove(catalog, id_ or "", hold_on, yes=config.yes)
             return 0
         with progress_of("entries") as advance:
             workers = Workers(min(config.s3.concurrency, MOST_THREADS))
@@ -73,19 +72,24 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
                 return survey_of(store, catalog, workers, advance, url(config.s3))
 
             is_new = action == "add"
-            note = ""
+            note, style = "", ""
             if action == "add":
                 row, is_new = add(config, catalog, look)
                 rows = [row]
             else:
                 rows = listed(catalog, look())
-                note = silence(catalog, datetime.now(UTC))
+                if not catalog.has_retired:
+                    sign = life_sign(catalog, datetime.now(UTC))
+                    note, style = last_report(sign), "" if sign.alive else "yellow"
         for text in store.version_notes():
             say("warning", text)
     if config.as_json:
         print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201
     else:
-        print_rows(config.source, rows, is_new=is_new, is_one=action == "add", note=note)
+        print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
+        if note:
+            print()  # noqa: T201
+            page_on(sys.stdout).line(note, style)
     return 0
 
 
@@ -303,22 +307,35 @@ def _described(
     return _accepted(config, backup, defects), innodb
 
 
-def remove(catalog: Catalog, id_: str, hold_on: Callable[[str], Hold] | None) -> None:
-    """Forget a backup. `hold_on` says how Object Lock keeps a key; None: the bucket has none.
+def remove(
+    catalog: Catalog, named: str, hold_on: Callable[[str], Hold] | None, *, yes: bool
+) -> None:
+    """Forget the backup with this id or label; not `yes`: after a question.
 
-    Raises ArchiveError if there is no such backup, or if Object Lock keeps its document.
+    `hold_on` says how Object Lock keeps a key; None: the bucket has none. Raises ArchiveError if
+    there is no such backup, or if Object Lock keeps its document; RecoveryError after a no.
     """
     keys = [info.key for info in catalog.store.list(catalog.layout.backups)]
     ids = [catalog.layout.backup_id(key) for key in keys]
-    id_ = id_of([one for one in ids if one is not None], id_)  # its document may be unreadable
-    known = [one.name for one in registered(catalog) if one.id == id_]
-    key, name = catalog.layout.backup(id_), "".join(known) or f"backup {id_}"
+    known = {one.id: one for one in registered(catalog)}
+    labels = {  # its document may be unreadable
+        one: known[one].label if one in known else "" for one in ids if one is not None
+    }
+    id_ = id_of(labels, named, exact=True)
+    key, name = catalog.layout.backup(id_), known[id_].name if id_ in known else f"backup {id_}"
     hold = hold_on(key) if hold_on is not None else Hold()
     if hold.keeps(datetime.now(UTC)):
         until = "" if hold.until is None else f" until {moment_text(hold.until)}"
         raise ArchiveError(
             f"Object Lock keeps {name}{' by a legal hold' if hold.is_legal else until}",
             hint="remove it later: until then readers see it, even if it is deleted",
+        )
+    if not yes:
+        is_last = " It is the only one." if len(labels) == 1 else ""
+        confirm(
+            f"forget {name}? prune will not keep what only this backup needs.{is_last}",
+            "removed",
+            hint="--yes removes without asking",
         )
     catalog.store.delete([key])
     refuse_left(catalog.store, [key])
@@ -367,33 +384,18 @@ def reach_text(reach: BackupReach) -> str:
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
 
 
-def silence(catalog: Catalog, now: datetime) -> str:
-    """That the source may have more than the bucket, in words; "" if its streamer works."""
-    sign = life_sign(catalog, now)
-    if sign.alive or catalog.has_retired:
-        return ""
-    if sign.renewed_at is None:
-        return "no streamer reports: the source may have more than the bucket"
-    ago = duration_text((sign.clock - sign.renewed_at).total_seconds())
-    what = "was stopped" if sign.state == "stopped" else "has not reported since"
-    return f"the streamer {what} {ago} ago: the source may have more than the bucket"
-
-
-def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool, note: str = "") -> None:
+def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> None:
     """Print the backups; `is_one`: the one that was added, unless it was there (not `is_new`)."""
     page = page_on(sys.stdout)
     if not is_one:
         page.line(f"{source}  {count_text(len(rows), 'base backup')}", "bold")
     for backup, reaches in rows:
         page.line("")
-        title = f"{backup.id}  {backup.label}".rstrip()
+        title = f"{backup.id}  {backup.label}".rstrip() + f"  {_taken_text(backup)}"
         said = ("registered " if is_new else "registered already: ") if is_one else ""
         page.line(f"{said}{title}", "bold")
         for name, value, style in _lines(backup, reaches):
             page.field(name, value, _ROOM, style)
-    if note:
-        page.line("")
-        page.line(note, "yellow")
 
 
 def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:
@@ -407,13 +409,16 @@ def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, st
         yield "", reach.hint, "yellow"
     for branch in reaches[1:]:
         yield "", f"or, with --lineage {branch.lineage}, {reach_text(branch)}", ""
-    yield "taken", moment_text(backup.taken_at), ""
-    yield "with", backup.tool, ""
-    if backup.location:
-        yield "location", backup.location, ""
-    if backup.gtid_set is not None:
-        yield "GTIDs", gtids_text(backup.gtid_set) or "none", ""
+    ends = []
     if backup.binlog is not None:
-        yield "ends at", f"{backup.binlog}:{backup.position}", ""
+        ends.append(f"{backup.binlog}:{backup.position}")
     if backup.lineage is not None:
-        yield "lineage", backup.lineage, ""
+        ends.append(f"lineage {backup.lineage}")
+    if backup.gtid_set is not None:
+        ends.append(f"GTIDs {gtids_text(backup.gtid_set) or 'none'}")
+    yield "ends at", ", ".join(ends), ""
+
+
+def _taken_text(backup: Backup) -> str:
+    where = f", at {backup.location}" if backup.location else ""
+    return f"taken {moment_text(backup.taken_at)} with {backup.tool}{where}"

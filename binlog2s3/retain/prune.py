@@ -35,7 +35,7 @@ from binlog2s3.errors import (
     RecoveryError,
 )
 from binlog2s3.formatting import us_of
-from binlog2s3.output import page_on, say
+from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -58,7 +58,7 @@ from binlog2s3.retain.choose import (
     needed_in_window,
     needs_of,
 )
-from binlog2s3.retain.view import confirmed, document, print_choice, print_outcome
+from binlog2s3.retain.view import document, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.s3 import S3Store, opened
@@ -154,6 +154,8 @@ class Prune:
                 print(json.dumps(shown, indent=1))  # noqa: T201
             elif is_done:
                 print_outcome(config, self.outcome, self._bucket.is_versioned, page_on(sys.stdout))
+            elif config.dry_run:
+                page_on(sys.stdout).line(NO_CHANGE)
         return 0
 
     # What is given up
@@ -270,16 +272,14 @@ class Prune:
             )
 
     def _confirm(self) -> None:
-        if self._config.yes:
-            return
-        said = None if self._config.as_json else confirmed(self._config.source)
-        if said is None:
-            raise RecoveryError(
-                "nobody was asked whether to prune this",
-                hint="--yes prunes without asking, --dry-run only shows the plan",
+        config, what = self._config, "retire" if self._config.retire else "prune"
+        if not config.yes:
+            confirm(
+                f"{what} {config.source}?",
+                f"{what}d",
+                hint=f"--yes {what}s without asking, --dry-run changes nothing",
+                as_json=config.as_json,
             )
-        if not said:
-            raise RecoveryError("not pruned: the answer was no", hint="nothing was changed")
 
     # What lies below a floor
 
@@ -479,6 +479,7 @@ class Prune:
         if beat is not None and beat.state != "stopped":
             say("warning", f"the last writer on {beat.host} has not stopped in order")
         if config.dry_run:
+            print(f"{config.source} would be retired; {NO_CHANGE}")  # noqa: T201
             return
         self._confirm()
         retired = Retired(source=config.source, retired_at=self._bucket.now)

@@ -5,14 +5,13 @@ a terminal.
 """
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.formatting import count_text, iso_text, moment_text, size_text, time_text
-from binlog2s3.output import Plain, clean
+from binlog2s3.output import Plain
 from binlog2s3.retain.backup import reach_text
 from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome
 
@@ -54,8 +53,9 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
         yield "not kept", f"{name}: it is no base backup of the whole server", "yellow"
     for backup in choice.lost:
         since = backup.reach.from_us
-        at = f": {time_text(since)} and what follows it" if since is not None else ""
-        yield "given up", f"{backup.name}{at} cannot be reached from it any more", "bold red"
+        lost = f"{time_text(since)} and what follows it" if since is not None else "nothing"
+        can = "cannot" if since is not None else "can"
+        yield "unusable", f"{backup.name}: {lost} {can} be reached from it any more", "bold red"
 
 
 def _given_up_text(one: GivenUp) -> str:
@@ -75,15 +75,6 @@ def _lock_text(below: Below) -> str:
     held = f", {below.held} of them with a legal hold" if below.held else ""
     what = f"{count_text(below.locked, 'object')} of {below.lineage}"
     return f"{what}, by Object Lock{until}{held}"
-
-
-def confirmed(source: str, answers: TextIO | None = None, out: TextIO | None = None) -> bool | None:
-    """Ask on the terminal whether to prune; None if there is no terminal. Only "yes" is yes."""
-    answers, out = answers or sys.stdin, out or sys.stderr
-    if not (answers and answers.isatty() and out and out.isatty()):
-        return None
-    print(clean(f"prune {source}? [yes/no] "), end="", file=out, flush=True)
-    return answers.readline().strip().lower() == "yes"
 
 
 def lifecycle_rule(layout: Layout) -> dict[str, Any]:

@@ -45,7 +45,8 @@ class Login:
     @property
     def address(self) -> str:
         """The socket or host:port, for messages."""
-        return self.socket or f"{self.host}:{self.port}"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return self.socket or f"{host}:{self.port}"
 
     @property
     def local(self) -> bool:
@@ -81,6 +82,21 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost" or ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+CHMOD = "only this program's user should be able to read the file: chmod 600"
+
+
+def readable_by_others(config: MysqlConfig) -> list[Path]:
+    """The files with the password that every user of this host can read."""
+    found = []
+    for path in (config.password_file, config.defaults_file):
+        try:
+            if path is not None and path.stat().st_mode & 0o004:
+                found.append(path)
+        except OSError:  # who reads it says why it cannot be read
+            continue
+    return found
 
 
 def addresses_of(host: str) -> frozenset[str]:

@@ -456,7 +456,7 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         hint = "they do no harm but take space; allow s3:DeleteObject and s3:AbortMultipartUpload"
         yield _trouble("clean-up", 0, 1, text, hint)
     if vitals.beat_late > 0:
-        text = f"the heartbeat in the bucket is {vitals.beat_late:.0f} s late"
+        text = f"the heartbeat in the bucket was due {vitals.beat_late:.0f} s ago"
         yield _trouble("heartbeat", vitals.beat_late, timing.heartbeat_slack_seconds, text)
 
 

@@ -82,7 +82,7 @@ def head_of(status: Status) -> str:
         f"everything committed until {time_text(status.covered_until)} is in the bucket"
         f"{but_for_gaps(status)}"
         if status.covered_until
-        else "until when everything is in the bucket is unknown"
+        else "how much is in the bucket is unknown"
     )
     return f"{status.source}  {status.state}{state_age(status)}  {covered}"
 
@@ -189,8 +189,8 @@ def spool_of(spool: SpoolStatus | None) -> Field:
         return "spool", UNKNOWN, ""
     most = ", no limit" if spool.max_bytes is None else f" of {size_text(spool.max_bytes)}"
     text = (
-        f"{size_text(spool.bytes)}{most}, {size_text(spool.free_bytes)} free beside it, "
-        f"{size_text(spool.min_free_bytes)} to be left free"
+        f"{size_text(spool.bytes)}{most}; {size_text(spool.free_bytes)} free on its disk, of which "
+        f"{size_text(spool.min_free_bytes)} are not used"
     )
     if spool.paused:
         return "spool", f"NO ROOM, nothing is read: {text}", _BAD
@@ -210,7 +210,7 @@ def uploads_of(uploads: UploadStatus | None) -> Field:
         parts.append(count_text(uploads.open_uploads, "open upload"))
     parts.append(count_text(uploads.chunks, "chunk"))
     if uploads.unsaved_bytes:
-        parts.append(f"{size_text(uploads.unsaved_bytes)} not saved yet")
+        parts.append(f"{size_text(uploads.unsaved_bytes)} not durable yet")
     return "uploads", "; ".join(parts), ""
 
 
@@ -219,7 +219,7 @@ def _child_of(child: ChildStatus | None, at: datetime) -> Iterator[Field]:
         yield "mysqlbinlog", UNKNOWN, ""
         return
     running = f"pid {child.pid}" if child.pid is not None else "does not run"
-    yield "mysqlbinlog", f"{running}, ended {count_text(child.restarts, 'time')}", ""
+    yield "mysqlbinlog", f"{running}, restarted {count_text(child.restarts, 'time')}", ""
     if child.last_error:
         yield "", f"{age_text(child.last_error_at, at)} ago: {child.last_error}", ""
 
@@ -298,11 +298,11 @@ def _drill_of(status: Status) -> Iterator[Field]:
     if drill is None:
         return
     if drill.proven_at is None:
-        yield "last proven", "never: no drill has succeeded", _WARN
+        yield "last proved", "never: no drill has succeeded", _WARN
         return
-    until = f", to {time_text(drill.proven_until)}" if drill.proven_until else ""
-    took = f", took {duration_text(drill.proven_seconds)}" if drill.proven_seconds else ""
-    yield "last proven", f"{time_text(drill.proven_at)}{until}{took}", ""
+    until = f", up to {time_text(drill.proven_until)}" if drill.proven_until else ""
+    took = f", in {duration_text(drill.proven_seconds)}" if drill.proven_seconds else ""
+    yield "last proved", f"{time_text(drill.proven_at)}{until}{took}", ""
     if drill.on_trust:
         yield "", "nothing shows that the registered base backup was restored there", _WARN
 
@@ -314,7 +314,7 @@ def _history_of(status: Status) -> Iterator[Field]:
         return
     counts = f"{count_text(history.lineages, 'lineage')}, {count_text(len(history.gaps), 'gap')}"
     if not history.complete:
-        counts += " (not every binlog was looked for: `binlog2s3 verify` does)"
+        counts += " (only the newest binlogs were looked for: `binlog2s3 verify` looks for all)"
     yield "history", counts, _WARN if history.gaps else ""
     if history.earliest and status.latest and status.latest < history.earliest:
         yield "", f"nothing is reachable yet after the gap, {time_text(history.earliest)}", _WARN

@@ -106,6 +106,20 @@ def life_sign(
     return LifeSign(exists=False, clock=now, troubles=(trouble,))
 
 
+def last_report(sign: LifeSign) -> str:
+    """When the streamer last reported, in words, and that the source may have more since then."""
+    more = "the source may have more than the bucket"
+    if sign.beat is None or sign.renewed_at is None:
+        why = "its object cannot be read" if sign.exists else "no streamer reports"
+        return f"{why}: {more}"
+    ago = f"{duration_text((sign.clock - sign.renewed_at).total_seconds())} ago"
+    if sign.state == "stopped":
+        return f"the streamer was stopped {ago}: {more}"
+    if not sign.alive:
+        return f"no streamer reports any more, the last one did {ago}: {more}"
+    return f"the streamer last reported {ago}, as it does every {sign.beat.interval:.0f} s: {more}"
+
+
 def _judged(
     beat: Heartbeat, renewed_at: datetime, now: datetime, silent: Silent | None
 ) -> LifeSign:

@@ -19,6 +19,7 @@ from binlog2s3.errors import (
     SupersededError,
 )
 from binlog2s3.log import Log
+from binlog2s3.server.login import CHMOD, readable_by_others
 from binlog2s3.status.http import Listener
 from binlog2s3.status.model import Status
 from binlog2s3.store.s3 import RetryPolicy, S3Store
@@ -40,6 +41,8 @@ def stream(config: Config) -> int:
     While another writer works, the process is a standby.
     """
     signals, notifier = Signals(), of_environment(os.environ)
+    for path in readable_by_others(config.mysql):
+        _log.warning("others can read the password", file=str(path), hint=CHMOD)
     spool = Spool(config.spool)
     try:
         cycle = _Cycle(config, spool, signals.stop, takes_over=config.stream.take_over)

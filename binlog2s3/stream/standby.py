@@ -66,7 +66,7 @@ class FailureDetector:
         if seen is None:
             return Vacancy(why="there is no writer")
         if seen.rank == self._own:
-            return Vacancy(rank=seen.rank, why="it was the last streamer on this spool")
+            return Vacancy(rank=seen.rank, why="it was the streamer of this spool")
         self._follow(seen, now)
         if seen.beat is not None and seen.beat.state == "stopped":
             return Vacancy(rank=seen.rank, info=seen.info, why="it has stopped")

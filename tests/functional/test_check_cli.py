@@ -68,7 +68,13 @@ def test_a_configuration_that_is_wrong() -> None:
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
         "--mysql-password-file: /nowhere: no such file or directory",
     ]
-    assert done.stdout.splitlines()[-1] == "4 FAIL, 0 WARN, 0 OK, 9 not checked: exit code 3"
+    assert done.stdout.splitlines()[-1] == (
+        "4 FAIL, 0 WARN, 0 OK, 9 not checked: exit code 3 (--all shows each row)"
+    )
+    assert "not checked:" not in "".join(done.stdout.splitlines(keepends=True)[:-1])
+    assert done.stdout.count("hint: see ") == 1
+    done = run("check", "--source=orders", "--all")
+    assert done.stdout.count("not checked: the configuration is not valid") == 9
     document = json.loads(run("check", "--source=orders", "--json").stdout)
     assert document["exit_code"] == 3
     assert {row["result"] for row in document["parts"]} == {"fail", "skipped"}
@@ -153,6 +159,6 @@ def test_readers_do_not_mind_what_a_killed_check_left(moto: MotoServer, tmp_path
         writer = layout.writer(beat.generation, beat.token)
         client.put_object(Bucket=bucket, Key=writer, Body=beat.to_json())  # as young as before
     assert said() == before
-    done = run("check", *options(tmp_path, moto.endpoint_url, bucket), **moto.env())
+    done = run("check", *options(tmp_path, moto.endpoint_url, bucket), "--all", **moto.env())
     assert done.returncode == 4
     assert re.search(r"^  OK +store +clean-up", done.stdout, re.MULTILINE)

@@ -71,6 +71,9 @@ def test_version() -> None:
     ("arguments", "words"),
     [
         (("strem",), "Did you mean stream?"),
+        (("restore",), "Did you mean pitr?"),
+        (("recover",), "Did you mean pitr?"),
+        (("backup",), "Choose from: add, list, remove"),
         (("zzz",), "No such command 'zzz'."),
         (("stream", "--sorce=x"), "--source"),
         (("stream", "--zzz"), "No such option"),

@@ -145,7 +145,30 @@ def test_nothing_found_is_no_error(archive: Archive) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert "0 transactions found; 1 binlog searched" in done.stdout
     early = archive.find("--between=/2001-01-01T00:00Z")
-    assert "0 binlogs searched, 1 skipped because their entries exclude a match" in early.stdout
+    assert "0 binlogs searched, 1 skipped, as their times or GTIDs exclude a match" in early.stdout
+
+
+def test_a_gtid_for_a_script(archive: Archive) -> None:
+    """That word alone on standard output, or nothing and exit 7; --json is another output."""
+    done = archive.find("--table=shop.orders", "--type=drop", "--limit=1", "--print=gtid")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{UUID_A}:4\n", "")
+    none = archive.find("--table=shop.order", "--type=drop", "--limit=1", "--print=gtid")
+    assert (none.returncode, none.stdout) == (7, "")
+    assert error(none)[1:] == (
+        "no such transaction was found",
+        "tables with similar names: shop.orders",
+    )
+    both = archive.find("--print=gtid", "--json")
+    assert (both.returncode, both.stdout) == (3, "")
+
+
+def test_when_the_streamer_last_reported_is_said(archive: Archive) -> None:
+    """To people and programs; it is no warning about the search."""
+    said = re.compile(r"the streamer last reported .*: the source may have more than the bucket")
+    assert any(map(said.fullmatch, archive.find("--table=shop.orders").stdout.splitlines()))
+    document = json.loads(archive.find("--json").stdout)
+    assert said.fullmatch(document["looked_through"]["last_report"])
+    assert document["warnings"] == []
 
 
 def test_what_is_not_there(archive: Archive) -> None:

@@ -228,7 +228,13 @@ def test_the_table_is_for_people(check: Check) -> None:
     lines = done.stdout.splitlines()
     at = next(n for n, line in enumerate(lines) if re.match(r"  FAIL +settings +server_id ", line))
     assert "hint: SET PERSIST server_id = N there" in lines[at + 1]
-    assert re.fullmatch(r"1 FAIL, 0 WARN, \d+ OK, 1 not checked: exit code 4", lines[-1])
+    assert re.fullmatch(
+        r"1 FAIL, 0 WARN, \d+ OK, 1 not checked: exit code 4 \(--all .*\)", lines[-1]
+    )
+    assert at == 0
+    assert not any(re.match(r"  (OK|-) ", line) for line in lines)
+    every = check.run("--all").stdout.splitlines()
+    assert sum(bool(re.match(r"  OK ", line)) for line in every) > 20
 
 
 # The server

@@ -246,7 +246,7 @@ def test_a_restart_on_its_own_spool_does_not_wait(scene: Scene) -> None:
     write(scene.server, 1)
     a.kill()
     again = scene.start(spool=a.spool, options=options)
-    again.wait_for_event("the other writer is gone", why="it was the last streamer on this spool")
+    again.wait_for_event("the other writer is gone", why="it was the streamer of this spool")
     again.wait_for_event("streaming")
     assert not again.events("standing by")
     write_binlog(scene.server, 1)

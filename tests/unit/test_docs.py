@@ -220,9 +220,9 @@ def test_every_command_is_in_the_reference() -> None:
 
 
 def test_check_is_in_the_reference() -> None:
-    """It takes what `stream` takes, and --json; each part with its exit code, each field."""
+    """It takes what `stream` takes, --all and --json; each part with its exit code, each field."""
     known = {name for parameter in cli.check.params for name in parameter.opts}
-    assert known == {f"--{option.name}" for option in OPTIONS} | {"--config", "--json"}
+    assert known == {f"--{option.name}" for option in OPTIONS} | {"--config", "--all", "--json"}
     text = page("check")
     parts = [(row[0].strip("`"), int(row[1])) for row in rows(text, "part")]
     assert parts == list(preflight.EXIT_CODES.items())
@@ -706,3 +706,52 @@ def test_the_keys_are_as_documented() -> None:
     ]
     assert "\n".join(["```", *keys, "```"]) in FORMAT
     assert f"s3://acme-binlogs/{binlog} ." in FORMAT
+
+
+def _commands(block: str) -> list[str]:
+    """The commands of a block for bash, in order, each on one line; a loop is one command."""
+    found: list[str] = []
+    end, depth, open_ = "", 0, ""
+    for line in re.sub(r"\\\n\s*", "", block).splitlines():
+        if end:
+            end = "" if line == end else end
+            continue
+        is_more = bool(open_) or depth > 0 or (found and found[-1].endswith(("|", "$(")))
+        found[-1:] = [f"{found[-1]}\n{line}"] if is_more else [*found[-1:], line]
+        for char in re.sub(r"\\.|(?<!\S)#.*", "", line):
+            if char in "'\"" and open_ in ("", char):
+                open_ = "" if open_ else char
+        depth += bool(re.match(r"\s*(for|while) ", line)) - bool(re.match(r"\s*done\b", line))
+        heredoc = re.search(r"<<([A-Z]+)\b", line)
+        end = heredoc[1] if heredoc else ""
+    return [re.sub(r"\s+#[^'\"]*$", "", line).rstrip() for line in found if line.strip()]
+
+
+SETTINGS = re.compile(r"(export )?[A-Z0-9_]+=[^$ ]*|set \S.*")
+BLOCKS = [
+    pytest.param(block, id=f"{path.name}-{number}")
+    for path in sorted((ROOT / "docs/recovery").glob("*.md"))
+    for number, block in enumerate(
+        re.findall(r"^```sh\n(.*?)^```", path.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    )
+]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_block_of_a_recovery_page_stops_at_the_first_failure(block: str) -> None:
+    """Whoever pastes it does not load an old table over living rows after a recovery that failed.
+
+    And it needs no other programs than those of a database host.
+    """
+    assert "python" not in block or "venv" in block
+    *before, _last = _commands(block)
+    for command in before:
+        is_setting = SETTINGS.fullmatch(command)
+        assert is_setting or command.startswith("#") or command.endswith("&&"), command
+
+
+def test_a_block_that_goes_on_is_noticed() -> None:
+    """The rule itself: chained commands are good, also over lines, here documents and loops."""
+    good = "a 'b\nc' &&\ncat > x <<END &&\nwhatever\nEND\n{ d & } &&\nfor e in f; do\n  g\ndone"
+    assert [one.endswith("&&") for one in _commands(good)] == [True, True, True, False]
+    assert _commands("a\nb") == ["a", "b"]

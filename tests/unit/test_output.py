@@ -1,12 +1,14 @@
 """What is printed beside the output: one line each, with nothing that a terminal obeys."""
 
+import io
 import re
 from pathlib import Path
 
 import pytest
 
 from binlog2s3.cli.main import main
-from binlog2s3.output import say
+from binlog2s3.errors import RecoveryError
+from binlog2s3.output import confirm, say
 
 ROOT = Path(__file__).parents[2]
 EVIL = "x\x1b[2J\x9b31m\u202e\r\nerror: forged\nhint: forged"
@@ -65,3 +67,50 @@ def test_a_line_is_what_it_says(capsys: pytest.CaptureFixture[str]) -> None:
     """A plain text is printed as it is."""
     say("hint", "büro: see /tmp/x")
     assert capsys.readouterr().err == "hint: büro: see /tmp/x\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def asked(answers: str) -> tuple[str, str]:
+    """The questions, and the error, "" if the answer was yes."""
+    out = Terminal()
+    try:
+        confirm("do it?", "done", hint="--yes", answers=Terminal(answers), out=out)
+    except RecoveryError as error:
+        return out.getvalue(), str(error)
+    return out.getvalue(), ""
+
+
+QUESTION = "do it? [yes/no] "
+
+
+@pytest.mark.parametrize("answer", ["yes", "y", "Y", " YES "])
+def test_a_yes(answer: str) -> None:
+    """One letter is enough."""
+    assert asked(f"{answer}\n") == (QUESTION, "")
+
+
+@pytest.mark.parametrize("answer", ["no\n", "n\n", "N\n", ""])
+def test_a_no(answer: str) -> None:
+    """Also the end of the input."""
+    assert asked(answer) == (QUESTION, "not done: the answer was not yes")
+
+
+def test_what_is_neither_yes_nor_no_is_asked_again() -> None:
+    """A few times: it is never taken for an answer."""
+    assert asked("\nja\ny\n") == (QUESTION * 3, "")
+    assert asked("a\nyess\n\ny\n") == (QUESTION * 3, "not done: the answer was not yes")
+
+
+def test_a_question_needs_a_terminal() -> None:
+    """Both of its ends."""
+    for answers, out in ((Terminal("y\n"), io.StringIO()), (io.StringIO("y\n"), Terminal())):
+        with pytest.raises(RecoveryError, match="no terminal"):
+            confirm("do it?", "done", hint="--yes", answers=answers, out=out)
+    with pytest.raises(RecoveryError, match="--json does not ask"):
+        confirm(
+            "do it?", "done", hint="--yes", as_json=True, answers=Terminal("y\n"), out=Terminal()
+        )

@@ -5,6 +5,7 @@ the bucket is deleted, also after a signal: while something may be there, a sign
 running request.
 """
 
+import math
 import os
 import signal
 import socket
@@ -39,29 +40,40 @@ from binlog2s3.inspect.check.report import (
 from binlog2s3.inspect.check.source import SourceCheck, login_rows
 from binlog2s3.inspect.check.spool import holder, spool_rows
 from binlog2s3.output import say
+from binlog2s3.progress import progress_display
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import RetryPolicy, S3Store, opened
 from binlog2s3.stream.ping import read_url
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ROWS = 64
+"""About how many rows there are, for the progress."""
 _NO_CONFIG = "the configuration is not valid"
 
 
-def run(config: Config, *, as_json: bool) -> int:
+def run(config: Config, *, as_json: bool, all_rows: bool) -> int:
     """Check everything and show it; returns the exit code."""
-    printer = RowPrinter(sys.stdout, as_json=as_json)
-    with _Interrupts() as interrupts, closing(look(config, interrupts.held)) as rows:
+    printer = RowPrinter(sys.stdout, as_json=as_json, all_rows=all_rows)
+    with (
+        _Interrupts() as interrupts,
+        closing(look(config, interrupts.held)) as rows,
+        progress_display(sys.stderr, line_seconds=math.inf) as progress,
+    ):
         for row in rows:
             printer.show(row)
+            if not all_rows:
+                done = len(printer.rows)
+                words = f"{row.part} {row.name}"
+                progress.show(lambda words=words: words, done, max(done + 1, _ROWS))  # type: ignore[misc]
             interrupts.check()
     printer.finish()
     return exit_code(printer.rows)
 
 
-def refuse(error: ConfigError, *, as_json: bool) -> int:
+def refuse(error: ConfigError, *, as_json: bool, all_rows: bool) -> int:
     """Show what is wrong with the configuration, and that nothing else was checked."""
-    printer = RowPrinter(sys.stdout, as_json=as_json)
+    printer = RowPrinter(sys.stdout, as_json=as_json, all_rows=all_rows)
     for problem in error.problems:
         printer.show(Row(part="configuration", name="options", result="fail", found=problem,
                        hint=error.hint))  # fmt: skip

@@ -6,7 +6,7 @@ bucket cannot break lines or control a terminal. What is meant for copying is no
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal, TextIO
 
@@ -167,19 +167,44 @@ _NAME_WIDTH = len("innodb_flush_log_at_trx_commit")
 _LEAST_WIDTH = 24
 
 
-class RowPrinter:
-    """Shows rows as they come, and keeps them."""
+def causes(rows: Iterable[Row]) -> list[Row]:
+    """What fails, and then what is warned of: one row for each cause, with the names of all.
 
-    def __init__(self, out: TextIO, *, as_json: bool) -> None:
+    Rows of one part have the same cause if the same has to be done about them.
+    """
+    found: list[Row] = []
+    for result in ("fail", "warn"):
+        groups: dict[tuple[str, ...], list[Row]] = {}
+        for row in rows:
+            if row.result != result:
+                continue
+            what = (row.hint, row.paste) if row.hint else (row.found,)
+            group = groups.setdefault((row.part, *what), [])
+            if group and row.name in {one.name for one in group}:
+                group = groups.setdefault((row.part, row.found), [])
+            group.append(row)
+        for first, *others in groups.values():
+            also = f"; also: {', '.join(one.name for one in others)}" if others else ""
+            found.append(replace(first, found=f"{first.found}{also}"))
+    return found
+
+
+class RowPrinter:
+    """Keeps rows. Shows them as they come, or (not `all_rows`) at the end what is not well."""
+
+    def __init__(self, out: TextIO, *, as_json: bool, all_rows: bool = False) -> None:
         self.rows: list[Row] = []
         self._out = out
         self._as_json = as_json
+        self._all_rows = all_rows
         self._page = page_on(out)
 
     def show(self, row: Row) -> None:
         self.rows.append(row)
-        if self._as_json:
-            return
+        if self._all_rows and not self._as_json:
+            self._print(row)
+
+    def _print(self, row: Row, before: Row | None = None) -> None:
         fixed = (_RESULT_WIDTH, _PART_WIDTH, _NAME_WIDTH)
         room = (self._page.width or 0) - sum(fixed) - 2 * (len(fixed) + 1)
         widths = (*fixed, max(room, _LEAST_WIDTH) if self._page.width else 0)
@@ -188,7 +213,7 @@ class RowPrinter:
             widths,
             (_STYLES[row.result], "dim", "", "dim" if row.result == "skipped" else ""),
         )
-        if row.hint:
+        if row.hint and (before is None or row.hint != before.hint):
             self._page.row(("", "", "", f"hint: {row.hint}"), widths, ("", "", "", "dim"))
         for line in row.paste.splitlines():
             self._page.line(line)
@@ -198,6 +223,11 @@ class RowPrinter:
         """Show the summary, or the JSON document."""
         if self._as_json:
             print(json.dumps(document(self.rows), indent=1), file=self._out)
-        else:
+            return
+        shown = [] if self._all_rows else causes(self.rows)
+        for before, row in zip([None, *shown], shown, strict=False):
+            self._print(row, before)
+        if shown or self._all_rows:
             self._page.line("")
-            self._page.line(summary(self.rows))
+        more = "" if self._all_rows else " (--all shows each row)"
+        self._page.line(f"{summary(self.rows)}{more}")

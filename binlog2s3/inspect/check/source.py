@@ -31,7 +31,7 @@ from binlog2s3.inspect.check.settings import (
     version_row,
 )
 from binlog2s3.server.connection import Server, binlog_name
-from binlog2s3.server.login import Login, resolve
+from binlog2s3.server.login import CHMOD, Login, readable_by_others, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
 from binlog2s3.server.omissions import binlog_filters, replica_filters, replicates
 from binlog2s3.server.version import ServerVersion
@@ -346,11 +346,9 @@ def login_rows(config: Config) -> Iterator[Row]:
         yield failed("configuration", "login", error)
         return
     found = f"user {login.user} at {login.address}, ssl-mode {login.ssl_mode}"
-    files = [config.mysql.password_file, config.mysql.defaults_file]
-    readable = [str(path) for path in files if path is not None and _others_read(path)]
+    readable = readable_by_others(config.mysql)
     if readable:
-        hint = "only this program's user should be able to read the file: chmod 600"
-        yield warn("configuration", "login", f"{found}; others can read {readable[0]}", hint)
+        yield warn("configuration", "login", f"{found}; others can read {readable[0]}", CHMOD)
     elif login.doubt:
         yield warn("configuration", "login", f"{found}; {login.doubt}", "is that intended?")
     else:
@@ -363,13 +361,6 @@ def _by_hand(login: Login) -> str:
         f"--socket={login.socket}" if login.socket else f"--host={login.host} --port={login.port}"
     )
     return f"try to log in with: mysql {where} --user={login.user} --password"
-
-
-def _others_read(path: Path) -> bool:
-    try:
-        return bool(path.stat().st_mode & 0o004)
-    except OSError:
-        return False
 
 
 def _grants(server: Server) -> list[str]:

@@ -7,6 +7,7 @@ result.
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
@@ -17,12 +18,19 @@ from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.find import FindConfig
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.match import Criteria, SearchQuery, Tables
+from binlog2s3.inspect.find.match import Criteria, SearchQuery, SearchStats, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
-from binlog2s3.inspect.find.view import JsonOutput, SearchContext, SearchProgress, TextOutput
+from binlog2s3.inspect.find.view import (
+    GtidOutput,
+    JsonOutput,
+    SearchContext,
+    SearchProgress,
+    TextOutput,
+)
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_display, progress_of
 from binlog2s3.recover.snapshot import Survey
+from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
 
@@ -48,13 +56,13 @@ def run(config: FindConfig) -> int:
             tip=survey.current,
             several=len(survey.lineages) > 1,
         )
-        view = (
-            JsonOutput(sys.stdout, context, query)
-            if config.as_json
-            else TextOutput(page_on(sys.stdout), context, query)
-        )
+        view: JsonOutput | TextOutput | GtidOutput = TextOutput(page_on(sys.stdout), context, query)
+        if config.as_json:
+            view = JsonOutput(sys.stdout, context, query)
+        elif config.print_only is not None:
+            view = GtidOutput(sys.stdout)
         with progress_display(sys.stderr) as display:
-            _FindRun(config, query, survey, view, SearchProgress(display)).run()
+            _FindRun(config, query, catalog, survey, view, SearchProgress(display)).run()
     return 0
 
 
@@ -83,8 +91,9 @@ class _FindRun:
 
     config: FindConfig
     query: SearchQuery
+    catalog: Catalog
     survey: Survey
-    view: JsonOutput | TextOutput
+    view: JsonOutput | TextOutput | GtidOutput
     progress: SearchProgress
     warnings: list[str] = field(default_factory=list)
 
@@ -105,13 +114,25 @@ class _FindRun:
                 self.view.hit(hit)
                 self.progress.found += 1
         self.progress.display.aside()
+        if not isinstance(self.view, GtidOutput):
+            self._tell_silence(search.stats)
         self.view.end(search.stats, self.warnings)
         sys.stdout.flush()
+
+    def _tell_silence(self, stats: SearchStats) -> None:
+        """Say when the streamer last reported, if later transactions could match."""
+        covered_us, until_us = stats.covered_us, self.query.until_us
+        is_covered = None not in (covered_us, until_us) and (until_us or 0) <= (covered_us or 0)
+        grows = self.survey.current in stats.lineages and not self.catalog.has_retired
+        if is_covered or not grows:
+            return
+        sign = life_sign(self.catalog, datetime.now(UTC))
+        stats.streamer, stats.is_silent = last_report(sign), not sign.alive
 
     def _warn(self, text: str) -> None:
         if text not in self.warnings:
             self.warnings.append(text)
-            if self.config.as_json:
+            if not isinstance(self.view, TextOutput):
                 say("warning", text)
 
 

@@ -390,7 +390,8 @@ class SearchStats:
     """The progress and the outcome of a search. `size` of `of_size` bytes are done.
 
     `left_out`: binlogs that did not have to be read. `ended_early`: the limit was reached.
-    `covered_us`: everything committed until then is in the bucket, None: not known.
+    `covered_us`: everything committed until then is in the bucket, None: not known. `streamer`:
+    when the streamer last reported, in words; `is_silent`: it does not report any more.
     `similar_tables`: names similar to those asked for, if no match was certain.
     """
 
@@ -401,4 +402,6 @@ class SearchStats:
     lineages: tuple[str, ...] = ()
     ended_early: bool = False
     covered_us: int | None = None
+    streamer: str = ""
+    is_silent: bool = False
     similar_tables: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
-from binlog2s3.inspect.find.history import OtherPhases, SearchedHistory
+from binlog2s3.inspect.find.history import MOST_BLOCKS, OtherPhases, SearchedHistory
 from binlog2s3.inspect.find.match import Hit, SearchQuery, SearchStats, WantedGtids
 from binlog2s3.inspect.find.one_binlog import SimilarTables, Span, SpanSearcher, UnreadableRange
 from binlog2s3.inspect.find.prefilter import rules_for
@@ -108,7 +108,9 @@ class TransactionSearch:
         threads: int,
         warn: Callable[[str], None],
         advance: Callable[[SearchStats], None],
+        most_blocks: int = MOST_BLOCKS,
     ) -> None:
+        self._most_blocks = most_blocks
         self._survey = survey
         self._query = query
         self._threads = min(threads, MOST_THREADS)
@@ -167,6 +169,7 @@ class TransactionSearch:
             WantedGtids(self._query.gtids, flavour) if self._query.gtids else None,
             self._survey,
             alone=alone,
+            most_blocks=self._most_blocks,
         )
 
     # Through one history
@@ -231,17 +234,19 @@ class TransactionSearch:
         """The items of a history: spans to search, and warnings to give in between."""
         yield partial(self._begin, line)
         at_once: list[int] = []
+        wanted: set[int] = set()
         for place, number in enumerate(line.numbers):
             if not at_once:
                 at_once = line.numbers[place : place + _BATCH]
-                line.route.load(min(at_once), max(at_once) + 1)
+                wanted = {one for one in at_once if self._is_wanted(line, one)}
+                line.load(sorted(wanted))
             at_once.remove(number)
             if self._query.order == "newest":
-                yield from self._of_stretch(line, number)
+                yield from self._of_stretch(line, number, is_wanted=number in wanted)
                 yield from self._between(line, number)
             else:
                 yield from self._between(line, number)
-                yield from self._of_stretch(line, number)
+                yield from self._of_stretch(line, number, is_wanted=number in wanted)
         if self._query.order == "newest":
             yield partial(self._barrier, line)
 
@@ -265,8 +270,12 @@ class TransactionSearch:
                 "--lineage all searches every lineage"
             )
 
-    def _of_stretch(self, line: SearchedHistory, number: int) -> Iterator[Item]:
+    def _of_stretch(self, line: SearchedHistory, number: int, *, is_wanted: bool) -> Iterator[Item]:
         size = line.size(number)
+        if not is_wanted:
+            yield from self._problems_of_survey()
+            yield partial(self._pass, size)
+            return
         try:
             found = line.found(number)
         except ArchiveError as error:
@@ -309,6 +318,26 @@ class TransactionSearch:
 
         return keep
 
+    def _is_wanted(self, line: SearchedHistory, number: int) -> bool:
+        """Whether a stretch can have matches, by its page if it has one: that costs no request.
+
+        True where nothing is excluded, or its page cannot tell.
+        """
+        if not self._excludes(line):
+            return True
+        try:
+            return self._may_have(line, line.route.brief(number))
+        except ArchiveError:  # raised again when its entry is read
+            return True
+
+    def _excludes(self, line: SearchedHistory) -> bool:
+        """Whether what is known of a binlog can exclude a match, but for one without transactions.
+
+        If not, its entry is read anyway.
+        """
+        query = self._query
+        return not (query.since_us is None and query.until_us is None and line.named is None)
+
     def _may_have(self, line: SearchedHistory, known: Known) -> bool:
         """Whether a binlog can have matches, by its entry."""
         if known.damaged:
@@ -328,19 +357,17 @@ class TransactionSearch:
         stretches = line.route.stretches
         if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
             return
-        low: int | None = None
-        high: int | None = None
+        query, is_brief = self._query, self._excludes(line)
         try:
-            breaks = list(line.route.breaks(behind - 1, behind))
-            low = line.route.known(behind - 1).least_commit_us
-            high = line.route.known(behind).greatest_commit_us
+            known = line.route.brief if is_brief else line.route.known
+            low, high = known(behind - 1).least_commit_us, known(behind).greatest_commit_us
+            if (low is not None and query.until_us is not None and query.until_us < low) or (
+                high is not None and query.since_us is not None and query.since_us > high
+            ):
+                return
+            breaks = list(line.route.breaks(behind - 1, behind, is_brief=is_brief))
         except ArchiveError:
             breaks = [(behind, stretches[behind].broken, stretches[behind].missing)]
-        query = self._query
-        if (low is not None and query.until_us is not None and query.until_us < low) or (
-            high is not None and query.since_us is not None and query.since_us > high
-        ):
-            return
         for _, why, missing in breaks:
             if why:
                 what = f" ({missing})" if missing else ""

@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Any, TextIO
 
 from binlog2s3.binlog.content import AlterName, Change
+from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import count_text, cut, size_text, time_text
 from binlog2s3.inspect.find.match import Hit, Match, PhaseLink, SearchQuery, SearchStats
-from binlog2s3.output import Plain
+from binlog2s3.output import Plain, say
 from binlog2s3.progress import ProgressDisplay
 
 FORMAT = 1
@@ -67,8 +68,7 @@ def pitr_text(hit: Hit, context: SearchContext, query: SearchQuery) -> str:
 def query_text(query: SearchQuery) -> str:
     """The query in words."""
     wanted, words = query.wanted, []
-    if wanted.kinds:
-        words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds))
+    words.append(" or ".join(kind for kind in _KINDS if kind in wanted.kinds) or "transactions")
     if wanted.tables is not None:
         words.append(f"of {', '.join(wanted.tables.names)}")
     if wanted.min_rows:
@@ -79,7 +79,7 @@ def query_text(query: SearchQuery) -> str:
         words.append(f"from {time_text(query.since_us)}")
     if query.until_us is not None:
         words.append(f"until {time_text(query.until_us)}")
-    return " ".join(words) or "all transactions"
+    return " ".join(words) if words != ["transactions"] else "all transactions"
 
 
 _KINDS = ("insert", "update", "delete", "ddl", "drop")
@@ -141,6 +141,8 @@ class TextOutput:
             page.line(f"tables with similar names: {', '.join(stats.similar_tables)}", "yellow")
         if text := self._covered_text(stats):
             page.line(text)
+        if stats.streamer:
+            page.line(stats.streamer, "yellow" if stats.is_silent else "")
         if stats.ended_early:
             page.line(
                 f"there may be more: it stopped at --limit {self.query.limit} (0: show all)",
@@ -252,13 +254,49 @@ def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
     what = count_text(found, "transaction")
     looked = f"{count_text(stats.binlogs, 'binlog')} searched"
     if stats.left_out:
-        looked += f", {stats.left_out} skipped because their entries exclude a match"
+        looked += f", {stats.left_out} skipped, as their times or GTIDs exclude a match"
     if query.everywhere:
         looked += f", in {count_text(len(stats.lineages), 'lineage')}"
     return f"{what} found; {looked}; {size_text(stats.size)} of {size_text(stats.of_size)}"
 
 
 # For programs
+
+
+@dataclass(slots=True)
+class GtidOutput:
+    """The GTIDs alone, a line each. What a script must not take unseen is a warning."""
+
+    out: TextIO
+    found: int = 0
+
+    def begin(self) -> None:
+        """Nothing comes before them."""
+
+    def hit(self, hit: Hit) -> None:
+        """Print one transaction. Raises ArchiveError if it has no GTID."""
+        one = hit.transaction
+        if one.gtid is None:
+            raise ArchiveError(
+                f"the transaction at {hit.binlog}:{one.begin} has no GTID",
+                hint=f"--to-position {hit.binlog}:{one.begin} of `pitr` is just before it",
+            )
+        if why := _why_uncertain(hit):
+            say("warning", f"{one.gtid}: {why}")
+        print(one.gtid, file=self.out)
+        self.found += 1
+
+    def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
+        """Raise ArchiveError if there is none, which would be an empty word of a script."""
+        del warnings  # they were said
+        if not self.found:
+            similar = ", ".join(stats.similar_tables)
+            raise ArchiveError(
+                "no such transaction was found",
+                hint=f"tables with similar names: {similar}"
+                if similar
+                else "see the same command without --print",
+            )
 
 
 @dataclass(slots=True)
@@ -320,6 +358,7 @@ def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> di
             "bytes": stats.size,
             "of_bytes": stats.of_size,
             "covered_until": _time(stats.covered_us),
+            "last_report": stats.streamer or None,
         },
         "close_tables": list(stats.similar_tables),
         "warnings": list(warnings),

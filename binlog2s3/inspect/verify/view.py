@@ -28,7 +28,7 @@ _MOST = 50
 
 def print_report(report: Report, page: Plain) -> None:
     for source in report.sources:
-        _print_source(source, page)
+        _print_source(source, page, deep=report.deep)
     for defect in report.foreign:
         _print_defect(defect, page)
     page.line("")
@@ -73,11 +73,11 @@ def _looked_text(report: Report) -> str:
     return "; ".join(words)
 
 
-def _print_source(source: SourceReport, page: Plain) -> None:
+def _print_source(source: SourceReport, page: Plain, *, deep: bool) -> None:
     page.line(f"source {source.name}", "bold")
     if source.writer:
         page.field("writer", source.writer, _ROOM)
-    _print_lineages(source, page)
+    _print_lineages(source, page, deep=deep)
     _print_recoverable(source, page)
     for gap in source.gaps:
         _print_gap(gap, page)
@@ -110,12 +110,12 @@ def _print_recoverable(source: SourceReport, page: Plain) -> None:
                 _print_interval(interval, page)
 
 
-def _print_lineages(source: SourceReport, page: Plain) -> None:
+def _print_lineages(source: SourceReport, page: Plain, *, deep: bool) -> None:
     if not source.lineages:
         page.line("no lineages")
         return
     headings = ("lineage", "binlogs", "open", "checked", "bytes", "transactions", "intervals")
-    rows = [_cells(one) for one in source.lineages]
+    rows = [_cells(one, deep=deep) for one in source.lineages]
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     page.line("")
     page.row(headings, widths, ["bold"] * len(widths), right=(1, 2, 3, 4, 5, 6))
@@ -123,14 +123,14 @@ def _print_lineages(source: SourceReport, page: Plain) -> None:
         page.row(cells, widths, (), right=(1, 2, 3, 4, 5, 6))
 
 
-def _cells(one: LineageReport) -> tuple[str, ...]:
+def _cells(one: LineageReport, *, deep: bool) -> tuple[str, ...]:
     return (
         f"{one.lineage.id}{' (current)' if one.current else ''}",
         str(one.binlogs),
         str(one.open),
         str(one.looked_at),
         str(one.size),
-        str(one.transactions),
+        f"{one.transactions}{' and those of the open' if one.open and not deep else ''}",
         str(len(one.intervals)),
     )
 
@@ -147,13 +147,13 @@ def _print_interval(one: Interval, page: Plain) -> None:
     page.field("", f"{places} to {until}, {amount}", 6)
     if one.gtids_before is not None or one.gtids_after is not None:
         before, after = _set_text(one.gtids_before), _set_text(one.gtids_after)
-        page.field("", f"from {before} to {after}", 6)
+        page.field("", f"GTIDs before it: {before}; with it: {after}", 6)
     if one.why:
         page.field("", f"ends there: {one.why}", 6, "yellow")
 
 
 def _set_text(gtids: str | None) -> str:
-    return "unknown GTIDs" if gtids is None else gtids_text(gtids) or "no GTIDs"
+    return "unknown" if gtids is None else gtids_text(gtids) or "none"
 
 
 def _print_gap(gap: RecordedGap, page: Plain) -> None:
@@ -191,7 +191,9 @@ def _print_answer(answer: BackupAnswer, page: Plain) -> None:
         if answer.hint:
             page.field("", answer.hint, 6)
         return
-    latest = "" if answer.latest_us is None else f", {time_text(answer.latest_us)}"
+    latest = ""
+    if answer.latest_us is not None:
+        latest = f", with everything committed until {time_text(answer.latest_us)}"
     page.line(f"YES: {answer.start} can be recovered to {answer.end}{latest}", "bold green")
     amount = (
         f"{count_text(answer.binlogs, 'binlog')}, {size_text(answer.size)}, "

@@ -109,9 +109,9 @@ def test_all_that_is_known_is_there() -> None:
         "mysql-bin.000042:88123456",
         "GTIDs 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-48213",
         "mysql-bin.000042:93201771, asked 1.6 s ago",
-        "1.2 MiB of 10.0 GiB, 93.0 GiB free beside it",
+        "1.2 MiB of 10.0 GiB; 93.0 GiB free on its disk",
         "3 requests in flight, 1 part among them; 31 chunks",
-        "pid 4719, ended 1 time",
+        "pid 4719, restarted 1 time",
         "2 h 29 min ago: lost connection",
         "read 5.1 MiB/s, durable 5.0 MiB/s, 812 transactions/s",
         "48,201 transactions, 41 binlogs archived",
@@ -130,7 +130,7 @@ def test_what_is_not_known_is_unknown_and_never_0() -> None:
     """A status without anything has no number at all."""
     text = plain(page(NOTHING))
     head, *rest = text.splitlines()
-    assert head == ("orders-primary  unknown  until when everything is in the bucket is unknown")
+    assert head == ("orders-primary  unknown  how much is in the bucket is unknown")
     assert not re.search(r"\d", " ".join(rest).replace(TARGET, ""))
     for name in ("lag", "durable", "source", "spool", "uploads", "mysqlbinlog", "store", "rates",
                  "since start", "history", "writer"):  # fmt: skip
@@ -161,10 +161,10 @@ def test_a_lag_that_is_half_known_is_not_none(lag: Lag, text: str) -> None:
 def test_a_spool_with_a_limit_without_one_and_without_room() -> None:
     """The last in red."""
     (with_limit,) = shown(IDLE, "spool")
-    assert with_limit.startswith("1.2 MiB of 10.0 GiB, 93.0 GiB free beside it")
+    assert with_limit.startswith("1.2 MiB of 10.0 GiB; 93.0 GiB free on its disk")
     spool = replace(IDLE.spool, max_bytes=None, paused=True)  # type: ignore[type-var]
     (without,) = shown(replace(IDLE, spool=spool), "spool")
-    assert without.startswith("NO ROOM, nothing is read: 1.2 MiB, no limit, 93.0 GiB free")
+    assert without.startswith("NO ROOM, nothing is read: 1.2 MiB, no limit; 93.0 GiB free")
     assert "\x1b[1;31mNO ROOM" in terminal(page(replace(IDLE, spool=spool)))
 
 

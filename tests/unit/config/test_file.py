@@ -103,3 +103,49 @@ def test_what_is_in_force_is_a_file_again(tmp_path: Path) -> None:
     assert "part_size = 5242880  # default\n" in text
     assert "# port: 3306\n" in text
     assert "metrics_listen" not in text
+
+
+@pytest.mark.parametrize(
+    ("table", "key"), [(one.table, one.key) for one in FILE_OPTIONS if one.kind in ("path", "file")]
+)
+def test_a_path_in_the_file_is_relative_to_the_file(
+    table: str, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each path in a file means the same from whatever directory a command is started."""
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "etc" / "orders.toml").write_text(f'[{table}]\n{key} = "own/it"\n')
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for named in (Path("../etc/orders.toml"), tmp_path / "etc" / "orders.toml"):
+        (value,) = read_file(named).values.values()
+        assert value.is_absolute()
+        assert value.resolve() == tmp_path / "etc" / "own" / "it"
+
+
+@pytest.mark.parametrize("value", ["/abs/it", "~/it"])
+def test_an_absolute_path_in_the_file_stays(value: str, tmp_path: Path) -> None:
+    """Only a relative path depends on where the file is."""
+    found = read(f'[mysql]\npassword_file = "{value}"\n[spool]\ndir = "{value}"\n', tmp_path)
+    assert {*found.values.values()} == {Path(value).expanduser()}
+
+
+def test_what_an_unknown_table_has_is_not_missing(tmp_path: Path) -> None:
+    """One mistake is one problem: [mysqld] is not also a user that is missing."""
+    found = read('[mysqld]\nuser = "repl"\n[s3]\nurll = "s3://b"\n', tmp_path)
+    assert len(found.problems) == 2
+    assert {"mysql-user", "s3-url"} <= found.wrong
+    assert "source" not in found.wrong
+
+
+def test_a_program_in_the_file(tmp_path: Path) -> None:
+    """A program with a slash is relative to the file, one without is looked up on PATH."""
+    beside = '[mysql]\npassword_command = "bin/token a \'b c\'"\nmysqlbinlog = "./mysqlbinlog"\n'
+    assert read(beside, tmp_path).values == {
+        "mysql-password-command": f"{tmp_path}/bin/token a 'b c'",
+        "mysqlbinlog": tmp_path / "mysqlbinlog",
+    }
+    on_path = '[mysql]\npassword_command = "token  a"\nmysqlbinlog = "mysqlbinlog-8.4"\n'
+    assert read(on_path, tmp_path).values == {
+        "mysql-password-command": "token  a",
+        "mysqlbinlog": Path("mysqlbinlog-8.4"),
+    }

@@ -245,7 +245,6 @@ def test_everything_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "--source: 'a/b' is not 1 to 64 of the characters A-Z a-z 0-9 . _ -",
         "--part-size: '1K' is below the minimum, 5 MiB",
         "BINLOG2S3_CONCURRENCY: 'many' is not a whole number",
-        "--s3-url is missing",
         "--mysql-user is missing (or a --mysql-defaults-file that names it)",
         (
             f"[mysql] socket of {path} and BINLOG2S3_MYSQL_HOST contradict each other: "
@@ -851,3 +850,28 @@ def test_any_toml_values_are_judged(document: dict[str, Any]) -> None:
     found = _read_tables(document, Path("x.toml"))
     assert len(found.values) + len(found.problems) == sum(map(len, document.values()))
     assert found.wrong.isdisjoint(found.values)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("db1", "db1"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("::1", "::1"),
+        ("[::1]", "::1"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+    ],
+)
+def test_a_host(text: str, host: str) -> None:
+    """A name or an address; an IPv6 address also as in a URL."""
+    assert parse(BY_NAME["mysql-host"], text) == host
+
+
+@pytest.mark.parametrize(
+    "text", ["127.0.0.1:21002", "db1:3306", "[::1]:3306", "db1:", ":3306", "[]"]
+)
+def test_a_host_has_no_port(text: str) -> None:
+    """The message names the option that has it."""
+    with pytest.raises(ValueError, match="is not a host") as caught:
+        parse(BY_NAME["mysql-host"], text)
+    assert "--mysql-port, or port in [mysql] of a file" in str(caught.value)

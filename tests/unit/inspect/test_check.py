@@ -5,6 +5,7 @@ import fcntl
 import io
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -130,10 +131,60 @@ def test_an_error_is_a_failure_with_its_hint() -> None:
     assert (row.result, row.found, row.hint) == ("fail", "it is off", "turn it on")
 
 
+ROWS = (
+    ok("server", "version", "9"),
+    warn("settings", "sync_binlog", "100", "SET GLOBAL sync_binlog = 1"),
+    fail("store", "put", "no put", "allow s3:PutObject"),
+    ok("store", "list", "done"),
+    fail("store", "upload", "no upload", "allow s3:PutObject"),
+    skipped("store", "complete", "no upload"),
+    skipped("store", "abort", "no upload"),
+    fail("spool", "directory", "no directory", "allow s3:PutObject"),
+    fail("configuration", "options", "a is missing", "see -h"),
+    fail("configuration", "options", "b is missing", "see -h"),
+)
+
+
+def test_what_is_not_well_comes_first_and_each_cause_once() -> None:
+    """A line for each thing to do, with all that suffers from it; what is well is counted."""
+    out = io.StringIO()
+    shown = RowPrinter(out, as_json=False)
+    for row in ROWS:
+        shown.show(row)
+    assert out.getvalue() == ""
+    shown.finish()
+    lines = [" ".join(line.split()) for line in out.getvalue().splitlines()]
+    assert lines == [
+        "FAIL store put no put; also: upload",
+        "hint: allow s3:PutObject",
+        "FAIL spool directory no directory",
+        "FAIL configuration options a is missing",
+        "hint: see -h",
+        "FAIL configuration options b is missing",
+        "WARN settings sync_binlog 100",
+        "hint: SET GLOBAL sync_binlog = 1",
+        "",
+        "5 FAIL, 1 WARN, 2 OK, 2 not checked: exit code 6 (--all shows each row)",
+    ]
+
+
+def test_all_rows_come_as_they_are_found() -> None:
+    """With --all nothing waits for the end, and nothing is left out or put together."""
+    out = io.StringIO()
+    shown = RowPrinter(out, as_json=False, all_rows=True)
+    for row in ROWS:
+        before = len(out.getvalue())
+        shown.show(row)
+        assert f"{row.part}" in out.getvalue()[before:]
+    shown.finish()
+    assert len(re.findall(r"^  (?:OK|WARN|FAIL|-) ", out.getvalue(), re.MULTILINE)) == len(ROWS)
+    assert out.getvalue().splitlines()[-1].endswith("exit code 6")
+
+
 def test_foreign_texts_command_no_terminal() -> None:
     """Neither a server's version nor a key breaks a line or colours it."""
     out = io.StringIO()
-    shown = RowPrinter(out, as_json=False)
+    shown = RowPrinter(out, as_json=False, all_rows=True)
     shown.show(ok("server", "version", "9\x1b[31m\nOK", hint="a\rb"))
     shown.finish()
     assert "\x1b" not in out.getvalue()

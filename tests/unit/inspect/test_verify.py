@@ -959,9 +959,9 @@ def test_repair_of_a_binlog_that_a_crash_ended() -> None:
 def test_gtids_that_are_not_known_are_not_said_to_be_none() -> None:
     """As before an open binlog that alone was looked at, without reading it."""
     for before, after, text in (
-        ("", f"{UUID_A}:1", f"from no GTIDs to {UUID_A}:1"),
-        (None, f"{UUID_A}:1", f"from unknown GTIDs to {UUID_A}:1"),
-        (f"{UUID_A}:1", None, f"from {UUID_A}:1 to unknown GTIDs"),
+        ("", f"{UUID_A}:1", f"GTIDs before it: none; with it: {UUID_A}:1"),
+        (None, f"{UUID_A}:1", f"GTIDs before it: unknown; with it: {UUID_A}:1"),
+        (f"{UUID_A}:1", None, f"GTIDs before it: {UUID_A}:1; with it: unknown"),
     ):
         out = io.StringIO()
         interval = replace(examples.INTERVAL, gtids_before=before, gtids_after=after)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -443,3 +444,24 @@ def test_a_place_that_a_dead_branch_may_have_had() -> None:
         plan = make(chosen, bucket.survey())
         assert plan.lineage == OTHER_ID
         assert plan.transactions == sum(one.begin >= offset for one in ours.transactions)
+
+
+class Damaged(Model):
+    """Its last binlog cannot be read."""
+
+    def known(self, lineage: str, name: BinlogName) -> Known:
+        if name == self.names(lineage)[-1]:
+            raise ArchiveError("the entry is damaged", hint="verify says more")
+        return super().known(lineage, name)
+
+
+def test_damage_elsewhere_does_not_take_the_place_of_a_refusal() -> None:
+    """What is asked for is refused with its reason; that the reach is unknown is in the hint."""
+    model = Damaged()
+    for _ in range(3):
+        model.commit(100, 10)
+        model.rotate()
+    start = Start(place=(FIRST, HEAD))
+    with pytest.raises(RecoveryError, match=r"000077 is not in this history") as caught:
+        planned(model, ToPosition(BinlogName("mysql-bin", 77), 4), start)
+    assert caught.value.hint == "what is within reach is unknown: the entry is damaged"

@@ -4,8 +4,8 @@ import json
 import os
 import pty
 import select
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from io import StringIO
 
@@ -18,7 +18,8 @@ from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.points import parse_time
-from binlog2s3.output import Coloured, Plain, page_on
+from binlog2s3.errors import RecoveryError
+from binlog2s3.output import Coloured, Plain, confirm, page_on
 from binlog2s3.recover.document import document
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -35,12 +36,12 @@ from binlog2s3.recover.view import (
     About,
     Result,
     commit_text,
-    confirmed,
     content_lines,
     estimate_seconds,
     goal_text,
     print_plan,
     print_result,
+    question_text,
     stop_text,
 )
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, RESULT, UUID
@@ -334,7 +335,7 @@ def test_results_in_words() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("yes", True), (" YES ", True), ("y", False), ("no", False), ("", False), ("\x04", False)],
+    [("yes", True), (" YES ", True), ("y", True), ("no", False), ("\n\n", False), ("\x04", False)],
 )
 def test_only_yes_is_yes(answer: str, expected: bool) -> None:
     """On a terminal; an end of file is no. The question names the target, and obeys nobody."""
@@ -349,18 +350,20 @@ def test_only_yes_is_yes(answer: str, expected: bool) -> None:
             open(f.fileno(), closefd=False, encoding="utf-8") as answers,
             open(f.fileno(), "w", closefd=False, encoding="utf-8") as out,
         ):
-            found = confirmed(replace(ABOUT, target="db9\x1b[2J"), PLAN, answers, out)
+            question = question_text(PLAN, replace(ABOUT, target="db9\x1b[2J"))
+            with nullcontext() if expected else pytest.raises(RecoveryError, match="was not yes"):
+                confirm(question, "applied", hint="", answers=answers, out=out)
         drawn = ""  # A terminal gives out what was written piece by piece.
         while asked not in drawn and select.select([screen], [], [], 30)[0]:
             drawn += screen.read(1 << 16).decode()
-    assert found is expected
     assert asked in drawn
 
 
 def test_without_a_terminal_nobody_is_asked() -> None:
     """The answer is neither yes nor no, and nothing is printed."""
     out = StringIO()
-    assert confirmed(ABOUT, PLAN, StringIO("yes\n"), out) is None
+    with pytest.raises(RecoveryError, match="not applied: there is no terminal"):
+        confirm("?", "applied", hint="", answers=StringIO("yes\n"), out=out)
     assert out.getvalue() == ""
 
 
@@ -429,11 +432,13 @@ def at(size: int, transactions: int, commit_us: int | None = None) -> ProgressRe
 
 
 def test_progress_has_bytes_transactions_time_rate_and_the_rest() -> None:
-    """The rest is by what is slower; there is none as long as it would be a guess."""
+    """The rest is by what is slower."""
     now = [0.0]
     pace = Throughput(lambda: now[0])
     pace.take(at(0, 0))
     assert words_of(at(0, 0), pace) == ["0 B of 1.0 MiB", "0 of 1,000 transactions"]
+    now[0] = 5.0
+    pace.take(at(256 << 10, 40))
     now[0] = 10.0
     pace.take(at(512 << 10, 100, parse_time("2026-01-02T03:04:05.9Z")))
     assert words_of(at(512 << 10, 100, parse_time("2026-01-02T03:04:05.9Z")), pace) == [
@@ -443,6 +448,42 @@ def test_progress_has_bytes_transactions_time_rate_and_the_rest() -> None:
         "51.2 KiB/s, 10 transactions/s",
         "90 s left",
     ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "sizes", "counts"),
+    [
+        ((0, 2, 4), (0, 0, 100), (0, 0, 1)),  # 25,000 transactions at one in four seconds
+        ((0, 9), (0, 9000), (0, 90)),
+        ((0, 1, 60), (0, 1000, 1000), (0, 1, 1)),  # it waits
+        ((0, 6, 12), (0, 10, 500_000), (0, 1, 500)),  # it has just begun
+        ((0, 6, 12), (0, 500_000, 500_010), (0, 500, 501)),  # it is in a large transaction
+        ((0, 30), (0, 500_000), (0, 500)),
+    ],
+)
+def test_no_rest_is_guessed(
+    seconds: Sequence[int], sizes: Sequence[int], counts: Sequence[int]
+) -> None:
+    """From a few seconds, or while the speed changes, nothing can be said about the rest."""
+    now = [0.0]
+    pace = Throughput(lambda: now[0])
+    words: list[str] = []
+    for second, size, count in zip(seconds, sizes, counts, strict=True):
+        now[0] = float(second)
+        pace.take(at(size, count))
+        words = words_of(at(size, count), pace)
+    assert not any("left" in word for word in words)
+    assert any("/s" in word for word in words)
+
+
+def test_the_rest_of_what_is_steady_is_estimated() -> None:
+    """Bytes go on steadily within a large transaction, which is one however long it takes."""
+    now = [0.0]
+    pace = Throughput(lambda: now[0])
+    for second in range(21):
+        now[0] = float(second)
+        pace.take(at(second << 10, 1 if second < 15 else 2))
+    assert words_of(at(20 << 10, 2), pace)[-1] == "17 min left"
 
 
 def test_the_rate_is_that_of_the_last_seconds() -> None:

@@ -206,11 +206,11 @@ def test_a_backup_is_forgotten_unless_a_lock_keeps_it() -> None:
     store.put(LAYOUT.backup(backup.id), backup.to_json())
     catalog = Catalog(store, LAYOUT)
     with pytest.raises(ArchiveError, match="Object Lock keeps"):
-        remove(catalog, backup.id, lambda _: Hold(datetime.now(UTC) + timedelta(days=1)))
+        remove(catalog, backup.id, lambda _: Hold(datetime.now(UTC) + timedelta(days=1)), yes=True)
     with pytest.raises(ArchiveError, match="by a legal hold"):
-        remove(catalog, backup.id, lambda _: Hold(TIME, is_legal=True))
+        remove(catalog, backup.id, lambda _: Hold(TIME, is_legal=True), yes=True)
     assert registered(catalog) == [backup]
-    remove(catalog, backup.id, lambda _: Hold(TIME))
+    remove(catalog, backup.id, lambda _: Hold(TIME), yes=True)
     assert registered(catalog) == []
 
 
@@ -220,9 +220,58 @@ def test_a_backup_that_cannot_be_read_is_forgotten() -> None:
     store.put(LAYOUT.backup("20260105T030405Z-1f2e3d4c"), b"{}")
     store.put(LAYOUT.backup("20260106T030405Z-1f2e3d4c"), b"x" * (Backup.MOST + 1))
     catalog = Catalog(store, LAYOUT)
-    for id_ in ("20260105", "20260106T030405Z-1f2e3d4c"):
-        remove(catalog, id_, None)
+    for id_ in ("20260105T030405Z-1f2e3d4c", "20260106T030405Z-1f2e3d4c"):
+        remove(catalog, id_, None, yes=True)
     assert not [*store.list(LAYOUT.backups)]
+
+
+def labelled(store: Bucket, **labels: str) -> Catalog:
+    """Two registered backups with these labels, by the day of their ids."""
+    for day, label in labels.items():
+        backup = replace(by_gtids(3), id=f"202601{day[1:]}T030405Z-1f2e3d4c", label=label)
+        store.put(LAYOUT.backup(backup.id), backup.to_json())
+    return Catalog(store, LAYOUT)
+
+
+@pytest.mark.parametrize("named", ["monday", "20260105T030405Z-1f2e3d4c"])
+def test_a_backup_is_forgotten_by_its_id_or_its_label(named: str) -> None:
+    """That one, and no other."""
+    catalog = labelled(bucket(), d05="monday", d06="monday-2")
+    remove(catalog, named, None, yes=True)
+    assert [one.label for one in registered(catalog)] == ["monday-2"]
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("2026", "only the beginning"),
+        ("20260105T030405Z-1f2e3d4", "only the beginning"),
+        ("", "no backup"),
+        ("mon", "no backup"),
+        ("full", "the name of 2 backups"),
+    ],
+)
+def test_no_backup_is_forgotten_by_a_part_of_its_name(named: str, why: str) -> None:
+    """Whoever removes one says which; the message has the ids with their labels."""
+    catalog = labelled(bucket(), d05="full", d06="full", d07="")
+    with pytest.raises(ArchiveError, match=why) as caught:
+        remove(catalog, named, None, yes=True)
+    assert "20260105T030405Z-1f2e3d4c (full)" in (caught.value.hint or "")
+    assert len(registered(catalog)) == 3
+
+
+def test_no_backup_is_forgotten_without_a_question() -> None:
+    """Without a terminal nobody can be asked."""
+    catalog = labelled(bucket(), d05="monday")
+    with pytest.raises(RecoveryError, match="not removed: there is no terminal to ask on"):
+        remove(catalog, "monday", None, yes=False)
+    assert len(registered(catalog)) == 1
+
+
+def test_a_recovery_begins_at_a_backup_by_its_label() -> None:
+    """Or by the beginning of its id: this only reads."""
+    backups = registered(labelled(bucket(), d05="monday", d06="tuesday"))
+    assert one_of(backups, "monday") == one_of(backups, "20260105") == backups[0]
 
 
 def test_gtids_of_two_histories_are_ambiguous() -> None:

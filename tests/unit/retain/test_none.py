@@ -21,9 +21,10 @@ from binlog2s3.output import Plain
 from binlog2s3.recover.model import Base, Latest
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import best_for
-from binlog2s3.retain.backup import add, reach_text, reaches_of_backup, silence
+from binlog2s3.retain.backup import add, reach_text, reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from binlog2s3.status.text import print_status
+from binlog2s3.status.writer_state import last_report, life_sign
 from lab.status_examples import IDLE
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of, turn_of
@@ -242,9 +243,11 @@ def test_how_far_a_backup_reaches_is_a_time() -> None:
         reach_text(reach) == "up to 2026-11-21T09:28:35.000000Z, the newest in the bucket, no gap"
     )
     catalog = Catalog(store, LAYOUT)
-    assert "no streamer reports" in silence(catalog, TIME)
+    more = "the source may have more than the bucket"
+    assert last_report(life_sign(catalog, TIME)) == f"no streamer reports: {more}"
     store.beat(BEAT)
-    assert silence(catalog, TIME) == ""
-    late = silence(catalog, TIME + timedelta(days=400))
-    assert "the streamer has not reported since" in late
-    assert "the source may have more than the bucket" in late
+    now = last_report(life_sign(catalog, TIME))
+    assert now == f"the streamer last reported 0 s ago, as it does every 30 s: {more}"
+    late = last_report(life_sign(catalog, TIME + timedelta(days=400)))
+    assert late.startswith("no streamer reports any more, the last one did ")
+    assert late.endswith(f" ago: {more}")

@@ -158,7 +158,8 @@ def test_a_window_of_ten_days() -> None:
     text = there.prune(dry_run=True)
     assert "give up     17 binlogs" in text
     assert "before mysql-bin.000018" in text
-    assert "20260305T000000Z-1f2e3d4c (day 5)" in text.split("given up")[1]
+    assert "20260305T000000Z-1f2e3d4c (day 5)" in text.split("unusable")[1]
+    assert text.splitlines()[-1] == "dry run: nothing was changed"
     assert not any("/floors/" in key for key in there.objects)
     there.prune()
     assert there.numbers() == [*range(1, COUNT + 1)]
@@ -187,7 +188,7 @@ def test_what_still_reaches_is_not_called_given_up() -> None:
         there.put(LAYOUT.backup(one.id), one.to_json())
     for _ in range(2):
         text = there.prune(keep=0.0, grace=0.0)
-        lost = text.partition("given up    ")[2]
+        lost = text.partition("unusable    ")[2]
         assert "(day 39)" not in lost
         assert f"kept        {both[0].name}" in text
         assert reaches_of_backup(both[0], there.survey())[0].is_complete
@@ -348,7 +349,7 @@ def test_without_base_backups_it_is_refused() -> None:
 def test_nobody_is_asked() -> None:
     """Without --yes and without a terminal nothing changes."""
     there = world()
-    with pytest.raises(RecoveryError, match="nobody was asked"):
+    with pytest.raises(RecoveryError, match="not pruned: there is no terminal to ask on"):
         there.prune(grace=0.0, yes=False)
     assert there.numbers() == [*range(1, COUNT + 1)]
 
@@ -358,7 +359,7 @@ def test_by_age_alone() -> None:
     there = world()
     text = there.prune(keep=None, keep_binlogs_for=15.0 * DAY, grace=0.0)
     assert there.numbers() == [*range(25, COUNT + 1)]
-    assert "given up    backup 20260318T000000Z-1f2e3d4c (day 18)" in text
+    assert "unusable    backup 20260318T000000Z-1f2e3d4c (day 18): " in text
     assert reach_of(33, there).is_complete
 
 

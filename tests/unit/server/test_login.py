@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import SourceError
-from binlog2s3.server.login import Login, addresses_of, parse_options, render_options, resolve
+from binlog2s3.server.login import (
+    Login,
+    addresses_of,
+    parse_options,
+    readable_by_others,
+    render_options,
+    resolve,
+)
 
 NOTHING = MysqlConfig(
     host=None,
@@ -52,6 +59,7 @@ def test_defaults() -> None:
     assert (found.host, found.port, found.socket) == ("127.0.0.1", 3306, None)
     assert (found.user, found.password, found.ssl_mode) == ("repl", "", "PREFERRED")
     assert found.address == "127.0.0.1:3306"
+    assert replace(found, host="::1").address == "[::1]:3306"
 
 
 @pytest.mark.parametrize(
@@ -240,3 +248,15 @@ def test_the_addresses_of_a_name() -> None:
     assert "127.0.0.1" in addresses_of("localhost")
     assert addresses_of("") == frozenset()
     assert addresses_of("a" * 64 + ".invalid") == frozenset()
+
+
+def test_files_that_every_user_can_read(tmp_path: Path) -> None:
+    """Both that may contain the password; one that is not there is reported by who reads it."""
+    own, open_ = tmp_path / "own", tmp_path / "open"
+    for path, mode in ((own, 0o640), (open_, 0o644)):
+        path.write_text("x")
+        path.chmod(mode)
+    missing = tmp_path / "missing"
+    assert readable_by_others(MysqlConfig(password_file=own, defaults_file=missing)) == []
+    assert readable_by_others(MysqlConfig(password_file=open_, defaults_file=own)) == [open_]
+    assert readable_by_others(MysqlConfig(defaults_file=open_)) == [open_]

@@ -1,14 +1,20 @@
 """Where a search looks, and where it need not; what it says of what it could not look at."""
 
+import gc
 import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from io import StringIO
+from typing import Literal
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
@@ -17,6 +23,7 @@ from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, SearchStats
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.inspect.find.view import SearchContext, TextOutput
 from binlog2s3.output import Plain
+from binlog2s3.recover.snapshot import Survey
 from tests.binlog_writer import (
     BEGIN,
     NOW_US,
@@ -28,7 +35,8 @@ from tests.binlog_writer import (
     statement,
 )
 from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
-from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket
+from tests.property.test_paged_plan import SPAN, T0, lived, put_pages, without_pages
+from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket, workers
 from tests.unit.binlog.test_content import compressed, rows, table_map
 
 SECOND = 1_000_000
@@ -99,6 +107,113 @@ def archive(*sizes: int, apart_us: int = SECOND) -> Bucket:
     bucket.beat(replace(BEAT, lineage=ID, durable=None, covered_until=None))
     bucket.asked.clear()
     return bucket
+
+
+def paged(times: Sequence[Sequence[int]]) -> tuple[Bucket, list[str]]:
+    """A bucket with pages of three binlogs, and the keys that are read of it."""
+    history = lived(times, is_open=False)
+    put_pages(history, (True,) * len(times))
+    read: list[str] = []
+    history.bucket.on_act = lambda operation, keys, _: read.extend(
+        key for key in keys if operation == "get"
+    )
+    return history.bucket, read
+
+
+@pytest.mark.parametrize("order", ["newest", "oldest"])
+@pytest.mark.parametrize("by", ["time", "gtid"])
+def test_an_interval_costs_no_entry_of_other_binlogs(
+    by: str, order: Literal["newest", "oldest"]
+) -> None:
+    """Pages say what cannot match: of a hundred, one entry is read, and one that no page has."""
+    bucket, read = paged([[at * 10, at * 10 + 5] for at in range(99)])
+    query = SearchQuery(wanted=ANY, order=order)
+    if by == "time":
+        query = replace(query, since_us=T0 + 500, until_us=T0 + 505)
+    else:
+        query = replace(query, gtids=(f"{UUID_A}:101-102",))
+    warnings: list[str] = []
+    survey = Survey(bucket, Catalog(bucket, LAYOUT), workers(), span=SPAN)
+    search = TransactionSearch(
+        survey, query, threads=2, warn=warnings.append, advance=lambda _: None
+    )
+    assert sorted(numbers([*search.hits()])) == [101, 102]
+    assert warnings == []
+    entries = {key for key in read if "/entries/" in key}
+    assert LAYOUT.entry(ID, name(51)) in entries
+    assert entries <= {LAYOUT.entry(ID, name(51)), LAYOUT.entry(ID, name(99))}
+    assert sum("/pages/" in key for key in read) < 4 * 99 / SPAN
+    assert search.stats.binlogs == 1
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    times=st.lists(st.lists(st.integers(0, 60), max_size=3), min_size=1, max_size=12),
+    wanted=st.lists(st.booleans(), min_size=4, max_size=4),
+    gone=st.none() | st.integers(1, 12),
+    since=st.none() | st.integers(0, 60),
+    until=st.none() | st.integers(0, 60),
+    order=st.sampled_from(["newest", "oldest"]),
+    most_blocks=st.sampled_from([1, 30, 10_000]),
+)
+def test_a_search_with_pages_finds_what_one_without_finds(
+    times: list[list[int]],
+    wanted: list[bool],
+    gone: int | None,
+    since: int | None,
+    until: int | None,
+    order: Literal["newest", "oldest"],
+    most_blocks: int,
+) -> None:
+    """Whatever the clock did, which pages there are, and how much is kept in memory."""
+    history = lived(times, is_open=len(times) % 2 == 0)
+    put_pages(history, wanted)
+    if gone is not None and gone < history.count:
+        history.bucket.delete([LAYOUT.binlog(ID, name(gone)), LAYOUT.entry(ID, name(gone))])
+    query = SearchQuery(
+        wanted=ANY,
+        since_us=None if since is None else T0 + since,
+        until_us=None if until is None else T0 + until,
+        order=order,
+    )
+    found = []
+    for bucket in (history.bucket, without_pages(history.bucket)):
+        survey = Survey(bucket, Catalog(bucket, LAYOUT), workers(), span=SPAN)
+        search = TransactionSearch(
+            survey,
+            query,
+            threads=2,
+            warn=lambda _: None,
+            advance=lambda _: None,
+            most_blocks=most_blocks,
+        )
+        found.append(numbers([*search.hits()]))
+    assert found[0] == found[1]
+    here = {n for n, us in enumerate(history.commits, 1) if query.in_time(us, us, exact=True)}
+    lost = here - {*found[0]}
+    assert {*found[0]} <= here
+    assert not lost or gone is not None
+
+
+def test_what_is_known_of_binlogs_does_not_stay_in_memory() -> None:
+    """A search through many of them keeps few of their entries; it may ask for one again."""
+    bucket = lived([[at] for at in range(60)], is_open=False).bucket
+    alive = []
+
+    def count(_: object) -> None:
+        alive.append(sum(isinstance(one, Known) and bool(one.blocks) for one in gc.get_objects()))
+
+    search = TransactionSearch(
+        bucket.survey(),
+        SearchQuery(wanted=ANY),
+        threads=2,
+        warn=lambda _: None,
+        advance=count,
+        most_blocks=50,
+    )
+    gc.collect()
+    assert numbers([*search.hits()]) == [*range(60, 0, -1)]
+    assert max(alive) - alive[0] < 25
 
 
 def test_all_of_it_in_both_orders() -> None:

@@ -14,6 +14,7 @@ from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase, Xid
 from binlog2s3.binlog.events import Phase
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import (
     Criteria,
     Hit,
@@ -24,6 +25,7 @@ from binlog2s3.inspect.find.match import (
     Tables,
 )
 from binlog2s3.inspect.find.view import (
+    GtidOutput,
     JsonOutput,
     SearchContext,
     SearchProgress,
@@ -102,7 +104,7 @@ def document(
 
 def test_people_see_what_it_was_and_how_to_go_back() -> None:
     """Time, GTID, place, table, statement on one line; the command last."""
-    looked = "3 binlogs searched, 39 skipped because their entries exclude a match"
+    looked = "3 binlogs searched, 39 skipped, as their times or GTIDs exclude a match"
     lines = printed(HIT, warnings=("damaged: x",))
     assert lines == [
         "orders-primary  ddl of shop.orders, newest first",
@@ -198,7 +200,7 @@ def test_what_became_of_an_alter(
 
 def test_nothing_is_an_answer() -> None:
     """With what was looked through."""
-    looked = "3 binlogs searched, 39 skipped because their entries exclude a match"
+    looked = "3 binlogs searched, 39 skipped, as their times or GTIDs exclude a match"
     assert printed()[2:] == [f"0 transactions found; {looked}; 5.0 MiB of 10.0 MiB"]
 
 
@@ -331,3 +333,35 @@ def test_progress_is_told_now_and_then() -> None:
         "progress: 5.0 MiB of 10.0 MiB, 0 found, 250 KiB/s",
     ]
     assert words_of(TALLY, 3, 0.1) == "5.0 MiB of 10.0 MiB, 3 found"
+
+
+def gtids(*hits: Hit, stats: SearchStats = TALLY) -> str:
+    out = StringIO()
+    view = GtidOutput(out)
+    view.begin()
+    for hit in hits:
+        view.hit(hit)
+    view.end(stats, ())
+    return out.getvalue()
+
+
+def test_a_script_gets_gtids_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    """A line each; of one that is not certain a warning says so."""
+    other = replace(HIT, transaction=replace(HIT.transaction, gtid=f"{UUID}:48214"))
+    assert gtids(HIT, other) == f"{UUID}:48213\n{UUID}:48214\n"
+    assert capsys.readouterr().err == ""
+    unsure = replace(HIT, match=Match(found=True, certain=False))
+    assert gtids(unsure) == f"{UUID}:48213\n"
+    assert capsys.readouterr().err.startswith(f"warning: {UUID}:48213: not certain")
+
+
+def test_a_script_never_gets_an_empty_word() -> None:
+    """Nothing found, or no GTID: an error, and not `--before-gtid ""`."""
+    with pytest.raises(ArchiveError, match="no such transaction was found"):
+        gtids()
+    with pytest.raises(ArchiveError) as caught:
+        gtids(stats=replace(TALLY, similar_tables=("shop.order",)))
+    assert caught.value.hint == "tables with similar names: shop.order"
+    with pytest.raises(ArchiveError, match=r"mysql-bin.000042:1234 has no GTID") as caught:
+        gtids(ANONYMOUS)
+    assert caught.value.hint == "--to-position mysql-bin.000042:1234 of `pitr` is just before it"
