@@ -76,6 +76,8 @@ _EXAMPLES: Mapping[str, Value] = {
     "mysql-ssl-ca": "/etc/binlog2s3/ca.pem",
     "mysql-ssl-cert": "/etc/binlog2s3/cert.pem",
     "mysql-ssl-key": "/etc/binlog2s3/key.pem",
+    "mysql-server-public-key": "/etc/binlog2s3/public_key.pem",
+    "mysql-accept-unverified-server": False,
     "mysqlbinlog": "/usr/bin/mysqlbinlog",
     "mysql-server-id": 4242,
     "spool-max-bytes": "10 GiB",
@@ -100,6 +102,8 @@ _EXAMPLES: Mapping[str, Value] = {
     "target-ssl-ca": "/etc/binlog2s3/ca.pem",
     "target-ssl-cert": "/etc/binlog2s3/cert.pem",
     "target-ssl-key": "/etc/binlog2s3/key.pem",
+    "target-server-public-key": "/etc/binlog2s3/public_key.pem",
+    "target-accept-unverified-server": False,
     "serve-address": "192.0.2.7:3307",
 }
 

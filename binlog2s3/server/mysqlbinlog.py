@@ -19,7 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -199,7 +199,10 @@ class Child:
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        with _option_file(_options(tool, login, _plugins(tool, directory))) as descriptor:
+        with ExitStack() as files:
+            key = files.enter_context(_memory_file("key", login.public_key or ""))
+            options = _options(tool, login, _plugins(tool, directory), f"/dev/fd/{key}")
+            descriptor = files.enter_context(_memory_file("options", options))
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -219,7 +222,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    pass_fds=(descriptor,),
+                    pass_fds=(descriptor, key),
                     env=_environment() | _clear_text(tool, login),
                 ).result()
             except OSError as error:
@@ -280,9 +283,9 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
 
 
 @contextmanager
-def _option_file(text: str) -> Iterator[int]:
+def _memory_file(name: str, text: str) -> Iterator[int]:
     """The descriptor of an anonymous file in memory with this text; only this user can open it."""
-    descriptor = os.memfd_create("options", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o600)  # MySQL's programs ignore a world-writable option file
         os.write(descriptor, text.encode())
@@ -320,8 +323,12 @@ def _plugins(tool: Tool, directory: Path) -> str:
     return str(place)
 
 
-def _options(tool: Tool, login: Login, plugins: str) -> str:
+def _options(tool: Tool, login: Login, plugins: str, key: str) -> str:
     """The child's option file. Each TLS mode means the same as in `connection`.
+
+    `key`: the file with the login's public key. MySQL's client would take the key that a server
+    sends if it could not read one there. MariaDB's has no option for it, and needs none: none of
+    the plugins that it gets encrypts a password so.
 
     MariaDB's client has no way to require TLS without checking the name: it continues without TLS
     if the server offers none. `connection` has already refused such a server. From 11.4 on
@@ -344,8 +351,10 @@ def _options(tool: Tool, login: Login, plugins: str) -> str:
         options["ssl-ca"] = login.ssl_ca
     if tool.flavour == "mysql":
         options["ssl-mode"] = login.ssl_mode
-        key = login.ssl_mode in ("DISABLED", "PREFERRED")
-        return render_options(options) + ("get-server-public-key\n" if key else "")
+        if login.public_key:
+            return render_options(options | {"server-public-key-path": key})
+        asks = login.ssl_mode in ("DISABLED", "PREFERRED")
+        return render_options(options) + ("get-server-public-key\n" if asks else "")
     name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
     if not login.socket and not name:
         options["plugin-dir"] = plugins
