@@ -105,6 +105,9 @@ _EXAMPLES: Mapping[str, Value] = {
     "target-server-public-key": "/etc/binlog2s3/public_key.pem",
     "target-accept-unverified-server": False,
     "serve-address": "192.0.2.7:3307",
+    "serve-tls-cert": "/etc/binlog2s3/pitr.pem",
+    "serve-tls-key": "/etc/binlog2s3/pitr-key.pem",
+    "serve-tls-ca": "/etc/mysql/pitr.pem",
 }
 
 

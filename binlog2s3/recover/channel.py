@@ -15,6 +15,7 @@ from typing import Any, Final
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
+from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
 from binlog2s3.recover.target import CHANNEL, TargetFacts, numbers, quoted
 from binlog2s3.replication.login import Account
@@ -117,9 +118,13 @@ class Channel(ABC):
 
     @abstractmethod
     def create(
-        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
+        self,
+        address: tuple[str, int],
+        account: Account,
+        begin: BinlogPosition | None,
+        listen: Listen,
     ) -> None:
-        """Create it. `begin`: where it begins; None if GTIDs tell."""
+        """Create it. `begin`: where it begins; None if GTIDs tell. `listen`: what it verifies."""
 
     @abstractmethod
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
@@ -245,7 +250,11 @@ class MysqlChannel(Channel):
         )
 
     def create(
-        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
+        self,
+        address: tuple[str, int],
+        account: Account,
+        begin: BinlogPosition | None,
+        listen: Listen,
     ) -> None:
         """See `Channel`. MySQL stores neither user nor password."""
         del account
@@ -253,11 +262,15 @@ class MysqlChannel(Channel):
         if begin is not None:
             where = "SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s"
             values = [f"{begin.lineage}.{begin.binlog}", begin.offset]
+        verified = ""
+        if listen.certificate is not None:
+            verified = "SOURCE_SSL_CA = %s, SOURCE_SSL_VERIFY_SERVER_CERT = 1, "
+            values.append(listen.certificate.ca)
         self._rows(
             f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, {where}, "
-            "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
-            f"SOURCE_SSL = {int(tls)} {self._for}",
-            (*address, *values),
+            f"SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, {verified}"
+            f"SOURCE_SSL = {int(listen.needs_tls)} {self._for}",
+            (*_named(address, listen), *values),
         )
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
@@ -371,15 +384,26 @@ class MariadbChannel(Channel):
         )
 
     def create(
-        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
+        self,
+        address: tuple[str, int],
+        account: Account,
+        begin: BinlogPosition | None,
+        listen: Listen,
     ) -> None:
         """See `Channel`. MariaDB stores the password, which is valid for this run only."""
         del begin
+        shown = listen.certificate
         self._server.rows(
             f"CHANGE MASTER '{CHANNEL}' TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_USER = %s, "
             "MASTER_PASSWORD = %s, MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1, "
-            f"MASTER_SSL = {int(tls)}, MASTER_SSL_VERIFY_SERVER_CERT = 0",
-            (*address, account.user, account.password),
+            f"MASTER_SSL = {int(listen.needs_tls)}, MASTER_SSL_CA = %s, "
+            f"MASTER_SSL_VERIFY_SERVER_CERT = {int(shown is not None)}",
+            (
+                *_named(address, listen),
+                account.user,
+                account.password,
+                shown.ca if shown is not None else "",
+            ),
         )
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
@@ -427,6 +451,11 @@ class MariadbChannel(Channel):
     def failure(self, state: State) -> ApplierFailure | None:
         """See `Channel`."""
         return of_mariadb(*state.apply_error) if state.apply_error[0] else None
+
+
+def _named(address: tuple[str, int], listen: Listen) -> tuple[str, int]:
+    """The address with the name that the certificate has, if one is verified."""
+    return (listen.certificate.name, address[1]) if listen.certificate is not None else address
 
 
 def channel_of(server: Server, facts: TargetFacts) -> Channel:

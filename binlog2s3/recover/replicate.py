@@ -5,7 +5,9 @@ Nothing counts as applied before the target says that it has executed it. The ch
 removed at the end, or by the next run; and before that it is known how far the target is.
 """
 
+import re
 import secrets
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -34,7 +36,7 @@ from binlog2s3.recover.model import (
 from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
 from binlog2s3.recover.seam import told_executed
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
-from binlog2s3.replication.listen import tls_for
+from binlog2s3.replication.listen import tls_for, tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
@@ -233,9 +235,17 @@ class Replication:
             host=self._listen.host,
             port=self._listen.port,
             window=self._window,
-            tls=tls_for(self._listen.host) if self._listen.needs_tls else None,
+            tls=self._tls(),
             needs_tls=self._listen.needs_tls,
         )
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if not self._listen.needs_tls:
+            return None
+        shown = self._listen.certificate
+        if shown is None:
+            return tls_for(self._listen.host)
+        return tls_of(shown.cert, shown.key, options="--serve-")
 
     def _identity(self) -> Identity:
         version = self._plan.server_version
@@ -265,7 +275,7 @@ class Replication:
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (at,))
             self._on_state()
         begin = None if self._facts.keeps_gtids else self._plan.begin
-        self._channel.create(source.address, self._account, begin, tls=self._listen.needs_tls)
+        self._channel.create(source.address, self._account, begin, self._listen)
         if self._tables and not receive_only:
             self._channel.filter(self._tables)
         self._see_filters(self._state(), self._tables if not receive_only else ())
@@ -298,10 +308,11 @@ class Replication:
             "pass an address of this machine that the target reaches: --serve-address "
             "HOST[:PORT]; is there a firewall in between?"
         )
-        if "certificate" in text.lower():
+        if re.search(r"certificate|\b(SSL|TLS)\b", text):
             hint = (
-                "this process uses a self-signed certificate, and the target is set to verify "
-                "certificates: turn that off there for the time of the recovery"
+                "--serve-tls-ca is a file on the target's machine that its server can read, with "
+                "the authority of the certificate in --serve-tls-cert, or that certificate itself; "
+                "the certificate must have the host of --serve-address among its names"
             )
         host, port = address
         return RecoveryError(

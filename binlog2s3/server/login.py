@@ -186,21 +186,28 @@ def _here(config: MysqlConfig, options: Mapping[str, str]) -> Path | None:
 
 def _unproved(login: Login) -> SourceError:
     """The refusal, with what would prove this server, and the option that accepts the risk."""
-    if login.ssl_ca:  # given, and not used
-        verified = f"--mysql-ssl-mode VERIFY_CA uses {login.ssl_ca}"
-    else:
-        verified = (
-            "at the server, SELECT @@datadir, @@ssl_ca names the file of its certificate authority "
-            "(ca.pem, if MySQL made it): copy it, and pass --mysql-ssl-ca FILE"
-        )
     return SourceError(
         f"nothing proves which server answers at {login.address} (ssl-mode {login.ssl_mode}): "
         f"another one in its place, or on the way, could get the password of {login.user!r}",
-        hint=f"{verified} (with --mysql-ssl-mode VERIFY_IDENTITY if its certificate has the name "
-        f"{login.host}); for a MySQL without TLS, copy the RSA key (public_key.pem in the same "
-        "directory), and pass --mysql-ssl-mode DISABLED --mysql-server-public-key FILE; "
-        "or accept this risk: --mysql-accept-unverified-server",
+        hint=f"{how_to_prove(login)}; or accept this risk: --mysql-accept-unverified-server",
         refused=True,
+    )
+
+
+def how_to_prove(login: Login) -> str:
+    """What to do so that only the right server gets the password, as a hint."""
+    name = f"VERIFY_IDENTITY if its certificate has the name {login.host}"
+    if login.ssl_ca:
+        verified = f"verify it by {login.ssl_ca}: --mysql-ssl-mode VERIFY_CA ({name})"
+    else:
+        verified = (
+            "at the server, SELECT @@datadir, @@ssl_ca names the file of its certificate authority "
+            "(ca.pem, if MySQL made it): copy that, and pass --mysql-ssl-ca FILE (and "
+            f"--mysql-ssl-mode {name})"
+        )
+    return (
+        f"{verified}; for a MySQL without TLS, copy its RSA key (public_key.pem in its datadir), "
+        "and pass --mysql-ssl-mode DISABLED --mysql-server-public-key FILE"
     )
 
 

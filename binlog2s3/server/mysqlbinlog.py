@@ -199,6 +199,12 @@ class Child:
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
+        if login.public_key and tool.flavour == "mariadb":
+            raise SourceError(
+                f"{tool.path} cannot use an RSA key: MariaDB's servers have none",
+                hint="verify the server by TLS: --mysql-ssl-ca instead of --mysql-server-public-key",
+                refused=True,
+            )
         with ExitStack() as files:
             key = files.enter_context(_memory_file("key", login.public_key or ""))
             options = _options(tool, login, _plugins(tool, directory), f"/dev/fd/{key}")
@@ -326,9 +332,8 @@ def _plugins(tool: Tool, directory: Path) -> str:
 def _options(tool: Tool, login: Login, plugins: str, key: str) -> str:
     """The child's option file. Each TLS mode means the same as in `connection`.
 
-    `key`: the file with the login's public key. MySQL's client would take the key that a server
-    sends if it could not read one there. MariaDB's has no option for it, and needs none: none of
-    the plugins that it gets encrypts a password so.
+    `key`: the file with the login's public key. If MySQL's client could not read one there, it
+    would take the key that a server sends.
 
     MariaDB's client has no way to require TLS without checking the name: it continues without TLS
     if the server offers none. `connection` has already refused such a server. From 11.4 on
@@ -402,7 +407,8 @@ _KNOWN_ERRORS = (
     ),
     _KnownError(
         r"requires secure connection|insecure transport",
-        "allow TLS: --mysql-ssl-mode PREFERRED or REQUIRED",
+        "allow TLS: --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca (to a server on this host, "
+        "PREFERRED will do)",
     ),
     _KnownError(
         r"same server_uuid/server_id|same server_id",

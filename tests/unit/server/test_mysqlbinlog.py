@@ -191,7 +191,10 @@ def start(program: Program, tmp_path: Path) -> Any:
         child.stop(0.1)
 
 
-TELL = 'cat "${1#*=}" >options; printf "%s\\n" "$@" >arguments; env >environment'
+TELL = (
+    'cat "${1#*=}" >options; printf "%s\\n" "$@" >arguments; env >environment; '
+    'sed -n "s/^server-public-key-path=//p" options | xargs -r cat >key'
+)
 
 
 @pytest.fixture
@@ -314,6 +317,23 @@ def test_a_server_that_is_proved_may_ask_for_anything(told: Any) -> None:
     """PAM's accounts are for those: by a socket, or with the certificate and its name verified."""
     for login in ({"ssl_mode": "VERIFY_IDENTITY"}, {"ssl_mode": "PREFERRED", "socket": "/s"}):
         assert "plugin-dir" not in told(MARIADB, login=login)[0]
+
+
+def test_the_known_key(told: Any, tmp_path: Path) -> None:
+    """MySQL's client gets it, as it was read and checked, and does not ask the server for one."""
+    known = {"ssl_mode": "DISABLED", "public_key": "the key\n"}
+    options, _, _ = told(login=known)
+    assert "get-server-public-key" not in options
+    assert re.fullmatch(r"/dev/fd/\d+", parse_options(options, "f")["server-public-key-path"])
+    assert (tmp_path / "key").read_text() == "the key\n"
+
+
+def test_mariadbs_client_has_no_use_for_a_key(start: Any) -> None:
+    """Its servers have none, and it would do without."""
+    with pytest.raises(SourceError, match="cannot use an RSA key") as caught:
+        start("exit 0", MARIADB, login={"ssl_mode": "DISABLED", "public_key": "the key\n"})
+    assert "--mysql-ssl-ca" in caught.value.hint
+    assert caught.value.refused
 
 
 def test_socket_options(told: Any) -> None:
