@@ -50,8 +50,8 @@ _HINTS: Mapping[int, str] = {
     3032: "the server is in offline mode and accepts only administrators: SET GLOBAL "
     "offline_mode = OFF",
     3118: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
-    3159: "the server requires TLS: set --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca (to a server "
-    "on this host, PREFERRED will do)",
+    3159: "the server requires TLS: use --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca (PREFERRED "
+    "will do for a server on this host)",
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
 _NO_BINLOG = 1381

@@ -202,7 +202,7 @@ class Child:
         if login.public_key and tool.flavour == "mariadb":
             raise SourceError(
                 f"{tool.path} cannot use an RSA key: MariaDB's servers have none",
-                hint="verify the server by TLS: --mysql-ssl-ca instead of --mysql-server-public-key",
+                hint="verify its certificate: --mysql-ssl-ca instead of --mysql-server-public-key",
                 refused=True,
             )
         with ExitStack() as files:
@@ -407,8 +407,8 @@ _KNOWN_ERRORS = (
     ),
     _KnownError(
         r"requires secure connection|insecure transport",
-        "allow TLS: --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca (to a server on this host, "
-        "PREFERRED will do)",
+        "allow TLS: --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca (PREFERRED will do for a server "
+        "on this host)",
     ),
     _KnownError(
         r"same server_uuid/server_id|same server_id",

@@ -41,6 +41,7 @@ _LARGEST_START = (1 << 32) - 1
 _SLAVE, _CLIENT, _PROCESS = "REPLICATION SLAVE", "REPLICATION CLIENT", "PROCESS"
 _UNREACHED = "the server was not reached"
 _SILENT = "the server writes no binlog"
+_ACCEPTED = "nothing proves which server answers, as --mysql-accept-unverified-server accepts"
 _ON_THIS_HOST = (
     "a user of this host who takes that port while the server is down can get the password; "
     "--mysql-socket and --mysql-ssl-ca prevent that"
@@ -355,10 +356,7 @@ def login_rows(config: Config) -> Iterator[Row]:
     elif login.doubt:
         yield warn("configuration", "login", f"{found}; {login.doubt}", "is that intended?")
     elif not login.guarded and not login.local:
-        found += (
-            "; nothing proves which server answers, and --mysql-accept-unverified-server is set"
-        )
-        yield warn("configuration", "login", found, how_to_prove(login))
+        yield warn("configuration", "login", f"{found}; {_ACCEPTED}", how_to_prove(login))
     elif not login.guarded:
         yield ok("configuration", "login", found, _ON_THIS_HOST)
     else:

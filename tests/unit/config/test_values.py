@@ -485,13 +485,17 @@ def test_a_password_file_is_read_more_than_once(tmp_path: Path) -> None:
         ),
         (
             ["--mysql-server-public-key=/dev/null"],
-            "--mysql-server-public-key needs --mysql-ssl-mode DISABLED: inside TLS the password "
-            "itself is sent, and no key is used",
+            (
+                "--mysql-server-public-key needs --mysql-ssl-mode DISABLED: inside TLS the "
+                "password itself is sent, and no key is used"
+            ),
         ),
         (
             ["--mysql-server-public-key=/dev/null", "--mysql-ssl-mode=REQUIRED"],
-            "--mysql-server-public-key needs --mysql-ssl-mode DISABLED: inside TLS the password "
-            "itself is sent, and no key is used",
+            (
+                "--mysql-server-public-key needs --mysql-ssl-mode DISABLED: inside TLS the "
+                "password itself is sent, and no key is used"
+            ),
         ),
         (
             ["--mysql-server-public-key=/dev/null", "--mysql-socket=/s"],
