@@ -393,7 +393,8 @@ _KNOWN_ERRORS = (
     _KnownError(
         r"Access denied",
         "check --mysql-user, the password file and the account's host part; an account with "
-        "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate",
+        "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate; "
+        "so does a server of which --mysql-server-public-key is not the key",
     ),
     _KnownError(
         r"plugin 'mysql_native_password' cannot be loaded",

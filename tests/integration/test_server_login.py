@@ -19,6 +19,7 @@ from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
+from tests.impostor import new_key, pem_of
 from tests.integration.both_ways import (
     NASTY,
     Keys,
@@ -164,6 +165,43 @@ def test_the_child_alone_with_a_cold_cache(mysql_tls: MysqlServer, tmp_path: Pat
     assert try_child(mysql_tls, login, tmp_path / "run") is None
 
 
+RSA_ACCOUNTS = {"caching": "caching_sha2_password", "rsa": "sha256_password"}
+
+
+@pytest.fixture
+def rsa(mysql_tls: MysqlServer) -> Iterator[MysqlServer]:
+    """A MySQL that knows no password yet, with an account of each plugin that encrypts one."""
+    for user, plugin in RSA_ACCOUNTS.items():
+        mysql_tls.query(
+            f"CREATE USER {user}@'%' IDENTIFIED WITH {plugin} BY 'pw'",
+            f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}@'%'",
+        )
+    yield mysql_tls
+    mysql_tls.query(*(f"DROP USER {user}@'%'" for user in RSA_ACCOUNTS))
+
+
+@pytest.mark.parametrize("user", RSA_ACCOUNTS)
+def test_the_key_of_the_server(rsa: MysqlServer, tmp_path: Path, user: str) -> None:
+    """Without TLS both ways encrypt the password with it, also if the server has cached nothing."""
+    key = (rsa.datadir / "public_key.pem").read_text()
+    login = login_to(rsa, user=user, password="pw", ssl_mode="DISABLED", public_key=key)
+    rsa.query("FLUSH PRIVILEGES")
+    assert not isinstance(try_server(login), SourceError)
+    rsa.query("FLUSH PRIVILEGES")
+    assert try_child(rsa, login, tmp_path / "run") is None
+
+
+@pytest.mark.parametrize("user", RSA_ACCOUNTS)
+def test_the_key_of_another_server(rsa: MysqlServer, tmp_path: Path, user: str) -> None:
+    """It is refused, and the option is named; neither way asks the server for its key."""
+    key = pem_of(new_key()).decode()
+    login = login_to(rsa, user=user, password="pw", ssl_mode="DISABLED", public_key=key)
+    rsa.query("FLUSH PRIVILEGES")
+    mine, childs = both_refuse(rsa, login, tmp_path)
+    assert "--mysql-server-public-key is not the key of this server" in mine.hint
+    assert "--mysql-server-public-key" in childs.hint
+
+
 def test_an_address_in_the_certificate(either_tls: MysqlServer, keys: Keys, tmp_path: Path) -> None:
     """VERIFY_IDENTITY of an address: both find it among the certificate's alternative names."""
     saved = {path: path.read_bytes() for path in (keys.server.cert, keys.server.key)}
@@ -270,16 +308,15 @@ def test_no_socket(either_tls: MysqlServer, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def archives(
-    minio: MinioServer, bucket: str, tmp_path: Path
-) -> Callable[[MysqlServer, dict[str, Any]], None]:
+def archives(minio: MinioServer, bucket: str, tmp_path: Path) -> "Archives":
     """Streams with these options until a binlog that was just closed is archived."""
 
-    def run(server: MysqlServer, options: dict[str, Any]) -> None:
+    def run(server: MysqlServer, options: dict[str, Any], *arguments: str) -> None:
         server.query("FLUSH BINARY LOGS")
         closed = server.binlogs()[-2][0]
         options = {"start-binlog": closed, **options}
-        with StreamProcess(tmp_path / "stream", server, minio, bucket, options=options) as stream:
+        place = (tmp_path / "stream", server, minio, bucket)
+        with StreamProcess(*place, options=options, arguments=arguments) as stream:
             stream.wait_for_event("binlog archived", binlog=closed)
             assert stream.terminate() == 0
             assert server.password not in stream.stderr()
@@ -287,7 +324,7 @@ def archives(
     return run
 
 
-Archives = Callable[[MysqlServer, dict[str, Any]], None]
+Archives = Callable[..., None]
 
 
 @pytest.fixture
@@ -332,6 +369,44 @@ def test_tls_through_the_process(
     """The options' TLS is that of the questions and of the stream."""
     login = {"mysql-user": user, "mysql-password-file": secret("pw")} if user != "repl" else {}
     archives(either_tls, {**login, **given(keys)})
+
+
+ELSEWHERE = "0.0.0.0"
+"""It leads to this machine, and is no loopback address: all that is known of another host."""
+
+
+@pytest.mark.parametrize("is_verified", [True, False], ids=["verified", "accepted"])
+def test_a_server_on_another_host(
+    archives: Archives, either_tls: MysqlServer, keys: Keys, *, is_verified: bool
+) -> None:
+    """It is streamed if its certificate is verified, or the operator accepts that it is not."""
+    accepts = () if is_verified else ("--mysql-accept-unverified-server",)
+    options = {"mysql-host": ELSEWHERE, "mysql-ssl-ca": keys.ca if is_verified else None}
+    archives(either_tls, options, *accepts)
+
+
+def test_a_mysql_on_another_host_without_tls(archives: Archives, mysql_tls: MysqlServer) -> None:
+    """It is streamed with its key."""
+    mysql_tls.query("FLUSH PRIVILEGES")
+    key = mysql_tls.datadir / "public_key.pem"
+    options = {"mysql-ssl-mode": "DISABLED", "mysql-server-public-key": key}
+    archives(mysql_tls, {"mysql-host": ELSEWHERE, **options})
+
+
+@pytest.mark.parametrize("mode", [None, "DISABLED", "PREFERRED", "REQUIRED"])
+def test_a_server_on_another_host_that_is_not_proved(
+    minio: MinioServer, bucket: str, either_tls: MysqlServer, tmp_path: Path, mode: str | None
+) -> None:
+    """It is refused before it is sent anything, with the options that would prove it."""
+    options = {"mysql-host": ELSEWHERE, "mysql-ssl-mode": mode}
+    before = either_tls.query("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1]
+    with StreamProcess(tmp_path, either_tls, minio, bucket, options=options) as stream:
+        assert stream.wait() == 4
+    assert int(either_tls.query("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1]) - int(before) == 1
+    said = stream.stderr()
+    assert f"nothing proves which server answers at {ELSEWHERE}:{either_tls.port}" in said
+    for option in ("--mysql-ssl-ca", "--mysql-server-public-key", "accept-unverified-server"):
+        assert option in said
 
 
 def test_an_empty_password_file(
