@@ -435,7 +435,7 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
         read_timeout=login.connect_timeout,
         write_timeout=login.connect_timeout,
         program_name="binlog2s3",
-        auth_plugin_map=_plugins(login),
+        auth_plugin_map=_auth_plugins(login),
         server_public_key=login.public_key.encode() if login.public_key else None,
         defer_connect=True,
     )
@@ -485,7 +485,7 @@ class _KnownKey:
         return answer
 
 
-def _plugins(login: Login) -> dict[str, Callable[[Any], Any]]:
+def _auth_plugins(login: Login) -> dict[str, Callable[[Any], Any]]:
     """What replaces pymysql's own plugins. That of 4.0 is reversible, so it is always refused."""
     refused = ("mysql_old_password", *(() if login.proved else _CLEAR_TEXT))
     plugins: dict[str, Callable[[Any], Any]] = dict.fromkeys(refused, _RefusedPlugin)

@@ -44,7 +44,7 @@ class Login:
     ssl_ca: str | None
     ssl_cert: str | None
     ssl_key: str | None
-    public_key: str | None = field(default=None, repr=False)
+    public_key: str | None = None
     """The server's RSA key (PEM), that of a file and not that which a server sends."""
     connect_timeout: float
     prefix: Prefix = "mysql"

@@ -29,7 +29,9 @@ from tests.integration.both_ways import (
     try_child,
     try_server,
 )
+from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
 
 Change = Callable[[Keys], dict[str, Any]]
 TLS = {"user": "tls", "password": "pw"}  # may come in over TLS alone: whoever is in, has it
@@ -407,6 +409,31 @@ def test_a_server_on_another_host_that_is_not_proved(
     assert f"nothing proves which server answers at {ELSEWHERE}:{either_tls.port}" in said
     for option in ("--mysql-ssl-ca", "--mysql-server-public-key", "accept-unverified-server"):
         assert option in said
+
+
+def test_an_old_configuration_at_an_upgrade(
+    minio: MinioServer, bucket: str, mysql_tls: MysqlServer, tmp_path: Path
+) -> None:
+    """What the old streamer left in its spool is uploaded; then it ends, and says why."""
+    place, there = (tmp_path, mysql_tls, minio, bucket), Bucket(minio, bucket)
+    mysql_tls.query("FLUSH BINARY LOGS")
+    name = mysql_tls.binlogs()[-1][0]
+    old = {"start-binlog": name, "flush-interval": 3600}
+    with StreamProcess(*place, options=old) as stream:
+        stream.wait_for_event("streaming")
+        mysql_tls.query("CREATE DATABASE upgraded", "DROP DATABASE upgraded")
+        size = mysql_tls.binlogs()[-1][1]
+        wait_until(
+            lambda: [one.stat().st_size for one in stream.spool.rglob(name)] == [size],
+            what="all is in the spool",
+        )
+        stream.kill()
+    assert there.binlogs() == {}
+    with StreamProcess(*place, options={"mysql-host": ELSEWHERE}) as stream:
+        assert stream.wait() == 4
+    assert {key: len(data) for key, data in there.binlogs().items()} == {name: size}
+    assert "uploading what the spool has" in stream.stderr()
+    assert f"nothing proves which server answers at {ELSEWHERE}" in stream.stderr()
 
 
 def test_an_empty_password_file(
