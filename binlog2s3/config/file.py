@@ -137,7 +137,13 @@ def _explained(option: Option) -> str:
         words.append("Required.")
     elif option.default_text:
         words.append(f"Default: {option.default_text}.")
-    text = textwrap.fill(" ".join(words), WIDTH, initial_indent="# ", subsequent_indent="# ")
+    text = textwrap.fill(
+        " ".join(words),
+        WIDTH,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_on_hyphens=False,  # the name of an option stays whole
+    )
     sign = "" if option.name in LEAST or option.name in PLACES else "#"
     return f"{text}\n{sign}{option.key} = {literal(_shown(option))}\n"
 
