@@ -60,6 +60,7 @@ class Apply:
         the GTIDs before the plan, for MariaDB.
         """
         there = listen(self._at.login(), self._config)
+        there.tls()
         bound(there.host, there.port).close()
         for obstacle in obstacles(
             self._at.server, self._facts, plan, server_ids=server_ids, state=state

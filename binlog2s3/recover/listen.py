@@ -6,13 +6,15 @@ replicates from, unless the operator accepts that it does not.
 
 import ipaddress
 import socket
+import ssl
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from binlog2s3.config.options import split_serve_address
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import RecoveryError
+from binlog2s3.replication.listen import tls_for, tls_of
 from binlog2s3.server.login import Login
 
 _OPTION = "--serve-address"
@@ -45,6 +47,14 @@ class Listen:
         """Whether others could listen in."""
         return not ipaddress.ip_address(self.host).is_loopback
 
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS of this process; None if it needs none. Raises ConfigError."""
+        if not self.needs_tls:
+            return None
+        if self.certificate is None:
+            return tls_for(self.host)
+        return tls_of(self.certificate.cert, self.certificate.key, options="--serve-")
+
 
 def listen(login: Login, config: PitrConfig) -> Listen:
     """Where the target of this login finds this process.
@@ -54,11 +64,14 @@ def listen(login: Login, config: PitrConfig) -> Listen:
     """
     if config.serve_address is not None:
         name, port = split_serve_address(config.serve_address)
-        found = Listen(host=_own(name), port=port or 0, certificate=_certificate(name, config))
+        found = Listen(host=_own(name), port=port or 0)
+        if not found.needs_tls:
+            return found
+        certificate = _certificate(name, config)
         accepts = config.target is not None and config.target.accept_unverified_server
-        if found.needs_tls and found.certificate is None and not accepts:
+        if certificate is None and not accepts:
             raise _unverified(login, name)
-        return found
+        return replace(found, certificate=certificate)
     if login.socket or _is_loopback(login.host):
         return Listen()
     own = _towards(login.host, login.port)

@@ -7,7 +7,6 @@ removed at the end, or by the next run; and before that it is known how far the 
 
 import re
 import secrets
-import ssl
 import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -36,7 +35,6 @@ from binlog2s3.recover.model import (
 from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
 from binlog2s3.recover.seam import told_executed
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
-from binlog2s3.replication.listen import tls_for, tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
@@ -235,17 +233,9 @@ class Replication:
             host=self._listen.host,
             port=self._listen.port,
             window=self._window,
-            tls=self._tls(),
+            tls=self._listen.tls(),
             needs_tls=self._listen.needs_tls,
         )
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if not self._listen.needs_tls:
-            return None
-        shown = self._listen.certificate
-        if shown is None:
-            return tls_for(self._listen.host)
-        return tls_of(shown.cert, shown.key, options="--serve-")
 
     def _identity(self) -> Identity:
         version = self._plan.server_version

@@ -154,6 +154,17 @@ def test_off_loopback_it_is_tls(
     assert channel(empty) == {}
 
 
+def test_a_target_on_another_host_proves_itself(archive: Archive, empty: MysqlServer) -> None:
+    """Before it gets the password; the options in the hint are the target's."""
+    address = ["--target-host=0.0.0.0", f"--target-port={empty.port}", "--target-user=root"]
+    done = archive.recovery.run(None, "--latest", "--yes", *address, *archive.begin)
+    assert done.status == 4, done.stderr
+    assert "nothing proves which server answers at 0.0.0.0" in done.stderr
+    for option in ("--target-ssl-ca", "--target-server-public-key", "--target-accept-unverified"):
+        assert option in done.stderr
+    assert channel(empty) == {}
+
+
 def test_a_target_that_would_verify_nothing(archive: Archive, empty: MysqlServer) -> None:
     """It is refused, with the options; nothing is changed there."""
     wanted = ["--latest", "--yes", f"--serve-address={own_address()}", *archive.begin]

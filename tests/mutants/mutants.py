@@ -863,7 +863,7 @@ MUTANTS = (
         Promise.TLS,
         "A target on another machine that would verify nothing is refused.",
         ("tests/unit/recover/test_listen.py::test_a_target_verifies_whom_it_replicates_from",),
-        ((listen, never(when(2, of=3))),),
+        ((listen, never(when(3, of=4))),),
     ),
     Mutant(
         "tls-to-other-hosts",
