@@ -5,7 +5,6 @@ Nothing counts as applied before the target says that it has executed it. The ch
 removed at the end, or by the next run; and before that it is known how far the target is.
 """
 
-import re
 import secrets
 import time
 import uuid
@@ -298,11 +297,11 @@ class Replication:
             "pass an address of this machine that the target reaches: --serve-address "
             "HOST[:PORT]; is there a firewall in between?"
         )
-        if re.search(r"certificate|\b(SSL|TLS)\b", text):
-            hint = (
-                "--serve-tls-ca is a file on the target's machine that its server can read, with "
-                "the authority of the certificate in --serve-tls-cert, or that certificate itself; "
-                "the certificate must have the host of --serve-address among its names"
+        if self._listen.certificate is not None:
+            hint += (
+                " Or does the target refuse the certificate? --serve-tls-ca must be a file on its "
+                "machine that its server can read, with the authority of --serve-tls-cert or that "
+                "certificate itself, which must have the host of --serve-address among its names"
             )
         host, port = address
         return RecoveryError(

@@ -16,15 +16,18 @@ from cryptography import x509
 
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover import target
+from binlog2s3.recover.listen import Certificate, Listen
 from binlog2s3.recover.replicate import Replication
 from binlog2s3.replication.source import Source
 from binlog2s3.server.connection import Server
+from lab import get
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MariadbServer, MysqlServer, server_of
 from lab.s3 import MinioServer
+from tests.conftest import _had
 from tests.integration.bucket import Bucket
-from tests.integration.certificates import Authority
+from tests.integration.certificates import Authority, Pair
 from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.recovery_truth import RELAXED
 from tests.integration.recovery_world import wait_durable
@@ -195,7 +198,7 @@ def test_a_target_that_does_not_trust_it(
     done = archive.recovery.run(empty, "--latest", "--yes", *arguments, *archive.begin)
     assert done.status == 8, done.stderr
     assert "does not reach this process" in done.stderr
-    assert "--serve-tls-ca is a file on the target's machine" in done.stderr
+    assert "--serve-tls-ca must be a file on its machine" in done.stderr
     assert channel(empty) == {}
     assert ("shop",) not in empty.query("SHOW DATABASES")
 
@@ -217,6 +220,33 @@ def test_a_pinned_certificate(archive: Archive, empty: MysqlServer, tmp_path: Pa
     ]
     archive.recovery.to(empty, "--latest", *arguments, *archive.begin)
     assert empty.query(SEEN) == archive.rows
+
+
+@pytest.mark.parametrize(
+    "version", ["mysql-8.0.15", "mysql-8.0.31", "mariadb-11.4", "mariadb-11.8"]
+)
+def test_each_version_verifies(version: str, disk_tmp_path: Path) -> None:
+    """An authority and a name; it connects if both are right, and only then."""
+    right, other = (Authority(disk_tmp_path, name) for name in ("right", "other"))
+    named = right.sign("named", x509.DNSName("localhost"))
+    unnamed = right.sign("unnamed", x509.DNSName("pitr.example.com"))
+    with server_of(_had(get.VERSIONS[version]), disk_tmp_path / "target", server_id=2) as server:
+        server.query("SET GLOBAL event_scheduler = OFF")
+        login = replace(ROOT, socket=str(server.socket))
+
+        def connect(pair: Pair, authority: Authority) -> None:
+            certificate = Certificate(
+                name="localhost", cert=pair.cert, key=pair.key, ca=str(authority.ca)
+            )
+            there = Listen(host="0.0.0.0", certificate=certificate)
+            with Server(lambda: login) as asked:
+                found = target.facts(asked, login)
+                Replication(asked, found, _NOTHING, lambda _: iter(()), listen=there).probe()  # type: ignore[arg-type, return-value]
+
+        connect(named, right)
+        for pair, authority in ((named, other), (unnamed, right)):
+            with pytest.raises(RecoveryError, match="does not reach this process"):
+                connect(pair, authority)
 
 
 def test_a_target_that_does_not_reach_it(
