@@ -46,6 +46,8 @@ class Login:
     ssl_key: str | None
     public_key: str | None = None
     """The server's RSA key (PEM), that of a file and not that which a server sends."""
+    accepted: bool = False
+    """The operator accepts that nothing proves which server answers."""
     connect_timeout: float
     prefix: Prefix = "mysql"
     doubt: str = ""
@@ -151,6 +153,7 @@ def _resolve(config: MysqlConfig) -> Login:
         ssl_cert=_path(config.ssl_cert, options.get("ssl-cert")),
         ssl_key=_path(config.ssl_key, options.get("ssl-key")),
         public_key=_public_key(_path(config.server_public_key, options.get(_PUBLIC_KEY))),
+        accepted=config.accept_unverified_server,
         connect_timeout=config.connect_timeout,
         prefix=config.prefix,
         doubt=_doubt(config.password_file, password),
@@ -170,7 +173,7 @@ def _resolve(config: MysqlConfig) -> Login:
             f"the server's RSA key with ssl-mode {login.ssl_mode}: {WITHOUT_TLS}",
             hint="give --mysql-ssl-mode DISABLED, or no --mysql-server-public-key",
         )
-    if not (login.local or login.guarded or config.accept_unverified_server):
+    if not (login.local or login.guarded or login.accepted):
         raise _unproved(login)
     return login
 

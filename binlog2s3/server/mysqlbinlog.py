@@ -167,6 +167,31 @@ def _printed(path: str, option: str) -> str:
     ).stdout
 
 
+def refuse_unguarded(tool: Tool, login: Login) -> None:
+    """Raise SourceError if this program does not guard a password as the login means it to.
+
+    Before 11.4 MariaDB's client continues without TLS if the server offers none, unless it checks
+    the name: it answers a challenge then, and reads what it is sent.
+    """
+    if tool.flavour == "mysql" or login.local or login.accepted:
+        return
+    if login.public_key:
+        raise SourceError(
+            f"{tool.path} cannot use an RSA key: MariaDB's servers have none",
+            hint="verify its certificate: --mysql-ssl-ca instead of --mysql-server-public-key",
+            refused=True,
+        )
+    if login.ssl_mode == "VERIFY_CA" and not tool.all_or_nothing:
+        raise SourceError(
+            f"{tool.path}, version {tool.version}, would read without TLS from a server in the "
+            f"place of {login.address}: with VERIFY_CA it does not insist on TLS",
+            hint=f"pass --mysql-ssl-mode VERIFY_IDENTITY, if the certificate has the name "
+            f"{login.host}, or --mysqlbinlog of MariaDB 11.4 or later; or accept this risk: "
+            "--mysql-accept-unverified-server",
+            refused=True,
+        )
+
+
 def derive_server_id(source: str, host: str | None = None) -> int:
     """A server id for this source on this host, the same at every start.
 
@@ -199,12 +224,7 @@ class Child:
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        if login.public_key and tool.flavour == "mariadb":
-            raise SourceError(
-                f"{tool.path} cannot use an RSA key: MariaDB's servers have none",
-                hint="verify its certificate: --mysql-ssl-ca instead of --mysql-server-public-key",
-                refused=True,
-            )
+        refuse_unguarded(tool, login)
         with ExitStack() as files:
             key = files.enter_context(_memory_file("key", login.public_key or ""))
             options = _options(tool, login, _plugins(tool, directory), f"/dev/fd/{key}")

@@ -377,14 +377,25 @@ ELSEWHERE = "0.0.0.0"
 """It leads to this machine, and is no loopback address: all that is known of another host."""
 
 
-@pytest.mark.parametrize("is_verified", [True, False], ids=["verified", "accepted"])
-def test_a_server_on_another_host(
-    archives: Archives, either_tls: MysqlServer, keys: Keys, *, is_verified: bool
+def test_a_server_on_another_host(archives: Archives, mysql_tls: MysqlServer, keys: Keys) -> None:
+    """It is streamed if its certificate is verified."""
+    archives(mysql_tls, {"mysql-host": ELSEWHERE, "mysql-ssl-ca": keys.ca})
+
+
+def test_the_risk_is_accepted(archives: Archives, either_tls: MysqlServer) -> None:
+    """It is streamed though nothing proves it."""
+    archives(either_tls, {"mysql-host": ELSEWHERE}, "--mysql-accept-unverified-server")
+
+
+def test_a_client_that_does_not_insist_on_tls(
+    minio: MinioServer, bucket: str, mariadb_tls: MariadbServer, keys: Keys, tmp_path: Path
 ) -> None:
-    """It is streamed if its certificate is verified, or the operator accepts that it is not."""
-    accepts = () if is_verified else ("--mysql-accept-unverified-server",)
-    options = {"mysql-host": ELSEWHERE, "mysql-ssl-ca": keys.ca if is_verified else None}
-    archives(either_tls, options, *accepts)
+    """MariaDB's before 11.4 is refused at the start, where only the authority is verified."""
+    options = {"mysql-host": ELSEWHERE, "mysql-ssl-ca": keys.ca}
+    with StreamProcess(tmp_path, mariadb_tls, minio, bucket, options=options) as stream:
+        assert stream.wait() == 4
+    assert "does not insist on TLS" in stream.stderr()
+    assert "VERIFY_IDENTITY" in stream.stderr()
 
 
 def test_a_mysql_on_another_host_without_tls(archives: Archives, mysql_tls: MysqlServer) -> None:
