@@ -95,7 +95,7 @@ def test_a_server_on_another_host_proves_itself(host: str, mode: str | None, pre
     with pytest.raises(SourceError, match=f"nothing proves which server answers at {host}") as no:
         login(user="repl", host=host, ssl_mode=mode, prefix=prefix)
     assert no.value.refused
-    for option in ("ssl-ca", "server-public-key", "accept-unverified-server"):
+    for option in ("ssl-ca", "server-public-key", "socket", "accept-unverified-server"):
         assert f"--{prefix}-{option}" in no.value.hint
     assert f"has the name {host}" in no.value.hint
     assert "ca.pem" in no.value.hint
