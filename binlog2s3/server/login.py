@@ -210,8 +210,8 @@ def how_to_prove(login: Login) -> str:
         )
     return (
         f"{verified}; for a MySQL without TLS, copy its RSA key (public_key.pem in its datadir), "
-        "and pass --mysql-ssl-mode DISABLED --mysql-server-public-key FILE; for a server on this host, "
-        "pass --mysql-socket instead of --mysql-host"
+        "and pass --mysql-ssl-mode DISABLED --mysql-server-public-key FILE; for a server on this "
+        "host, pass --mysql-socket instead of --mysql-host"
     )
 
 
