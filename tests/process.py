@@ -170,6 +170,9 @@ class AsServer:
     def check_privileges(self, name: BinlogName) -> None:
         """All are there."""
 
+    def gtids_outside(self, oldest: BinlogName) -> str:
+        return ""
+
     def time_zone(self, year: int) -> None:
         """It does not tell."""
 

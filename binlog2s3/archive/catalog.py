@@ -4,11 +4,13 @@ Law: what is under `archive/` is written once. A key or document that is not our
 touched and never guessed at.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from itertools import islice, takewhile
+from operator import ge
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
@@ -25,6 +27,7 @@ from binlog2s3.errors import (
     DamageError,
     ObjectMissingError,
     ObjectTooLargeError,
+    StoreError,
     UnsupportedError,
 )
 from binlog2s3.store.contract import ObjectInfo, Store
@@ -107,6 +110,28 @@ def fetch(store: Store, key: str, most: int) -> bytes:
         return store.get(key, most=most)
     except ObjectTooLargeError as error:
         raise too_large(key, most) from error
+
+
+def refuse_left(store: Store, keys: Sequence[str]) -> None:
+    """Look whether deleted keys are gone. Raises StoreError if one of them is still there.
+
+    There are stores and proxies that answer a delete with 200, and delete nothing.
+    """
+    folders = dict[str, list[str]]()
+    for key in keys:
+        folders.setdefault(key[: key.rfind("/") + 1], []).append(key)
+    left = list[str]()
+    for folder, deleted in folders.items():
+        first, last, those = min(deleted), max(deleted), frozenset(deleted)
+        listed = (info.key for info in store.list(folder, start_after=first[:-1]))
+        left += [key for key in takewhile(partial(ge, last), listed) if key in those]
+    if left:
+        raise StoreError(
+            f"the store says that it deleted {len(keys)} objects, and {len(left)} of them are "
+            f"there: {left[0]}",
+            hint="`binlog2s3 check` tries deletes; does a proxy answer for the store, or does it "
+            "need time to delete? what is left is deleted by the next run",
+        )
 
 
 class Catalog:

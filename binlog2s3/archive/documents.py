@@ -156,6 +156,8 @@ class Lineage:
     """One unbroken history of one server. `gtid_set`: the GTIDs executed before it began.
 
     `time_zone`: the server's when the lineage began; None if it was not asked (0.2.0 did not).
+    `gtids_outside`: what the server had executed then, and no binlog of it ever had: its data came
+    with a dump or a clone; "" also if it was not asked.
     `floor` is no part of the document: it is the greatest floor in the bucket, as `Catalog` found
     it.
     """
@@ -170,6 +172,7 @@ class Lineage:
     gtid_set: str
     parent: Parent | None = None
     time_zone: SystemZone | None = field(default=None, compare=False)
+    gtids_outside: str = field(default="", compare=False)
     floor: LineageFloor | None = field(default=None, compare=False)
 
     MOST: ClassVar[int] = 16 << 20
@@ -200,6 +203,7 @@ class Lineage:
                 "first_binlog_time": iso_text(self.first_binlog_time),
                 "gtid_set": self.gtid_set,
                 "parent": self.parent.to_document() if self.parent else None,
+                **({"gtids_outside": self.gtids_outside} if self.gtids_outside else {}),
                 **time_zone_field(self.time_zone),
             }
         )
@@ -221,6 +225,7 @@ class Lineage:
                 first_binlog=BinlogName.parse(document["first_binlog"]),
                 first_binlog_time=moment(document["first_binlog_time"]),
                 gtid_set=gtids(document["gtid_set"]),
+                gtids_outside=gtids(document.get("gtids_outside", "")),
                 parent=parent,
                 time_zone=or_none(time_zone, document.get("time_zone")),
             )
@@ -239,8 +244,8 @@ class Entry:
     `started`: whether a start of the server began it, not a rotation; None likewise. `leaves_out`:
     what the source said that its binlogs do not have, each `setting=value`; None if that is not
     known.
-    `time_zone`: the source's while the binlog was read; None in those, too, and in an entry that is
-    made from the object alone.
+    `time_zone`: the source's while it wrote the binlog; None in those, too, in an entry that is
+    made from the object alone, and if nobody had asked before the source was started again.
     """
 
     name: BinlogName

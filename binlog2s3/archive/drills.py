@@ -85,6 +85,15 @@ class DrillResult:
         return self.restored not in ("", ON_TRUST)
 
     @property
+    def says_something(self) -> bool:
+        """Whether it says something of its backup.
+
+        One that failed before it restored a backup does not, nor one that may have restored
+        another.
+        """
+        return self.is_of_backup if self.is_proved else self.step != "choose"
+
+    @property
     def seconds(self) -> float:
         """How long it took."""
         return (self.finished_at - self.started_at).total_seconds()
@@ -178,28 +187,24 @@ def newest(catalog: Catalog) -> tuple[DrillResult | None, DrillResult | None]:
     return last, None
 
 
-def proof_of(catalog: Catalog, backup: str) -> DrillResult | None:
-    """The newest result that proved a recovery from this base backup, among the last 30."""
+def last_of(catalog: Catalog, backup: str) -> DrillResult | None:
+    """The newest result that says something of this base backup, among the last 30."""
     found = islice(_results(catalog), _MOST_READ)
-    return next(
-        (one for one in found if one.is_proved and one.is_of_backup and one.backup == backup), None
-    )
+    return next((one for one in found if one.backup == backup and one.says_something), None)
 
 
 def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:
     """Of each of these base backups that a drill has tried: whether the last one proved it.
 
     One listing, and one small GET for each result since the oldest backup was registered, until
-    there is one of each backup. A drill that failed before it restored a backup says nothing of it,
-    nor does one that may have restored another.
+    there is one of each backup.
     """
     wanted, found = {one.id: one.registered_at for one in backups}, dict[str, bool]()
     since = min(wanted.values(), default=datetime.max.replace(tzinfo=UTC))
     for one in _results(catalog):
         if one.finished_at < since or not wanted:
             break
-        says = one.is_of_backup if one.is_proved else one.step != "choose"
-        if one.backup in wanted and says:
+        if one.backup in wanted and one.says_something:
             found[one.backup] = one.is_proved
             del wanted[one.backup]
     return found

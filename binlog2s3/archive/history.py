@@ -257,10 +257,11 @@ def follows(one: Known, other: Known) -> bool:
 def is_complete(one: Known, other: Known) -> bool:
     """Whether nothing is missing at a binlog's end: it has ended, or the next one proves it.
 
-    The next one proves it by beginning after exactly its GTIDs, if they are all it has.
+    The next one proves it by beginning after exactly its GTIDs, if they are all it has. Where one
+    of them has transactions without a GTID, so may the end that is missing.
     """
-    end = one.gtids_after
-    return one.ended or (not one.anonymous and bool(end) and end == other.gtids_before)
+    end, all_named = one.gtids_after, not (one.anonymous or other.anonymous)
+    return one.ended or (all_named and bool(end) and end == other.gtids_before)
 
 
 # What is missing

@@ -21,6 +21,7 @@ class BinlogReading:
 
     `grid` says of which parts the digest keeps checksums; readers that upload nothing need none.
     `leaves_out` is for the entry: see there. `time_zone`: the source's, if it was asked.
+    `gtids_outside`: for a lineage that begins with it: see there.
     """
 
     def __init__(self, name: BinlogName, grid: Grid = _ANY_GRID) -> None:
@@ -30,6 +31,7 @@ class BinlogReading:
         self.commits = Commits()
         self.time_zone: SystemZone | None = None
         self.leaves_out: tuple[str, ...] | None = None
+        self.gtids_outside = ""
 
     @property
     def size(self) -> int:

@@ -111,11 +111,13 @@ class Unlogged:
 
     def covers(self, name: BinlogName) -> bool:
         """Whether a start of the server that began this binlog may have ended it."""
-        if name.prefix != BinlogName.parse(self.first).prefix or name < BinlogName.parse(
-            self.first
-        ):
+        if self.is_renamed(name) or name < BinlogName.parse(self.first):
             return False
         return self.last is None or name <= BinlogName.parse(self.last)
+
+    def is_renamed(self, name: BinlogName) -> bool:
+        """Whether this binlog has another base name: a start has ended it, and changed log_bin."""
+        return name.prefix != BinlogName.parse(self.first).prefix
 
     def to_document(self) -> dict[str, Any]:
         """As it is in a heartbeat."""

@@ -26,9 +26,11 @@ from binlog2s3.binlog.compression import (
 from binlog2s3.binlog.events import (
     CHECKSUM_SIZE,
     QUERIES,
+    AlterPhase,
     Buffer,
     EventType,
     FormatEvent,
+    decode_alter,
     query_layout,
 )
 from binlog2s3.binlog.statements import Statement, statement_of, without_secrets, writing_of
@@ -102,6 +104,7 @@ class Content:
     `statements` are the first `STATEMENTS_MOST` texts, cut to `TEXT_MOST` characters, without
     passwords: of statements, and of the statements that made rows, if the binlog has them.
     `compressed`: something in it was compressed. `xa`: it is one phase of an XA transaction.
+    `alter`: it is one phase of MariaDB's ALTER in two, and the number of the first one.
     `undone`: part or all of it was rolled back. `lost`: something in it could not be read.
     """
 
@@ -109,6 +112,7 @@ class Content:
     statements: tuple[str, ...] = ()
     compressed: bool = False
     xa: Xa | None = None
+    alter: tuple[AlterPhase, int] | None = None
     undone: bool = False
     lost: bool = False
 
@@ -136,6 +140,7 @@ _WANTED = wanted_types(
     EventType.ANNOTATE_ROWS,
     EventType.TRANSACTION_PAYLOAD,
     EventType.XA_PREPARE,
+    EventType.MARIADB_GTID,
 )
 
 
@@ -181,6 +186,7 @@ class ContentReader:
         self._is_inside = False
         self._compressed = False
         self._xa: Xa | None = None
+        self._alter: tuple[AlterPhase, int] | None = None
         self._is_undone = False
         self._is_begun = False  # as an XA transaction
         self._statements: list[str] = []
@@ -203,6 +209,7 @@ class ContentReader:
             statements=tuple(self._statements),
             compressed=self._compressed,
             xa=self._xa,
+            alter=self._alter,
             undone=self._is_undone,
             lost=lost,
         )
@@ -224,6 +231,8 @@ class ContentReader:
             self._take_statement(event_type, head)
         elif event_type == EventType.XA_PREPARE:
             self._xa = decode_xa_prepare(head)
+        elif event_type == EventType.MARIADB_GTID:
+            self._alter = decode_alter(head, 0, len(head))
         else:
             self._add(_WITHOUT_TEXT[event_type], "", None)
         return sink

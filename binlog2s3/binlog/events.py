@@ -347,6 +347,7 @@ def decode_previous_gtids(buf: Buffer, at: int, end: int) -> GtidSet:
     return GtidSet(runs)
 
 
+AlterPhase = Literal["start", "commit", "rollback"]
 _MARIADB_GTID = Struct("<QIB")
 STANDALONE_FLAG = 0x01
 """A flag in a MariaDB GTID event: the transaction is one statement, without BEGIN and COMMIT."""
@@ -358,6 +359,31 @@ def decode_mariadb_gtid(buf: Buffer, at: int, end: int) -> tuple[int, int, bool]
         raise ValueError("MariaDB GTID event too short")
     seq, domain, flags = _MARIADB_GTID.unpack_from(buf, at)
     return seq, domain, bool(flags & STANDALONE_FLAG)
+
+
+_GROUP_COMMIT, _OF_XA = 0x02, 0x40 | 0x80
+_SEVERAL_ENGINES = 0x01
+_ALTERS: tuple[tuple[int, AlterPhase], ...] = ((2, "start"), (4, "commit"), (8, "rollback"))
+
+
+def decode_alter(buf: Buffer, at: int, end: int) -> tuple[AlterPhase, int] | None:
+    """Which phase of an ALTER the transaction of a MariaDB GTID event is; None if of none.
+
+    And the sequence number of the first phase, in the same domain and of the same server: its own
+    for that one. (Source: sql/log_event.cc, Gtid_log_event, from 10.8 on.)
+    """
+    own, _, flags = _MARIADB_GTID.unpack_from(buf, at)
+    at += _MARIADB_GTID.size + (8 if flags & _GROUP_COMMIT else 0)
+    if flags & _OF_XA or at >= end:  # no ALTER is in an XA transaction
+        return None
+    extra = buf[at]
+    at += 1 + (1 if extra & _SEVERAL_ENGINES else 0)
+    for flag, phase in _ALTERS:
+        if extra & flag and phase == "start":
+            return phase, own
+        if extra & flag and at + 8 <= end:
+            return phase, int.from_bytes(buf[at : at + 8], "little")
+    return None
 
 
 def decode_gtid_list(buf: Buffer, at: int, end: int) -> MariadbGtidList:

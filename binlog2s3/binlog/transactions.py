@@ -17,7 +17,7 @@ table says:
 | any | first phase of XA; one-phase XA | XA_PREPARE |
 | any | second phase: QUERY `XA COMMIT`, `XA ROLLBACK` | that QUERY |
 | MySQL | compressed, no transaction length | TRANSACTION_PAYLOAD |
-| MySQL | INCIDENT outside BEGIN | that INCIDENT |
+| any | INCIDENT outside BEGIN (of MariaDB also without a GTID event) | that INCIDENT |
 | MariaDB | GTID event with the standalone flag | the next statement event (QUERY and the like) |
 | any | none of these before the next GTID event | where that GTID event begins |
 
@@ -278,7 +278,7 @@ class Boundaries:
 
     def _part(self, kind: int, begin: int, end: int) -> None:
         """Take an event that may be a transaction's first, its last, or both."""
-        if self._state == _OUTSIDE and kind in (_QUERY, _STATEMENT, _BEFORE):
+        if self._state == _OUTSIDE and kind in (_QUERY, _STATEMENT, _BEFORE, _INCIDENT):
             self._start(begin)
         is_whole = self._state == _BEGUN and kind in (_QUERY, _STATEMENT, _INCIDENT)
         if kind == _COMMIT or is_whole:

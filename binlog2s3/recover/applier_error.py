@@ -140,6 +140,11 @@ _RESTORE = {
         "leaving out its COMMIT would lose its rows. Restore a backup that was made while XA "
         "RECOVER showed nothing, or an older one from before its PREPARE"
     ),
+    1590: (
+        "the source noted in its binlog that it lost what it had committed (an INCIDENT event): "
+        "no binlog has that, and leaving the event out does not bring it back. Restore a base "
+        "backup that was made after it"
+    ),
 }
 """Errors that another run cannot fix."""
 _FIX = {

@@ -87,8 +87,9 @@ class Apply:
         nothing else tells backups with the same tables apart.
         """
         have, told = self._facts.executed, start.base.gtids if start.base is not None else None
-        if have is None:
-            return True  # nothing is called proved
+        if have is None:  # a load that sets gtid_slave_pos leaves it there
+            replicated = start.own.replicated if start.own is not None else None
+            return bool(told) and told == replicated
         if not isinstance(have, GtidSet) or not isinstance(told, GtidSet):
             return False
         return bool(have & told) or not told

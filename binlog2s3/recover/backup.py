@@ -200,7 +200,9 @@ def examined(
     defects, warnings = tuple(dict.fromkeys((*point.defects, *content.defects))), point.warnings
     if content.ends is None:
         warnings += ("it has no comments that could say whether it is complete",)
-    is_sure = content.ends is True and content.is_whole and not point.is_doubtful
+    warnings += content.doubts
+    is_doubtful = point.is_doubtful or bool(content.doubts)
+    is_sure = content.ends is True and content.is_whole and not is_doubtful
     checked = replace(point, defects=defects, warnings=warnings, is_checked=is_sure and not defects)
     return checked, content
 

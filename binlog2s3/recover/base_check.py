@@ -20,6 +20,7 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, moment_text
 from binlog2s3.recover.backup import examined, refuse_defects
 from binlog2s3.recover.dump_content import SYSTEM, DumpContent
+from binlog2s3.recover.target import numbers as numbers_of
 from binlog2s3.recover.target import quoted, some
 from binlog2s3.server.connection import Server
 
@@ -55,12 +56,15 @@ def unchecked(why: str = "") -> BaseCheck:
 
 
 def by_drill(name: str, drill: DrillResult | None) -> BaseCheck:
-    """For a registered backup, by its newest drill that proved a recovery.
+    """For a registered backup, by the newest drill that says something of it.
 
     A drill shows that the backup is good, not that this target has all of it.
     """
     if drill is None:
         return unchecked(f"no drill has proved {name}")
+    if not drill.is_proved:
+        when = moment_text(drill.finished_at)
+        return unchecked(f"THE LAST DRILL OF {name}, of {when}, FAILED at the step {drill.step!r}")
     return BaseCheck(
         checked="drill",
         words=f"{name} was checked by the drill of {moment_text(drill.finished_at)}; whether this "
@@ -79,9 +83,10 @@ def by_dump(
 ) -> BaseCheck:
     """Compare a target that was just restored with the dump at `path`; all of the file is read.
 
-    Each table of the dump must exist there, and have a row if it has one in the dump; each account
-    must exist. With `only_tables`, just these are compared. Raises RecoveryError that names what is
-    missing; also, unless the operator `accepts` that, if it is no base backup of the whole server.
+    Each table of the dump must exist there, have a row if it has one in the dump, and no lower
+    AUTO_INCREMENT, as after the load of an older dump; each account must exist. With `only_tables`,
+    just these are compared. Raises RecoveryError that names what is missing; also, unless the
+    operator `accepts` that, if it is no base backup of the whole server.
     """
     point, content = examined(path, advance)
     if not accepts:
@@ -98,6 +103,7 @@ def by_dump(
         fleeting = _in_memory(server) & wanted.keys()
         looked = {table: it for table, it in wanted.items() if table not in fleeting}
         missing = list(islice(_lacks(server, looked), _MOST_LACKS))
+        missing += _older(server, {one: n for one, n in content.numbers.items() if one in wanted})
         has = _accounts(server) if accounts is not None else None
     except SourceError as error:
         if not error.needs_privilege:
@@ -141,6 +147,7 @@ def _checked(
         words += "; it has no comments that say whether it is complete"
     if not content.is_whole:
         words += "; some of its names could not be read"
+    words = "; ".join((words, *content.doubts))
     return BaseCheck(
         checked="dump",
         words=words,
@@ -170,6 +177,35 @@ def _lacks(server: Server, wanted: Mapping[tuple[str, str], bool]) -> Iterator[s
             continue
         if not found:
             yield f"no rows in {'.'.join(table)}"
+
+
+def _older(server: Server, numbers: Mapping[tuple[str, str], int]) -> Iterator[str]:
+    """The tables that would give a lower number next than in the dump, in words.
+
+    Whoever creates a table with a number never has a lower one. Before MariaDB 10.2 and MySQL 8.0 a
+    restart forgot it.
+    """
+    if not numbers or _forgets_numbers(server):
+        return
+    # MySQL 8.0 remembers what it was asked for a day
+    server.rows("SET @binlog2s3 = 1 /*!80003 , SESSION information_schema_stats_expiry = 0 */")
+    found = {
+        (_of(row["db"]), _of(row["name"])): row["it"]
+        for row in server.rows(
+            "SELECT table_schema AS db, table_name AS name, auto_increment AS it "
+            "FROM information_schema.tables WHERE engine = 'InnoDB' AND auto_increment IS NOT NULL"
+        )
+    }
+    for table, number in numbers.items():
+        there = found.get(table)
+        if there is not None and int(there) < number:
+            yield f"{'.'.join(table)} goes on with number {there}, and in the dump with {number}"
+
+
+def _forgets_numbers(server: Server) -> bool:
+    (row,) = server.rows("SELECT @@version AS version")
+    version = str(row["version"])
+    return numbers_of(version) < ((10, 2, 4) if "mariadb" in version.lower() else (8,))
 
 
 def _in_memory(server: Server) -> frozenset[tuple[str, str]]:

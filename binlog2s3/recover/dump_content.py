@@ -7,7 +7,7 @@ dump is executed.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from binlog2s3.recover.backup_format import SINGLE_DATABASE, shown
 
@@ -29,6 +29,7 @@ _LINE = re.compile(
     rb"(?P<user>[`'\"][^\n@]*[`'\"])@(?P<host>[`'\"][^\n`'\"]*[`'\"])"
     rb"|-- Host: .*    Database: (?P<database>\S[^\n]*)"
     rb"|-- WHERE:  (?P<where>[^\n]*)"
+    rb"|\) ENGINE=(?P<engine>\w+)(?: AUTO_INCREMENT=(?P<number>\d{1,20}))?"
     rb"|(?P<title>-- (?:MySQL|MariaDB) dump \d)"
     rb"|(?P<completed>-- Dump completed)"
     rb"|/\*M?!\d+ SET (?P<opened>@OLD_(?:SQL_NOTES|NOTE_VERBOSITY)=@@)"
@@ -36,6 +37,7 @@ _LINE = re.compile(
     rb")"
 )
 CUT_OFF = "it is cut off: its last line is not that of a complete dump"
+_WITHOUT_TRANSACTIONS = {b"myisam", b"aria", b"csv", b"archive"}
 SYSTEM = ("mysql", "sys", "performance_schema", "information_schema")
 _ACCOUNTS = {("mysql", "user"), ("mysql", "global_priv")}
 _TOKEN = re.compile(rb"'(?:[^'\\]|\\.|'')*'|[(),]|[^'(),]+", re.DOTALL)
@@ -50,7 +52,8 @@ class DumpContent:
     `accounts` (user, host) is None if the dump has none that could be read. `ends`: whether its
     last line says that it is complete; None if it has none that could say so (--compact).
     `is_whole`: whether all names could be read, and were not too many. `defects`: why a server that
-    it is loaded into does not have all data of the dumped one.
+    it is loaded into does not have all data of the dumped one. `doubts`: what may be wrong with it.
+    `numbers`: the AUTO_INCREMENT of each InnoDB table that has one.
     """
 
     tables: Mapping[tuple[str, str], bool]
@@ -58,6 +61,8 @@ class DumpContent:
     ends: bool | None
     is_whole: bool
     defects: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
+    numbers: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 class DumpReader:
@@ -72,6 +77,9 @@ class DumpReader:
         self._statement: bytearray | None = None
         self._titles = self._completed = self._opened = self._closed = 0
         self._created: set[tuple[str, str]] = set()
+        self._begun: tuple[str, str] | None = None
+        self._loose: set[tuple[str, str]] = set()
+        self._numbers: dict[tuple[str, str], int] = {}
         self._is_of_database = self._has_where = False
         self._is_whole = True
         self._knows_accounts = True
@@ -97,7 +105,21 @@ class DumpReader:
             ends=ends,
             is_whole=self._is_whole,
             defects=tuple(self._defects(ends)),
+            doubts=tuple(self._doubts()),
+            numbers=self._numbers,
         )
+
+    def _doubts(self) -> Iterator[str]:
+        """No dump says whether it was made with --single-transaction, which locks no table."""
+        tables = sorted(table for table in self._loose if self._tables[table])
+        if tables:
+            first = shown(".".join(tables[0]))
+            yield (
+                f"it has rows of {len(tables)} tables without transactions, such as {first}: if it "
+                "was made with --single-transaction, these are later than its place, and what was "
+                "written to them meanwhile is applied A SECOND TIME; --lock-all-tables instead "
+                "makes it right"
+            )
 
     def _defects(self, ends: bool | None) -> Iterator[str]:
         if ends is False:
@@ -149,6 +171,8 @@ class DumpReader:
                 self._database = _text(found["database"].strip())
         elif kind in ("table", "into"):
             self._table(found[kind], has_rows=kind == "into")
+        elif kind in ("engine", "number"):
+            self._options(found)
         elif kind == "host":
             self._account(self._named(found["user"]), self._named(found["host"]))
         elif kind == "title":
@@ -163,6 +187,16 @@ class DumpReader:
         elif kind == "closed":
             self._closed += 1
 
+    def _options(self, found: "re.Match[bytes]") -> None:
+        """Take what follows the columns of the table that has begun."""
+        engine = found["engine"].lower()
+        if self._begun is None:
+            return
+        if engine in _WITHOUT_TRANSACTIONS:
+            self._loose.add(self._begun)
+        elif engine == b"innodb" and found["number"]:
+            self._numbers[self._begun] = int(found["number"])
+
     def _named(self, quoted: bytes) -> str | None:
         """A name without its quotes; None if it is not UTF-8."""
         quote = quoted[:1]
@@ -174,6 +208,7 @@ class DumpReader:
 
     def _table(self, quoted: bytes, *, has_rows: bool) -> None:
         name = self._named(quoted)
+        self._begun = self._begun if has_rows else None
         if name is None or self._database is None:
             self._is_whole = False
             return
@@ -182,6 +217,7 @@ class DumpReader:
             self._tables[key] = has_rows or self._tables.get(key, False)
             if not has_rows:
                 self._created.add(key)
+                self._begun = None if key[0].lower() in SYSTEM else key
         else:
             self._is_whole = False
         if has_rows and (self._database.lower(), name) in _ACCOUNTS:

@@ -9,7 +9,6 @@ made before the channel was removed. What may have been applied already is not a
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import parents_first
@@ -23,9 +22,7 @@ from binlog2s3.recover.model import BinlogPosition, Plan, Start
 from binlog2s3.recover.notes import Note, Notes, by_gtids
 from binlog2s3.recover.seam import Next, after, is_executed
 from binlog2s3.recover.target import TargetFacts
-from binlog2s3.server.connection import Server
-
-_TRIES = 10
+from binlog2s3.server.connection import Server, started_at
 
 
 class Standing:
@@ -156,15 +153,8 @@ class Standing:
             )
 
     def _server_start(self) -> str:
-        """When the server was started, in UTC, by its own clock; the same second every time."""
-        for _ in range(_TRIES):  # both must be of one second
-            before = self._server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
-            up = int(self._server.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")[0]["Value"])
-            after = self._server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
-            if before == after:
-                break
-        assert isinstance(after, datetime)  # noqa: S101 - the driver makes it
-        return str(after - timedelta(seconds=up))
+        """When the server was started, in UTC, for a note."""
+        return str(started_at(self._server).replace(tzinfo=None))
 
     def _slave_pos(self) -> MariadbGtidList:
         return target.replicated(self._server)

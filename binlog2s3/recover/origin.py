@@ -21,12 +21,13 @@ from binlog2s3.binlog.gtid import (
     Gtids,
     GtidSet,
     MariadbGtidList,
+    either,
     empty,
     intersection,
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import NoPlaceError, is_state
+from binlog2s3.binlog.place import ExecutedPart, NoPlaceError, is_state
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover.goal import Search
@@ -299,6 +300,17 @@ def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None
     return None
 
 
+def outside(route: Route, start: int) -> Gtids:
+    """What the sources of a route had without their binlogs, from stretch `start` on.
+
+    See `Lineage.gtids_outside`; MariaDB has none.
+    """
+    found: Gtids = empty(route.flavour)
+    for leg in route.line.legs[route.stretches[start].leg :]:
+        found = either(found, parse(leg.lineage.gtids_outside, route.flavour))
+    return found
+
+
 def _is_behind(route: Route, number: int, start: Start) -> bool:
     """Whether a base backup is known to be of the history from this stretch on."""
     base, leg = start.base, route.stretches[number].leg
@@ -312,6 +324,28 @@ def _is_behind(route: Route, number: int, start: Start) -> bool:
         is_later = base.place is not None and base.place[0] >= name
         return origins <= behind and (is_later or route.lineage(number) not in origins)
     return start.lineage is not None and route.leg_numbers(number)[0] == number
+
+
+def unnamed_before(route: Route, part: ExecutedPart, number: int) -> int | None:
+    """The stretch before this one with transactions without a GTID that a server may lack.
+
+    They come after the last transaction with one that it has: its GTIDs are the same before and
+    behind them, however many binlogs follow. None if there are none. `number` may be that of the
+    stretch after the last one.
+    """
+    for at in range(min(number, len(route) - 1), -1, -1):
+        known = route.brief(at)
+        has_some = part.touches(at, known.gtids_added)
+        lacks = False
+        for one in route.transactions(at) if at < number and known.anonymous else ():
+            lacks = one.gtid is None or (lacks and not part.has(at, one))
+            if lacks and not has_some:
+                break
+        if lacks:
+            return at
+        if has_some:
+            return None
+    return None
 
 
 def given_twice(
@@ -366,15 +400,14 @@ class Origin:
         self._check_on_line([lineage])
 
     def check_target(
-        self, have: Executed, everything: Gtids, *, begins_in: str, extra: str | None = None
+        self, have: Executed, everything: Gtids, *, begins_in: str, extra: str
     ) -> None:
         """See that a server with these GTIDs has nothing of a dead branch, ambiguous or unknown.
 
         `everything`: the GTIDs of this history, up to its end. `extra`: those of the server that
-        it does not have, if that is known (of MariaDB, numbers do not tell). Raises RecoveryError.
+        it does not have (of MariaDB, numbers do not tell). Raises RecoveryError.
         """
         flavour = self._search.route.flavour
-        extra = have.beyond(everything) if extra is None else extra
         branches = list(self._search.branches.gtids())
         for other, gtids in branches:
             lost = intersection(parse(extra, flavour), gtids) if extra else None

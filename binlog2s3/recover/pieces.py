@@ -6,6 +6,7 @@ Law: no transaction is applied twice, none is left out that was not named, and n
 is crossed unless the operator allows it.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from binlog2s3.binlog.executed import Gathering, gathered
@@ -23,7 +24,11 @@ WHERE_IT_ENDS = "say where the base backup ends: --from-binlog and --from-positi
 
 
 class PieceBuilder:
-    """Builds a plan's pieces. `applied`: the GTIDs of those that are built."""
+    """Builds a plan's pieces.
+
+    `applied`: the GTIDs of those that are built. `skipped`: the transactions, by stretch, that the
+    operator leaves out.
+    """
 
     def __init__(self, search: Search, gtids: RouteGtids, skip: "Skip") -> None:
         self._search = search
@@ -34,6 +39,7 @@ class PieceBuilder:
         self._have: ExecutedPart | None = None
         self._skip = skip
         self.applied = empty(self._flavour)
+        self.skipped: list[tuple[int, Transaction]] = []
         self._read: tuple[RoutePosition, Gathering] | None = None
 
     def gtids_read(self, stop: RoutePosition) -> Gtids | None:
@@ -130,8 +136,10 @@ class PieceBuilder:
                 seen.add(one.gtid)
             if one.begin < begin or (one.gtid is None and one.end <= shared):
                 continue
-            is_there = any(part.has(number, one) for part in excluded)
-            if is_there or self._skip.has(one.gtid):
+            if any(part.has(number, one) for part in excluded):
+                choice.leave(one)
+            elif self._skip.has(one.gtid):
+                self.skipped.append((number, one))
                 choice.leave(one)
             elif any(a < one.end and one.begin < b for a, b in damaged):
                 self._leave_damaged(number, one)
@@ -296,6 +304,10 @@ class Skip:
     def found_singly(self) -> tuple[str, ...]:
         """Of MariaDB, each that is left out; `found` has only the last of each server."""
         return tuple(dict.fromkeys(self._found)) if self._named.mariadb else ()
+
+    def found_again(self) -> tuple[str, ...]:
+        """Those that several transactions have: a GTID of MariaDB may have been used twice."""
+        return tuple(one for one, count in Counter(self._found).items() if count > 1)
 
     def not_found(self) -> str:
         """Those that were named and not found, as text."""

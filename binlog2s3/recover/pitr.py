@@ -14,7 +14,7 @@ from pathlib import Path
 
 from binlog2s3.archive.backups import Backup, one_of, registered
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import proof_of
+from binlog2s3.archive.drills import last_of
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
@@ -414,7 +414,7 @@ class _Recovery:
         """What is known of the base backup, before the first transaction is applied."""
         path, backup = self._config.from_backup, self._backup
         if backup is not None:
-            return base_check.by_drill(backup.name, proof_of(self._catalog, backup.id))
+            return base_check.by_drill(backup.name, last_of(self._catalog, backup.id))
         if path is None:
             return base_check.unchecked()
         if apply.is_past(start):
@@ -433,7 +433,7 @@ class _Recovery:
         return replace(
             found,
             words=f"{found.words}; no GTIDs of the target show that this is the one that was "
-            "restored",
+            "restored: from an older one, WHAT LIES IN BETWEEN WOULD BE LEFT OUT",
         )
 
     # Refusals

@@ -22,7 +22,7 @@ from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.recover.goal import RoutePosition, Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
-from binlog2s3.recover.origin import Origin, standing, unlogged_at
+from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
 from binlog2s3.recover.prefix import ExactGtids, Holes, holes
 from binlog2s3.recover.route import Route, RouteExecuted, RouteGtids
@@ -113,6 +113,7 @@ class _Planner:
         pieces = tuple(self._pieces.build(start, stop, part)) if start <= stop else ()
         wanted = self._check_past(stop, before_stop, everything)
         self._check_skipped(is_done=not pieces)
+        self._check_phases(start)
         filled = self._check_holes(pieces, start, stop)
         self._check_whole(wanted)
         newer = tuple(self._newer_others())
@@ -160,8 +161,8 @@ class _Planner:
         if number is None:
             raise self._not_covered(self._have)
         self._check_unlogged(self._stands)
-        if number and not route.known(number - 1).gtids_added and route.known(number - 1).anonymous:
-            raise without_gtids(self._search, number - 1)
+        if (unnamed := unnamed_before(route, self._stands.part, number)) is not None:
+            raise without_gtids(self._search, unnamed)
         return RoutePosition(number, 0)
 
     def _check_unlogged(self, stands: RouteExecuted) -> None:
@@ -247,11 +248,15 @@ class _Planner:
         everything = self._gtids.from_stretch(start.number)
         places = self._stands.places if self._stands is not None else None
         if everything is not None:
+            apart = outside(self._route, start.number)
+            self._check_outside(apart, everything)
+            everything = either(everything, apart)
+            extra = self._have.beyond(everything)
             self._origin.check_target(
                 self._have,
                 everything,
                 begins_in=self._route.lineage(start.number),
-                extra=places.extra if places is not None else None,
+                extra=places.extra if places is not None else extra,
             )
         if places is not None and places.unknown and self._request.start.place is None:
             raise self._search.refused(
@@ -259,6 +264,24 @@ class _Planner:
                 "continues",
                 WHERE_IT_ENDS,
             )
+
+    def _check_outside(self, apart: Gtids, everything: Gtids) -> None:
+        """See that the target has what a source got without its binlogs, before it wrote them."""
+        assert self._have is not None  # noqa: S101 - the caller has looked
+        missing = executed(apart).beyond(self._have.plus(everything).gtids)
+        if not missing or self._request.start.place is not None:
+            return
+        text = (
+            f"{self._search.who_has()} is missing {gtids_text(missing)}, which no binlog of the "
+            "source ever had: its data came with a dump or a clone of another server"
+        )
+        if not self._request.allow_gap:
+            raise self._search.refused(
+                text,
+                "restore a base backup that has them, made of this source or of that server; "
+                "--allow-gap goes on without them",
+            )
+        self._warnings.append(text)
 
     def _before(self) -> Gtids | None:
         """What the target has. Of MariaDB, the GTID of each domain that was executed last."""
@@ -272,7 +295,7 @@ class _Planner:
         If it has none of that, its GTIDs do not tell what its base backup had: the place does.
         """
         have = self._have
-        if self._request.start.place is None or self._request.allow_gap:
+        if self._request.start.place is None:
             return
         if have is None or isinstance(have.gtids, MariadbGtidList):
             return
@@ -282,9 +305,15 @@ class _Planner:
         missing = executed(before).beyond(have.gtids)
         if missing and intersection(have.gtids, before):
             place = self._route.place(start.number, start.offset)
-            raise self._search.refused(
+            text = (
                 f"{self._search.who_has()} is not at {place}: it is missing {gtids_text(missing)}, "
-                "which come before it",
+                "which come before it"
+            )
+            if self._request.allow_gap:
+                self._warnings.append(f"{text}: THEY ARE LEFT OUT")
+                return
+            raise self._search.refused(
+                text,
                 "without the place, its GTIDs say where it continues; or restore the base backup "
                 "that goes up to it",
             )
@@ -388,7 +417,16 @@ class _Planner:
         """Refuse a --skip-gtid that has no effect.
 
         If nothing is left to apply, an earlier run may have committed it empty: that comes last.
+        One that several transactions have does not tell which of them is meant.
         """
+        if again := self._skip.found_again():
+            raise self._search.refused(
+                f"--skip-gtid {again[0]} would leave out several transactions: that GTID was used "
+                "more than once",
+                "recover in two runs, with --skip-gtid in the one that has what is to be left out: "
+                "the first ends between them, with --to-position (`binlog2s3 find` shows where "
+                "they are)",
+            )
         rest = self._skip.not_found()
         if not rest:
             return
@@ -409,6 +447,41 @@ class _Planner:
             f"{gtids_text(rest)} is not among what would be applied",
             "--dry-run shows what would be applied",
         )
+
+    def _check_phases(self, start: RoutePosition) -> None:
+        """See that an ALTER of MariaDB in two phases is left out as a whole.
+
+        A replica that has only the second one carries it out then; with only the first one it waits
+        for the second.
+        """
+        if self._flavour != "mariadb":
+            return
+        route, firsts, seconds = self._route, set[str](), dict[str, str]()
+        for number, one in self._pieces.skipped:
+            place = route.place(number, one.begin)
+            alter = route.history.content(place.lineage, place.binlog, one).alter
+            if alter is not None and one.gtid is not None:
+                first = f"{one.gtid.rpartition('-')[0]}-{alter[1]}"
+                if alter[0] == "start":
+                    firsts.add(first)
+                else:
+                    seconds[first] = one.gtid
+        for first in firsts - seconds.keys():
+            raise self._search.refused(
+                f"--skip-gtid {first} is only the beginning of an ALTER in two phases, whose end "
+                "would carry it out",
+                "name its end, too: a later transaction with the same statement (`binlog2s3 find` "
+                "shows it); if that comes after the goal, this one has no effect",
+            )
+        for first in seconds.keys() - firsts:
+            (gtid,) = MariadbGtidList.parse(first).gtids()
+            there = transactions_with(route, gtid)
+            if any(not self._is_before(start, *place) for place in there):
+                raise self._search.refused(
+                    f"--skip-gtid {seconds[first]} is only the end of an ALTER in two phases, and "
+                    f"a replica that has its beginning waits for it",
+                    f"name its beginning, too: {first}",
+                )
 
     def _check_holes(
         self, pieces: Sequence[PlanPiece], start: RoutePosition, stop: RoutePosition

@@ -27,7 +27,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
-from binlog2s3.binlog.zone import SystemZone
+from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
@@ -365,12 +365,18 @@ class Survey:
     def time_zone(self, lineage: str, name: BinlogName) -> SystemZone | None:
         """The source's system time zone while it wrote a binlog; None if nothing tells it.
 
-        A binlog without one was written before its lineage's writer asked, or is open: then it is
-        what that writer said last, or the lineage.
+        An open binlog does not say it: then it is what its lineage's writer said last, or the
+        lineage. So it is for an archived one without, which nobody has asked of, if both say the
+        same.
         """
-        writer = self._seen().writer
+        writer, known = self._seen().writer, self.known(lineage, name)
         told = writer.time_zone if writer is not None and writer.lineage == lineage else None
-        return self.known(lineage, name).time_zone or told or self._by_id(lineage).time_zone
+        began = self._by_id(lineage).time_zone
+        if known.time_zone is not None:
+            return known.time_zone
+        if known.state == "archived" and told and began and differs(began, told):
+            return None
+        return told or began
 
     def find(self, lineage: str, name: BinlogName) -> Found:
         """What is known of a binlog, and how to read it."""

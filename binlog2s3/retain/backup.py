@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from binlog2s3.archive.backups import Backup, id_of, new_id, registered
-from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.catalog import Catalog, refuse_left
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
@@ -321,6 +321,7 @@ def remove(catalog: Catalog, id_: str, hold_on: Callable[[str], Hold] | None) ->
             hint="remove it later: until then readers see it, even if it is deleted",
         )
     catalog.store.delete([key])
+    refuse_left(catalog.store, [key])
     print(f"removed {name}; the backup itself was not touched")  # noqa: T201
 
 

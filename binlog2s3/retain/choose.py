@@ -31,12 +31,13 @@ _WHOLE = 2  # object and entry
 class KnownBackup:
     """A base backup by the name that messages give it, and what it can be brought to.
 
-    `is_checked`: all of it was read when it was registered, or a drill has proved it.
+    `is_checked`: all of it was read when it was registered, or a drill has proved it; None if
+    nobody has looked, False if the last drill of it has failed.
     """
 
     name: str
     reach: BackupReach
-    is_checked: bool = False
+    is_checked: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +89,14 @@ class Below:
 
 @dataclass(slots=True, kw_only=True)
 class PruneOutcome:
-    """What was done: floors raised, keys deleted, by lineage."""
+    """What was done: floors raised, keys deleted, by lineage; how many old turns were deleted.
+
+    Before that, or in a dry run, `turns` says how many there are.
+    """
 
     floors: dict[str, str] = field(default_factory=dict)
     deleted: list[Below] = field(default_factory=list)
+    turns: int = 0
     retired: bool = False
 
 
@@ -101,18 +106,24 @@ def needed_in_window(
     """The backups that are needed to reach each moment since then; which of them are `held`.
 
     A backup is superseded if a newer one can also be brought to the beginning of the window, along
-    the same history, and at least as far; one that was checked only by another that was.
+    the same history, and at least as far; one that was checked only by another that was, and none
+    by one whose drill has failed.
     """
     needed, held = list[KnownBackup](), list[str]()
     for one in backups:
         reach = one.reach
         is_over = reach.to_us is not None and reach.to_us < window_us and not reach.is_complete
         newer = [other for other in backups if _supersedes(other.reach, reach, window_us)]
-        superseded = any(other.is_checked or not one.is_checked for other in newer)
+        superseded = any(_is_as_good(other, one) for other in newer)
         if reach.lineage and not is_over and not superseded:
             needed.append(one)
             held += [one.name] if newer else []
     return needed, held
+
+
+def _is_as_good(other: KnownBackup, one: KnownBackup) -> bool:
+    """Whether as much is known for a backup as for another one, and nothing against it."""
+    return other.is_checked is True or (other.is_checked is None and not one.is_checked)
 
 
 def is_usable(

@@ -5,6 +5,7 @@ floor that is older than the grace period, because a running `pitr` or `serve` h
 
 Law: nothing is deleted that the choice of this run does not give up, and nothing before a floor
 says so. `lineage.json` is never deleted. Each request may be the last one: the next run continues.
+What is called deleted was looked up and is gone.
 In a bucket with Object Lock all is decided from the oldest versions, and what it keeps stays.
 """
 
@@ -15,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.backups import registered
-from binlog2s3.archive.catalog import Archived, Catalog, read
+from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
 from binlog2s3.archive.evidence import Evidence
@@ -43,7 +44,7 @@ from binlog2s3.recover.backup import (
     start_of_gtids,
 )
 from binlog2s3.recover.origin import innodb_lacks
-from binlog2s3.recover.reach import reach_of
+from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.backup import reaches_of_backup, survey_of
 from binlog2s3.retain.choose import (
@@ -59,6 +60,7 @@ from binlog2s3.retain.choose import (
 )
 from binlog2s3.retain.view import confirmed, document, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
@@ -67,6 +69,8 @@ from binlog2s3.workers import Workers
 _DAY_SECONDS = 86_400
 _QUIET = timedelta(days=1)
 """Chunks younger than this are never deleted: somebody may still write that binlog."""
+_TURNS_KEPT = 100
+"""The last one counts; the others show an operator what happened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +133,27 @@ class Prune:
                 raise survey.unreadable[0]
             choice = self.choice(survey)
         below = list(self._below(choice, self._abandoned(survey)))
+        self.outcome.turns = len(turns := self._old_turns())
         for text in self._bucket.notes():
             say("warning", text)
         if not config.as_json:
-            print_choice(config, choice, below, page_on(sys.stdout))
+            print_choice(config, choice, below, self.outcome.turns, page_on(sys.stdout))
         self._warn()
         self._check(choice)
-        has_work = any(one.is_new for one in choice.given_up) or any(one.keys for one in below)
-        if has_work and not config.dry_run:
+        is_new = any(one.is_new for one in choice.given_up)
+        has_work = bool(is_new or turns or any(one.keys for one in below))
+        is_done = has_work and not config.dry_run
+        if is_done:
             self._confirm()
-            self._do(choice, survey)
-        if config.as_json:
-            shown = document(config, choice, below, self.outcome)
-            print(json.dumps(shown, indent=1))  # noqa: T201
-        elif has_work and not config.dry_run:
-            print_outcome(
-                self.outcome, self._bucket.is_versioned, self._layout, page_on(sys.stdout)
-            )
+        try:
+            if is_done:
+                self._do(choice, survey, turns)
+        finally:  # what was deleted before an error is said, too
+            if config.as_json:
+                shown = document(config, choice, below, self.outcome)
+                print(json.dumps(shown, indent=1))  # noqa: T201
+            elif is_done:
+                print_outcome(config, self.outcome, self._bucket.is_versioned, page_on(sys.stdout))
         return 0
 
     # What is given up
@@ -193,11 +201,11 @@ class Prune:
             KnownBackup(
                 name=one.name,
                 reach=reach,
-                is_checked=verdicts.get(one.id, one.is_checked),
+                is_checked=verdicts.get(one.id, one.is_checked or None),
             )
             for one in there
             if one.counts
-            for reach in reaches_of_backup(one, survey)
+            for reach in _reaches(one, survey)
         ]
         if unreadable:
             raise ArchiveError(
@@ -275,17 +283,22 @@ class Prune:
 
     # What lies below a floor
 
-    def _below(self, choice: Choice, abandoned: Collection[str]) -> Iterator[Below]:
+    def _below(
+        self, choice: Choice, abandoned: Collection[str], *, raised: bool = True
+    ) -> Iterator[Below]:
         """What may be deleted now: below a floor older than the grace, and given up.
 
-        Chunks, too, of the lineages that are `abandoned`.
+        Chunks, too, of the lineages that are `abandoned`. Without a grace the floors of this choice
+        count as `raised`, unless they could not be.
         """
         latest = self._bucket.now - timedelta(seconds=self._config.grace)
         for one in choice.given_up:
             graced = [f for f, since in self._floors(one.lineage, one.floor) if since <= latest][:1]
-            if self._config.grace and not graced:
+            if raised and not self._config.grace:
+                graced = [one.floor]
+            if not graced:
                 continue
-            binlog = graced[0] if self._config.grace else one.floor
+            binlog = graced[0]
             low = replace(one.lineage, floor=self._floor(one.lineage, binlog, ""))
             unfinished = self._unfinished(low) if low.id in abandoned else {}
             yield self._keys(low, Index(self._catalog, low).below_floor(), unfinished)
@@ -356,11 +369,7 @@ class Prune:
 
     def _unlocked(self, below: Below) -> Below:
         """Without what Object Lock keeps: a plain DELETE would only hide that."""
-        if self._bucket.hold_on is None or not below.keys:
-            return below
-        with ThreadPoolExecutor(self._threads) as pool:
-            holds = dict(zip(below.keys, pool.map(self._bucket.hold_on, below.keys), strict=True))
-        kept = {key: hold for key, hold in holds.items() if hold.keeps(self._bucket.now)}
+        kept = self._locked(below.keys)
         return replace(
             below,
             keys=tuple(key for key in below.keys if key not in kept),
@@ -369,14 +378,66 @@ class Prune:
             locked_until=max((one.until for one in kept.values() if one.until), default=None),
         )
 
+    def _locked(self, keys: Sequence[str]) -> dict[str, Hold]:
+        """How Object Lock keeps these keys, of those that it keeps."""
+        if self._bucket.hold_on is None or not keys:
+            return {}
+        with ThreadPoolExecutor(self._threads) as pool:
+            holds = dict(zip(keys, pool.map(self._bucket.hold_on, keys), strict=True))
+        return {key: hold for key, hold in holds.items() if hold.keeps(self._bucket.now)}
+
+    def _old_turns(self) -> Sequence[str]:
+        """The keys of all turns but the last, without what Object Lock keeps."""
+        layout = self._layout
+        numbers = {
+            info.key: layout.turn_number(info.key) for info in self._store.list(layout.turns)
+        }
+        turns = {number: key for key, number in numbers.items() if number is not None}
+        old = [turns[number] for number in sorted(turns)[:-_TURNS_KEPT]]
+        locked = self._locked(old)
+        return [key for key in old if key not in locked]
+
     # Doing it
 
-    def _do(self, choice: Choice, survey: Survey) -> None:
+    def _do(self, choice: Choice, survey: Survey, turns: Sequence[str]) -> None:
+        """Raise the floors, then delete. A full bucket takes no floor: see `_make_room`."""
+        self.outcome.turns = 0
+        abandoned = self._abandoned(survey)
+        try:
+            self._raise_floors(choice)
+        except FullError as error:
+            self._make_room(choice, abandoned, error)
+            self._raise_floors(choice)
+        for below in self._below(choice, abandoned):
+            self._delete(below)
+        try:
+            self._delete_keys(turns)
+            self.outcome.turns = len(turns)
+        except MendableError as error:  # a policy of an earlier version does not allow it
+            say("warning", f"old turns stay: {error}")
+            say("hint", error.hint)
+
+    def _make_room(self, choice: Choice, abandoned: Collection[str], error: FullError) -> None:
+        """Delete what floors that are there already allow. Raises FullError if that is nothing."""
+        allowed = [below for below in self._below(choice, abandoned, raised=False) if below.keys]
+        if not allowed:
+            raise FullError(
+                f"{error}; a floor must be written before anything is deleted, and no floor that "
+                "is there allows to delete anything",
+                hint="make room for a few KiB (raise the quota for a moment, or delete something "
+                "else in the bucket), then prune again; nothing was deleted",
+            ) from error
+        say(
+            "warning",
+            f"{error}; what earlier floors allow is deleted, then the new ones are tried again",
+        )
+        for below in allowed:
+            self._delete(below)
+
+    def _raise_floors(self, choice: Choice) -> None:
         for one in choice.given_up:
             if one.is_new:
                 self._raise_floor(one.lineage, one.floor, one.gtid_set)
-        for below in self._below(choice, self._abandoned(survey)):
-            self._delete(below)
 
     def _raise_floor(self, lineage: Lineage, binlog: BinlogName, gtid_set: str) -> None:
         floor = self._floor(lineage, binlog, gtid_set)
@@ -402,11 +463,14 @@ class Prune:
         )
 
     def _delete(self, below: Below) -> None:
-        keys: Sequence[str] = below.keys
+        self._delete_keys(below.keys)
+        if below.keys or below.locked:
+            self.outcome.deleted.append(below)
+
+    def _delete_keys(self, keys: Sequence[str]) -> None:
         for at in range(0, len(keys), self._at_once):
             self._store.delete(keys[at : at + self._at_once])
-        if keys or below.locked:
-            self.outcome.deleted.append(below)
+        refuse_left(self._store, keys)
 
     def _retire(self) -> None:
         config, key = self._config, self._layout.retired
@@ -425,3 +489,24 @@ class Prune:
             self._store.put(key, data)
         self.outcome.retired = True
         print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
+
+
+def _reaches(backup: Backup, survey: Survey) -> list[BackupReach]:
+    """What a registered backup can be brought to; of several histories if it may be of any of them.
+
+    After a RESET, or on a server that was put back, the same place, or the same GTIDs, mean other
+    transactions. `pitr` refuses until its operator says which ones the backup has, with what of
+    that history is there then.
+    """
+    found = reaches_of_backup(backup, survey)
+    if found[0].lineage or backup.lineage is not None:
+        return found
+    of_each = [
+        reach
+        for one in survey.lineages
+        for reach in reaches_of_backup(replace(backup, lineage=one.id), survey)
+        if reach.lineage
+    ]
+    if of_each:
+        say("warning", f"{backup.name}: {found[0].why}; what it needs of each is kept")
+    return of_each or found

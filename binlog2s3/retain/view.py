@@ -20,12 +20,16 @@ FORMAT = 1
 _ROOM = 12
 
 
-def print_choice(config: PruneConfig, choice: Choice, below: Sequence[Below], page: Plain) -> None:
+def print_choice(
+    config: PruneConfig, choice: Choice, below: Sequence[Below], turns: int, page: Plain
+) -> None:
     """Print what is given up, and what can be reached afterwards."""
     page.line(f"{config.source}  prune", "bold")
     page.line("")
     for name, value, style in _choice_lines(choice, below):
         page.field(name, value, _ROOM, style)
+    if turns:
+        page.field("delete now", count_text(turns, "old turn"), _ROOM, "yellow")
     page.line("")
 
 
@@ -97,7 +101,9 @@ def lifecycle_rule(layout: Layout) -> dict[str, Any]:
     }
 
 
-def print_outcome(outcome: PruneOutcome, is_versioned: bool, layout: Layout, page: Plain) -> None:
+def print_outcome(
+    config: PruneConfig, outcome: PruneOutcome, is_versioned: bool, page: Plain
+) -> None:
     """Print what was done."""
     for lineage, binlog in outcome.floors.items():
         page.line(f"given up: the binlogs before {binlog} of {lineage}", "bold green")
@@ -106,7 +112,10 @@ def print_outcome(outcome: PruneOutcome, is_versioned: bool, layout: Layout, pag
             page.line(f"deleted: {_below_text(below)} of {below.lineage}", "bold green")
         if below.locked:
             page.line(f"kept: {_lock_text(below)}")
-    if outcome.floors and not any(below.keys or below.locked for below in outcome.deleted):
+    if outcome.turns:
+        page.line(f"deleted: {count_text(outcome.turns, 'old turn')}", "bold green")
+    deleted = any(below.keys or below.locked for below in outcome.deleted)
+    if outcome.floors and config.grace and not deleted:
         page.line("nothing was deleted yet: a later run deletes it, after --grace")
     if is_versioned and any(below.keys for below in outcome.deleted):
         page.line("")
@@ -116,6 +125,7 @@ def print_outcome(outcome: PruneOutcome, is_versioned: bool, layout: Layout, pag
             "bucket has:",
             "yellow",
         )
+        layout = Layout(config.s3.prefix, config.source)
         for line in json.dumps(lifecycle_rule(layout), indent=1).splitlines():
             page.line(line)
 
@@ -141,6 +151,7 @@ def document(
         ],
         "below": [_below_document(one) for one in below],
         "deleted": [_below_document(one) for one in outcome.deleted],
+        "turns": outcome.turns,
         "kept": [backup.name for backup in choice.kept],
         "lost": [backup.name for backup in choice.lost],
         "ignored": list(choice.ignored),

@@ -20,7 +20,16 @@ from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, joined
+from binlog2s3.binlog.gtid import (
+    Flavour,
+    Gtids,
+    GtidSet,
+    MariadbGtidList,
+    either,
+    empty,
+    joined,
+    parse,
+)
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import (
     AddedGtids,
@@ -41,6 +50,7 @@ from binlog2s3.errors import (
 from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover.branches import Branches
+from binlog2s3.recover.origin import outside, unnamed_before
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.replication.feed import MysqlHad, NotServedError
@@ -196,6 +206,8 @@ class ArchiveHistory:
                 raise self._purged(self._view, have)
             number = self._view.numbers[begins.binlog.place]
             self._check_unlogged(number, MysqlPart(have))
+            self._check_unnamed(number, MysqlPart(have))
+            self._check_outside(have)
             self._check_histories(have, number)
         return begins
 
@@ -266,6 +278,47 @@ class ArchiveHistory:
                     "build it again from a later base backup; if it was, let it begin by file and "
                     f"position, at {name}:4"
                 )
+
+    def _check_outside(self, have: GtidSet) -> None:
+        """See that a replica has what a source got without its binlogs. Raises NotServedError."""
+        view, route = self._view, self._route
+        apart = parse(self._lineage.gtids_outside, self.flavour)
+        if route is not None and len(route):
+            apart = either(apart, outside(route, 0))
+        if not executed(apart).beyond(have):
+            return
+        known = executed(have)
+        for number in range(len(view.binlogs)):
+            known = known.plus(self._added_by(number))
+        if missing := executed(apart).beyond(known.gtids):
+            raise NotServedError(
+                f"the replica is missing {gtids_text(missing)}, which no binlog of the source ever "
+                "had: build it again from a base backup that has them"
+            )
+
+    def _check_unnamed(self, number: int, part: MysqlPart) -> None:
+        """See that a replica does not miss transactions without a GTID before its first binlog.
+
+        Its GTIDs do not tell whether it has them. Raises NotServedError.
+        """
+        binlogs, route = self._view.binlogs, self._route
+        archived = len(route) if route is not None else 0
+        unnamed: int | None = None
+        for at in range(number, archived - 1, -1):  # only read here, and not archived yet
+            tail = self._read_here(binlogs[at])
+            if at < number and tail is not None and tail.scanner.anonymous:
+                unnamed = at
+                break
+            if part.touches(at, self._added_by(at)):
+                return
+        if unnamed is None and route is not None and archived:
+            unnamed = unnamed_before(route, part, number)
+        if unnamed is not None:
+            raise NotServedError(
+                f"{self._view.served_name(binlogs[unnamed])} has transactions without a GTID, and "
+                "GTIDs do not tell whether the replica has them: let it begin by file and position "
+                "(SOURCE_AUTO_POSITION = 0), or build it again from a later base backup"
+            )
 
     def _added_by(self, number: int) -> Gtids:
         """The GTIDs that a binlog of the view adds."""

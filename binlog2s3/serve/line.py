@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, parse
+from binlog2s3.binlog.gtid import Gtids, either, parse
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Latest, Request, Start
-from binlog2s3.recover.origin import Origin
+from binlog2s3.recover.origin import Origin, outside
 from binlog2s3.recover.route import Route, why_gap
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.model import ServedBinlog
@@ -75,12 +75,15 @@ def check_gtids(
 
     `everything`: the GTIDs of this history, up to its end. `lineage`: GTIDs that are in two
     histories count as those of the one that ends in it, as the operator says. `extra`: see
-    `Origin.check_target`. Raises NotServedError.
+    `Origin.check_target`; None: GTIDs tell. Raises NotServedError.
     """
     start = Start(gtids=have, base=Base() if lineage is not None else None)
     request = Request(goal=Latest(), start=start, allow_extra_gtids=True, lineage=lineage)
     try:
         origin = Origin(_Search(route, request))
+        if extra is None:
+            everything = either(everything, outside(route, 0)) if len(route) else everything
+            extra = executed(have).beyond(everything)
         origin.check_target(executed(have), everything, begins_in=begins_in, extra=extra)
     except RecoveryError as error:
         raise NotServedError(str(error)) from error

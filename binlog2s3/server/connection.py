@@ -70,6 +70,7 @@ class ServerPosition:
 
 
 _ENCRYPTION_HEADER = 512
+_TRIES = 10
 _RUNNING = (
     "(SELECT COALESCE(MAX(time), 0) FROM information_schema.processlist "
     "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
@@ -262,6 +263,32 @@ class Server:
                 return str(gtid.parse(text, "mariadb" if self._is_mariadb() else "mysql"))
         return None
 
+    def gtids_outside(self, oldest: BinlogName) -> str:
+        """What a MySQL has executed, and no binlog of it ever had; "" if there is nothing.
+
+        The data came with a dump, a clone, or while it wrote no binlog. `oldest`: its oldest
+        binlog, before which are those that it has purged. Raises SourceError.
+        """
+        if self._is_mariadb():
+            return ""
+        row = self._one("SELECT @@global.gtid_purged AS gtids")
+        purged = gtid.GtidSet.parse(str(row["gtids"]).replace("\n", ""))
+        if not purged:
+            return ""
+        return str(purged - gtid.GtidSet.parse(self.previous_gtids(oldest) or ""))
+
+    def gtids_before(self, name: BinlogName) -> str | None:
+        """The GTIDs of all transactions before a binlog; None if GTIDs do not tell.
+
+        MySQL's do not unless gtid_mode is ON: transactions without a GTID are in no set of them, so
+        two places may have the same GTIDs and different rows. Raises as `previous_gtids`.
+        """
+        if not self._is_mariadb():
+            rows = self._all("SHOW GLOBAL VARIABLES LIKE 'gtid_mode'")
+            if [str(row["Value"]).upper() for row in rows] != ["ON"]:
+                return None
+        return self.previous_gtids(name)
+
     def read_only(self) -> bool:
         """Whether the server refuses writes."""
         return bool(int(self._one("SELECT @@global.read_only AS read_only")["read_only"]))
@@ -408,6 +435,20 @@ def _refuse_aurora_reader(
             hint="give the cluster's writer endpoint with --mysql-host; after a failover its "
             "name may lead to the old writer for some seconds",
         )
+
+
+def started_at(server: Server) -> datetime:
+    """When a server was started, by its own clock, in whole seconds: the same every time.
+
+    Raises SourceError.
+    """
+    for _ in range(_TRIES):  # both must be of one second
+        before = server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
+        up = int(server.rows("SHOW GLOBAL STATUS LIKE 'Uptime'")[0]["Value"])
+        after: datetime = server.rows("SELECT UTC_TIMESTAMP() AS it")[0]["it"]
+        if before == after:
+            break
+    return after.replace(tzinfo=UTC) - timedelta(seconds=up)
 
 
 def _name(text: str) -> BinlogName:

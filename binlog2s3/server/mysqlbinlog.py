@@ -402,6 +402,13 @@ _AGAIN = "it is restarted where it stopped"
 # The first match wins. Seen with MySQL 9.7 and MariaDB 10.11.
 _KNOWN_ERRORS = (
     _KnownError(
+        r"Cannot replicate anonymous transaction",
+        "the server's binlogs have transactions without a GTID, and with gtid_mode = ON it sends "
+        "none of these: SET GLOBAL gtid_mode = ON_PERMISSIVE there, until `binlog2s3 status` shows "
+        "that all is durable; before that it must purge nothing",
+        transient=True,
+    ),
+    _KnownError(
         r"Could not find first log file name",
         "the server does not have this binlog: it was purged, or the name is wrong; "
         "SHOW BINARY LOGS lists what it has",

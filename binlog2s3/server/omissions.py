@@ -46,6 +46,11 @@ def omissions(server: Server) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(_printable(text) for text in found))[:_MOST]
 
 
+def omitted(setting: str, value: object) -> str:
+    """One more thing that is in no binlog, as text."""
+    return _printable(f"{setting}={value}")
+
+
 def binlog_filters(status: Rows) -> Iterator[str]:
     """The binlog filters in the answer of SHOW BINARY LOG STATUS."""
     for name in ("Binlog_Do_DB", "Binlog_Ignore_DB"):

@@ -47,6 +47,7 @@ Final = type[StoreError] | None
 MakeSession = Callable[..., boto3.Session]
 
 BLOCK_BYTES = 1 << 20
+_OF_EVERY_ANSWER = frozenset({"ResponseMetadata", "RequestCharged"})
 _BULK = 5 << 20
 """Bodies from this size on are parts and full chunks: what is smaller is newer."""
 _WITHOUT_KEY = frozenset(
@@ -287,6 +288,9 @@ class Requests:
             if "Body" in answer:
                 answer["Body"].close()
             raise translate(self._failure("NotS3", operation, key, status=200, headers=headers))
+        if operation.startswith("list_") and answer.keys() <= _OF_EVERY_ANSWER:
+            said = f"{operation} got an empty answer, which would be an empty bucket"
+            raise translate(self._failure("NotS3", operation, key, message=said))
         return answer
 
     def delete_objects(self, keys: Sequence[str]) -> bool:

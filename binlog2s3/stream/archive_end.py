@@ -182,6 +182,7 @@ def tip_of_archive(catalog: Catalog, end: ArchiveEnd) -> Tip:
         gtids_before=parse(last.gtid_set_before, lineage.flavour),
         rotates_to=last.next_binlog,
         overlap=_archived_overlap(catalog, lineage, end.last),
+        goes_back=bool(catalog.entry(lineage, end.last).gtids_go_back),
     )
 
 
@@ -196,6 +197,7 @@ def tip_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> Tip:
         gtids_before=binlog.gtids_before(),
         rotates_to=binlog.next_binlog,
         overlap=overlap_of(binlog),
+        goes_back=binlog.scanner.gtids_go_back,
     )
 
 

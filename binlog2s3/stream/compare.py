@@ -15,7 +15,7 @@ from typing import TypeVar
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.reader import Readable
-from binlog2s3.binlog.gtid import Gtids, parse
+from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MOST_ACCEPTED, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
@@ -190,27 +190,52 @@ def cut(
 ) -> tuple[BinlogName, int, Gtids] | None:
     """The last place of a lineage up to which a server has executed all GTIDs.
 
-    Returns a binlog, an offset and the GTID set there; None if it cannot be found.
+    Returns a binlog, an offset and the GTID set there; None if it cannot be found, also where the
+    numbers of a MariaDB go back: they do not tell what a server has executed of that binlog.
     """
     for listed in reversed(catalog.readable(lineage)):
         try:
-            found = _cut_within(catalog.binlog(lineage, listed.name), executed)
+            binlog = catalog.binlog(lineage, listed.name)
+            if lineage.flavour == "mariadb" and _read(binlog).gtids_go_back:
+                return None
+            found = _cut_within(binlog, executed)
+            if found is None:
+                continue
+            end, there = found
+            if there.transactions or not _went_back_before(catalog, lineage, listed.name):
+                assert there.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
+                return listed.name, end, there.gtids_at_end
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
                          binlog=listed.name, error=error)  # fmt: skip
             continue
-        if found is not None:
-            return listed.name, *found
+        return None
     return None
 
 
-def _cut_within(binlog: Readable, executed: Gtids) -> tuple[int, Gtids] | None:
+def _went_back_before(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
+    """Whether the numbers of a MariaDB go back in the last transactions before this binlog."""
+    for listed in reversed(catalog.readable(lineage)) if lineage.flavour == "mariadb" else ():
+        if listed.name < name:
+            scanner = _read(catalog.binlog(lineage, listed.name))
+            if scanner.transactions:
+                return scanner.gtids_go_back
+    return False
+
+
+def _read(binlog: Readable) -> Scanner:
+    """What all of a binlog says."""
+    return _accepting(lambda scanner: _fed(scanner, binlog.blocks()))
+
+
+def _cut_within(binlog: Readable, executed: Gtids) -> tuple[int, Scanner] | None:
+    """Where it is cut, and what it says up to there."""
     end = _accepting(lambda scanner: _first_missing(scanner, binlog.blocks(), executed))
     if end is None:
         return None
     scanner = _accepting(lambda scanner: _fed(scanner, binlog.blocks(0, end)))
-    gtids = scanner.gtids_at_end
-    return (end, gtids) if gtids is not None and not scanner.anonymous else None
+    is_known = scanner.gtids_at_end is not None and not scanner.anonymous
+    return (end, scanner) if is_known else None
 
 
 def _fed(scanner: Scanner, blocks: Iterator[bytes]) -> Scanner:
@@ -222,21 +247,38 @@ def _fed(scanner: Scanner, blocks: Iterator[bytes]) -> Scanner:
 def _first_missing(scanner: Scanner, blocks: Iterator[bytes], executed: Gtids) -> int | None:
     """The begin of the first transaction that is not in these GTIDs, else the end of the last one.
 
-    None if transactions before this binlog are missing too, or if that is unknown.
+    None if transactions before this binlog are missing too, or if that is unknown. So it is if the
+    last one before the missing one is not the server's last one of that domain and server: numbers
+    have gone back before.
     """
     checked = False
+    last: MariadbGtidList | None = None
     for block in blocks:
         transactions = scanner.feed(block)
         if not checked and scanner.previous_gtids is not None:
             if not has(executed, scanner.previous_gtids):
                 return None
             checked = True
+            if isinstance(scanner.previous_gtids, MariadbGtidList):
+                last = scanner.previous_gtids
         for transaction in transactions:
             if transaction.gtid is None:
                 return None
-            if not has(executed, parse(transaction.gtid, scanner.flavour or "mysql")):
-                return transaction.begin
+            gtid = parse(transaction.gtid, scanner.flavour or "mysql")
+            if not has(executed, gtid):
+                return transaction.begin if _ends_here(executed, last, gtid) else None
+            if last is not None and isinstance(gtid, MariadbGtidList):
+                last = last.then(gtid)
     return scanner.transaction_end if checked else None
+
+
+def _ends_here(executed: Gtids, last: MariadbGtidList | None, missing: Gtids) -> bool:
+    """Whether a MariaDB's GTIDs end with the last one before the missing one; True for MySQL's."""
+    if not isinstance(missing, MariadbGtidList) or not isinstance(executed, MariadbGtidList):
+        return True
+    ((domain, server, _),) = missing.gtids()
+    before = last.number(domain, server) if last is not None else None
+    return executed.number(domain, server) == before
 
 
 def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:

@@ -25,7 +25,8 @@ class Tip:
     `last` is None if nothing is known. `closed`: `last` is complete. `gtids` is the GTID set there,
     and `gtids_before` the one at the begin of `last`; both are None if unknown. `rotates_to` is the
     binlog that its rotate event names. `overlap`: the bytes that a run that continues here reads
-    again.
+    again. `goes_back`: numbers of a MariaDB's domain and server go back in `last`: they do not tell
+    what of it another server has executed.
     """
 
     lineage: Lineage
@@ -36,6 +37,7 @@ class Tip:
     gtids_before: Gtids | None = None
     rotates_to: str | None = None
     overlap: Overlap | None = None
+    goes_back: bool = False
 
     @property
     def following(self) -> BinlogName:
@@ -263,6 +265,8 @@ def successor(
     oldest = listed[0].name
     whole = executed is not None and has(executed, tip.gtids)
     found = parent(tip, "exact") if whole else cut(executed) if executed is not None else None
+    if tip.goes_back:
+        found = None
     if found is None or not found.gtid_set:
         return Begin(begin=oldest, parent=parent(tip, "unknown"))
     known = parse(found.gtid_set, tip.lineage.flavour)

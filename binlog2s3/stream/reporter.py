@@ -164,7 +164,7 @@ class Reporter:
         paused = self._supervisor.pressure.paused
         self._ahead_since = (self._ahead_since or now) if ahead and not paused else None
         self._paused_since = (self._paused_since or now) if paused else None
-        if paused or self._supervisor.run is not None:
+        if paused or self._supervisor.is_running:
             self._running_at = now
         self._has_run |= self._supervisor.run is not None or self._supervisor.restarts > 0
         self._note_work(now)

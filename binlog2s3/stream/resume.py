@@ -10,19 +10,20 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
-from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import Config, StreamConfig
 from binlog2s3.errors import GapError, SourceError, UnloggedError
 from binlog2s3.log import Log
-from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
+from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find, refuse_unguarded
-from binlog2s3.server.omissions import omissions
+from binlog2s3.server.omissions import omissions, omitted
 from binlog2s3.stream.archive_end import archive_end, tip_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.continuation import (
@@ -43,6 +44,7 @@ from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Overlap
 
 _log = Log("course")
+Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,8 @@ class Heading:
     `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
     `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
     and there is nothing to compare. `leaves_out`: what the server says its binlogs do not have.
-    `time_zone`: the server's, None if it does not tell.
+    `time_zone`: the server's since it was `started_at`, None if it does not tell. `gtids_outside`:
+    see `Lineage`.
     """
 
     facts: ServerFacts
@@ -64,6 +67,8 @@ class Heading:
     parent: Parent | None = None
     leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
+    gtids_outside: str = ""
+    started_at: datetime | None = None
 
     @property
     def position(self) -> int:
@@ -134,7 +139,9 @@ class Pilot:
             listed=listed,
             begin=listed[0].name,
             leaves_out=omissions(server),
-            time_zone=_time_zone(server),
+            time_zone=_told("time zone", lambda: server.time_zone(datetime.now(UTC).year)),
+            started_at=_told("start", lambda: started_at(server)),
+            gtids_outside=server.gtids_outside(listed[0].name),
         )
         if tip is None:
             return replace(plain, begin=self._first(listed, doubt))
@@ -174,7 +181,8 @@ class Pilot:
     def _steered(self, plain: Heading, tip: Tip, course: Course, *, anew: bool) -> Heading:
         if isinstance(course, GoOn):
             overlap = tip.overlap if course.again and not (anew and not tip.closed) else None
-            return replace(plain, begin=course.begin, tip=tip, overlap=overlap)
+            said = _with_grown(plain, tip.lineage)
+            return replace(plain, begin=course.begin, tip=tip, overlap=overlap, leaves_out=said)
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
         origin = course.parent
         if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
@@ -191,7 +199,7 @@ class Pilot:
         end = replace(archive_end(self._catalog, lineage), next_size=0)
         tip = tip_of_archive(self._catalog, end)
         later = [row for row in plain.listed if row.name >= end.next_binlog]
-        course = same_server(tip, later or plain.listed, server.previous_gtids)
+        course = same_server(tip, later or plain.listed, server.gtids_before)
         if isinstance(course, GoOn):
             origin = parent(tip, "exact") if tip.last is not None else lineage.parent
             return tip, Begin(begin=course.begin, parent=origin)
@@ -201,15 +209,15 @@ class Pilot:
 
     def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
         if doubt is not None and doubt.unreadable == tip.following:
-            behind = unservable(tip, plain.listed, server.previous_gtids, doubt.unreadable)
+            behind = unservable(tip, plain.listed, server.gtids_before, doubt.unreadable)
             if behind is None:
                 raise _unreadable(doubt)
             return behind
         if doubt is not None and doubt.left_out:
-            behind = left_out(tip, plain.listed, server.previous_gtids)
+            behind = left_out(tip, plain.listed, server.gtids_before)
             if behind is not None:
                 return behind
-        course = same_server(tip, plain.listed, server.previous_gtids)
+        course = same_server(tip, plain.listed, server.gtids_before)
         if doubt is None and not isinstance(course, Contradicts):
             return course
         why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
@@ -219,7 +227,7 @@ class Pilot:
         try:
             common = finder.last_common([row.name for row in plain.listed])
         except SourceError as error:
-            behind = unservable(tip, plain.listed, server.previous_gtids)
+            behind = unservable(tip, plain.listed, server.gtids_before)
             if not error.unservable or behind is None:
                 raise
             _log.warning(
@@ -238,7 +246,7 @@ class Pilot:
         if common.whole and common.binlog == tip.last and size >= tip.size and not (
             tip.closed and size != tip.size
         ):  # fmt: skip
-            behind = unservable(tip, plain.listed, server.previous_gtids) if refused else None
+            behind = unservable(tip, plain.listed, server.gtids_before) if refused else None
             return behind or GoOn(begin=common.binlog, again=True)
         begin = common.binlog
         if common.whole and size == common.offset and begin.next() in rows:
@@ -255,7 +263,7 @@ class Pilot:
             raise _refused(tip, plain.facts, "it does not have the archive's transactions")
         if doubt is None:
             for other in self._others(uuid):
-                course = same_server(other, plain.listed, server.previous_gtids)
+                course = same_server(other, plain.listed, server.gtids_before)
                 if isinstance(course, GoOn):
                     _log.warning("back at a server that was streamed before", server=uuid,
                                  lineage=other.lineage.id, left=tip.lineage.id)  # fmt: skip
@@ -265,7 +273,7 @@ class Pilot:
             tip,
             executed,
             plain.listed,
-            server.previous_gtids,
+            server.gtids_before,
             cut=lambda had: self._cut(tip, had),
         )
 
@@ -320,14 +328,21 @@ class Pilot:
         return parent(tip, "exact", binlog=name, offset=offset, gtids=gtids)
 
 
-def _time_zone(server: Server) -> SystemZone | None:
-    """The server's time zone this year. A proxy that refuses the question does not end the run."""
+def _with_grown(plain: Heading, lineage: Lineage) -> tuple[str, ...] | None:
+    """What the source leaves out, with the GTIDs that came in without a binlog since it began."""
+    known = GtidSet.parse(lineage.gtids_outside)
+    grown = GtidSet.parse(plain.gtids_outside) - known
+    return (*(plain.leaves_out or ()), omitted("gtid_purged", grown)) if grown else plain.leaves_out
+
+
+def _told(what: str, ask: Callable[[], Told | None]) -> Told | None:
+    """What the server says. A proxy that refuses the question does not end the run."""
     try:
-        return server.time_zone(datetime.now(UTC).year)
+        return ask()
     except SourceError as error:
         if not error.answered:
             raise
-        _log.warning("the server does not tell its time zone", error=error)
+        _log.warning(f"the server does not tell its {what}", error=error)
         return None
 
 

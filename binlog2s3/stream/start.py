@@ -149,6 +149,7 @@ def describe(
         gtid_set=str(before) if before is not None else "",
         parent=parent,
         time_zone=first.time_zone,
+        gtids_outside=first.gtids_outside,
     )
 
 

@@ -101,6 +101,19 @@ class Supervisor:
         self.read_at = time.monotonic()
 
     @property
+    def is_running(self) -> bool:
+        """Whether mysqlbinlog runs. After runs that brought nothing, only if this one lasts.
+
+        A source that refuses each run at the same place is not read, however often one begins.
+        Called by any thread.
+        """
+        run, lessons = self.run, self._lessons
+        if run is None:
+            return False
+        soon = self._config.timing.soon_seconds
+        return lessons.failures <= 1 or time.monotonic() - run.started >= soon
+
+    @property
     def read_totals(self) -> tuple[int, int]:
         """Bytes that came from mysqlbinlog, and the complete transactions among them."""
         run, (read, transactions) = self.run, self._read_before
@@ -220,7 +233,13 @@ class Supervisor:
         if heading.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(heading.begin)
         self._watch.follow(heading.facts.uuid, heading.listed)
-        self._intake.follow(heading.listed, heading.leaves_out, heading.time_zone)
+        self._intake.follow(
+            heading.listed,
+            heading.leaves_out,
+            heading.time_zone,
+            heading.started_at,
+            heading.gtids_outside,
+        )
         return LiveRun(directory, heading, child, tailer)
 
     def _end(self, run: LiveRun) -> None:

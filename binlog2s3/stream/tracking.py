@@ -19,7 +19,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.zone import SystemZone
+from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -48,7 +48,7 @@ class Intake:
     `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
     lineage that grew before this one. `unlogged`: the lineage's source was seen without a binlog.
     `leaves_out`: what the source said its binlogs do not have, None if it was not asked yet.
-    `time_zone`: the source's, when the last run began.
+    `time_zone`: the source's, when the last run began; `started_at`: since when it is that.
     """
 
     def __init__(
@@ -72,6 +72,7 @@ class Intake:
         self._handed: Track | None = None  # the last one whose lineage is known
         self._unsure: set[BinlogName] = set()
         self._past: Mapping[BinlogName, int] = {}
+        self._newest: BinlogName | None = None
         self._parent: Parent | None = None
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
@@ -87,6 +88,10 @@ class Intake:
         self.coverage: Coverage | None = None
         self.last: Track | None = None
         self.time_zone: SystemZone | None = None
+        self._gtids_outside = ""
+        self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
+        self.started_at: datetime | None = None
+        self._said_before: tuple[SystemZone, BinlogName | None] | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -120,21 +125,33 @@ class Intake:
         the binlog that the one before `following` names in its rotate event, if nothing of
         `following` is in the bucket.
         """
+        self._leave_server(lineage.server_uuid)
         self._leave()
         self._has_turn = ended
         self._following, self._rotates_to = following, rotates_to
+        before = self._writer.before(lineage.id)
+        self._said = before.leaves_out if before else None
         if lineage.id != self._witnessed:
-            self._witnessed, self.unlogged = lineage.id, self._writer.unlogged(lineage.id)
+            self._witnessed, self.unlogged = lineage.id, before.unlogged if before else None
+            if before is not None and before.time_zone is not None:
+                seen = [at.place[0] for at in (before.server, before.durable) if at is not None]
+                self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
         self._uploads.open(lineage, self.coverage)
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
+        self._leave_server(server_uuid)
         self._leave()
         self._has_turn = False
         self._server_uuid, self._flavour, self._parent = server_uuid, flavour, parent
-        self._following = self._rotates_to = None
+        self._following = self._rotates_to = self._said = None
+
+    def _leave_server(self, server_uuid: str) -> None:
+        """Forget what the server said of itself, if the history goes on at another one."""
+        if server_uuid != self.server_uuid:
+            self.time_zone = self.started_at = self._said_before = None
 
     def _leave(self) -> None:
         """End the history that was taken in so far: no open binlog of it will be closed."""
@@ -200,6 +217,8 @@ class Intake:
             coverage.seen(position)
         unlogged = self.unlogged
         if unlogged is not None and unlogged.last is None:
+            if unlogged.is_renamed(position.binlog):
+                return
             last = replace(unlogged, last=str(position.binlog))
             self.unlogged = last if unlogged.covers(position.binlog) else None
 
@@ -227,23 +246,53 @@ class Intake:
         listed: Iterable[ServerBinlog],
         leaves_out: tuple[str, ...] | None = None,
         time_zone: SystemZone | None = None,
+        started_at: datetime | None = None,
+        gtids_outside: str = "",
     ) -> None:
         """Note what the server said before the run that begins now: its binlogs, oldest first.
 
-        `leaves_out`: what it said that its binlogs do not have.
+        `leaves_out`: what it said that its binlogs do not have; a binlog that is open has what was
+        said before, too. `time_zone`: its own since it was `started_at`. `gtids_outside`: see
+        `Lineage`.
         """
-        self.leaves_out, self.time_zone = leaves_out, time_zone
-        for track in self._open:  # of an earlier process
-            track.leaves_out = leaves_out
-            track.time_zone = track.time_zone or time_zone
+        if self.time_zone is not None and self.started_at != started_at:
+            self._said_before = self.time_zone, self._newest
+        self.leaves_out, self.time_zone, self.started_at = leaves_out, time_zone, started_at
+        self._gtids_outside = gtids_outside
         sizes = {row.name: row.size for row in listed}
-        self._past = {name: size for name, size in sizes.items() if name != max(sizes)}
+        self._newest = max(sizes, default=None)
+        self._past = {name: size for name, size in sizes.items() if name != self._newest}
+        for track in self._open:  # of an earlier process
+            track.leaves_out = _all_of(track.leaves_out, leaves_out)
+            track.time_zone = track.time_zone or self._zone_of(track)
+            track.gtids_outside = gtids_outside
+
+    def _zone_of(self, track: Track) -> SystemZone | None:
+        """The server's time zone while it wrote a binlog; None if nobody has asked it then.
+
+        A binlog from before the server's start was written in the zone of then. What the server
+        said before counts for the binlog that it wrote then, and for all if it says the same now.
+        """
+        started_at, before = self.started_at, self._said_before
+        if not track.begun:
+            return None
+        if started_at is None or before is None:
+            return self.time_zone
+        # one that is as old as the start, to the second, is its first one, or from before it
+        if (track.created_at, track.started) >= (started_at, True):
+            return self.time_zone
+        zone, newest = before
+        if self.time_zone is not None and not differs(zone, self.time_zone):
+            return self.time_zone
+        return zone if track.name == newest else None
 
     def admit(self, track: Track) -> None:
         """Take a binlog in. It goes to an uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
-        track.time_zone = self.time_zone
-        track.leaves_out = self.leaves_out
+        track.time_zone = self._zone_of(track)
+        before = self._said if track.name == self._following else None
+        track.leaves_out = _all_of(before, self.leaves_out)
+        track.gtids_outside = self._gtids_outside
         self.last = track
         self._open.append(track)
         self._waiting.append(track)
@@ -335,6 +384,7 @@ class Intake:
         return self._past.get(track.name) == track.size
 
     def _hand_on(self, track: Track) -> None:
+        track.time_zone = track.time_zone or self._zone_of(track)
         lineage = self.lineage or self._new(track)
         if not (self._described and self._has_turn):
             lineage = self._uploads.wait_for(partial(self._in_the_bucket, lineage, track))
@@ -361,7 +411,9 @@ class Intake:
         self._witnessed = lineage.id
         if unlogged.covers(track.name):
             unlogged = replace(unlogged, first=str(track.name.next()))
-        is_over = unlogged.last is not None and not unlogged.covers(BinlogName.parse(unlogged.last))
+        is_over = unlogged.is_renamed(track.name) or (
+            unlogged.last is not None and not unlogged.covers(BinlogName.parse(unlogged.last))
+        )
         self.unlogged = unlogged if is_ours and not is_over else None
 
     def _in_the_bucket(self, lineage: Lineage, first: Track) -> Lineage:
@@ -376,7 +428,21 @@ class Intake:
         return lineage
 
     def _new(self, first: Track) -> Lineage:
-        return describe(self._layout.source, self._server_uuid, self._flavour, first, self._parent)
+        parent = self._joined(first)
+        return describe(self._layout.source, self._server_uuid, self._flavour, first, parent)
+
+    def _joined(self, first: Track) -> Parent | None:
+        """The parent of the lineage that begins; with the gap that only a witness knows.
+
+        A server that wrote no binlog, and then others of another name: GTIDs show no gap.
+        """
+        parent, unlogged, left = self._parent, self.unlogged, self.left
+        if parent is None or unlogged is None or left is None:
+            return parent
+        is_ours = parent.lineage == self._witnessed and left.server_uuid == self._server_uuid
+        if not is_ours or not unlogged.is_renamed(first.name):
+            return parent
+        return replace(parent, join="unknown" if parent.join == "unknown" else "gap", unlogged=True)
 
     def _note(self, lineage: Lineage, track: Track) -> None:
         """Note the lineage in the runs that have bytes of this binlog."""
@@ -414,6 +480,13 @@ class Intake:
             say, told = _log.warning, {**told, "hint": hint}
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return lineage
+
+
+def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """What was said at either time; None if it was never asked."""
+    if before is None or now is None:
+        return now if before is None else before
+    return tuple(dict.fromkeys((*before, *now)))
 
 
 def _same_beginning(one: Lineage, other: Lineage) -> bool:

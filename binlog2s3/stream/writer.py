@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -28,7 +29,6 @@ from binlog2s3.archive.writers import (
     Process,
     Standby,
     Turn,
-    Unlogged,
     WriterState,
 )
 from binlog2s3.errors import (
@@ -110,7 +110,7 @@ class Writer:
         self._uploads = uploads
         self._stop = stop
         self._carried: dict[str, datetime] = {}
-        self._unlogged: dict[str, Unlogged | None] = {}
+        self._before: dict[str, Heartbeat] = {}
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
         self._has_stopped = False
@@ -147,7 +147,7 @@ class Writer:
             if beat.lineage and beat.durable:
                 self._carried_durable = (beat.lineage, beat.durable)
             if beat.lineage:
-                self._unlogged[beat.lineage] = beat.unlogged
+                self._before[beat.lineage] = beat
         last = max(found, default=(0, ""))
         generation = _after(last[0], self._layout.writer(*last))
         self._me = replace(self._me, generation=generation)
@@ -208,13 +208,11 @@ class Writer:
                 token=self._me.token,
             )
             key = self._layout.turn(number)
-            try:
+            with suppress(PreconditionError):  # it may be ours, and the answer was lost
                 where_absent(partial(_put_turn, store, key, turn.to_json()))
-            except PreconditionError:
-                if read(store, key, Turn) != turn:  # otherwise it is ours, and the answer was lost
-                    continue
-            _log.info("turn", number=number, lineage=lineage)
-            return
+            if read(store, key, Turn) == turn:  # a store may ignore the condition
+                _log.info("turn", number=number, lineage=lineage)
+                return
         raise StoreError(
             f"other writers of {self._layout.source} took {_MOST_TURNS} turns in a row",
             hint=_HINT,
@@ -291,9 +289,9 @@ class Writer:
         """`until`, or if that is unknown, what earlier writers proved of this lineage."""
         return until if until is not None else self._carried.get(lineage or "")
 
-    def unlogged(self, lineage: str) -> Unlogged | None:
-        """What the writer before saw of the source of this lineage: see `Unlogged`."""
-        return self._unlogged.get(lineage)
+    def before(self, lineage: str) -> Heartbeat | None:
+        """What the writer before said of this lineage, and of its source."""
+        return self._before.get(lineage)
 
     def told_time(self, moment: datetime) -> None:
         """Take the source's clock. What was proved by a later clock is dropped."""

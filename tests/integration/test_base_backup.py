@@ -283,6 +283,38 @@ def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
     assert f"the base backup {loaded.dump} was checked: its 3 tables exist" in last
 
 
+def test_an_older_backup_than_the_one_named_is_told_by_its_numbers(
+    loaded: Loaded, disk_tmp_path: Path
+) -> None:
+    """Without GTIDs that tell: monday was loaded, tuesday is named, and what lies between is lost.
+
+    Its own load is taken for what it is, also after a restart of the target.
+    """
+    source, target = loaded.source, loaded.target
+    more = "INSERT INTO shop.numbered (v) VALUES (1), (2)"
+    source.query(
+        "CREATE TABLE shop.numbered (id INT AUTO_INCREMENT PRIMARY KEY, v INT)",
+        "INSERT INTO shop.orders VALUES (4)",
+        more,
+    )
+    monday, tuesday = disk_tmp_path / "monday.sql", disk_tmp_path / "tuesday.sql"
+    without = ["--set-gtid-purged=OFF"] if loaded.is_mysql else []
+    dump_of(source, monday, *without)
+    source.query(more, "DELETE FROM shop.numbered ORDER BY id DESC LIMIT 1")
+    dump_of(source, tuesday, *without)
+    source.query("INSERT INTO shop.orders VALUES (5)")
+    loaded.wait()
+    loaded.load(monday)
+    start = [f"--from-backup={tuesday}", "--stop-target-threads"]
+    said = loaded.recovery.refused(target, *start, "--latest")
+    assert "shop.numbered goes on with number 3, and in the dump with 5" in said
+    loaded.load(tuesday)
+    target.restart()
+    loaded.recovery.to(target, *start, "--latest")
+    rows = "SELECT id FROM shop.numbered ORDER BY id"
+    assert target.query(rows) == source.query(rows)
+
+
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_looking_at_a_table_writes_nothing(loaded: Loaded) -> None:
     """Who opens a MEMORY table first after a restart has the server log its TRUNCATE.

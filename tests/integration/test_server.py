@@ -122,6 +122,25 @@ def test_binlogs_and_the_gtids_before_them(either_tls: MysqlServer) -> None:
     assert (":blue:1-" in last) if either_tls.binaries.flavour == "mysql" else ("5-7-1" in last)
 
 
+def test_gtids_that_no_binlog_ever_had(mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> None:
+    """Those that came with a dump, not those of binlogs that were purged, after a restart too."""
+    other = "5d8d3c9e-0000-0000-0000-00000000000a"
+    with MysqlServer(mysql_binaries, disk_tmp_path) as one, asking(one) as server:
+
+        def outside() -> str:
+            return server.gtids_outside(server.binlogs()[0].name)
+
+        assert outside() == ""
+        one.query("CREATE DATABASE a", f"SET GLOBAL gtid_purged = '+{other}:1-7:9'")
+        assert outside() == f"{other}:1-7:9"
+        one.query("FLUSH BINARY LOGS", "CREATE DATABASE b", "FLUSH BINARY LOGS")
+        one.query("PURGE BINARY LOGS TO 'mysql-bin.000003'", "CREATE DATABASE c")
+        assert outside() == f"{other}:1-7:9"
+        one.restart()
+        server.close()
+        assert outside() == f"{other}:1-7:9"
+
+
 def test_an_unknown_binlog(either_tls: MysqlServer) -> None:
     """It is an error that names it, not a set of GTIDs."""
     with (

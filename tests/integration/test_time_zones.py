@@ -305,3 +305,49 @@ def test_a_zone_that_the_target_does_not_know(
     target.query(*tables)
     pitr.to(target, *world.start, "--latest")
     assert target.query("SHOW COLUMNS FROM z.t LIKE 'd'")
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_a_source_that_was_started_in_another_zone_while_nobody_streamed(
+    flavour: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """What it had written before has the zone of then: a target in the new zone is refused."""
+    binaries: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
+    there = Bucket(minio, bucket)
+    with ExitStack() as stack:
+        directory = stack.enter_context(temporary_directory())
+        source = stack.enter_context(
+            server_of(binaries, directory / "source", options=RELAXED, environment=dict(TOKYO))
+        )
+        with StreamProcess(directory / "stream", source, minio, bucket) as stream:
+            source.query("CREATE DATABASE z", "CREATE TABLE z.t (n INT PRIMARY KEY)")
+            wait_durable(stream, there, source)
+            assert stream.terminate() == 0
+        source.query("ALTER TABLE z.t ADD d TIMESTAMP NOT NULL DEFAULT '2026-01-01 00:00:00'")
+        source.query("INSERT INTO z.t (n) VALUES (1)")
+        source.environment.update(UTC_ZONE)
+        source.restart()
+        source.query("INSERT INTO z.t (n) VALUES (2)")
+        with StreamProcess(directory / "stream", source, minio, bucket) as stream:
+            wait_durable(stream, there, source)
+            wait_until(there.archived, what="the first binlog is archived")
+            assert stream.terminate() == 0
+        target = stack.enter_context(
+            server_of(
+                binaries,
+                directory / "target",
+                server_id=2,
+                options=RELAXED,
+                environment=dict(UTC_ZONE),
+            )
+        )
+        pitr = Recovery(minio, bucket, read_only(minio))
+        place = ("--from-binlog=mysql-bin.000001", "--from-position=4")
+        start = (*(place if flavour == "mariadb" else ()), "--stop-target-threads")
+        said = pitr.refused(target, *start, "--latest")
+        assert "ALTER TABLE z.t ADD d" in said
+        assert "depends on the system time zone" in said
+        target.environment.update(TOKYO)
+        target.restart()
+        pitr.to(target, *start, "--latest")
+        assert target.query(DEFAULTS) == source.query(DEFAULTS)

@@ -224,7 +224,7 @@ MUTANTS = (
         Promise.DURABLE,
         "prune deletes nothing that Object Lock keeps: a delete would only hide it.",
         ("tests/unit/retain/test_prune.py::test_what_object_lock_keeps_is_not_deleted",),
-        ((Prune._unlocked, becomes(call(Hold.keeps), "False")),),
+        ((Prune._locked, becomes(call(Hold.keeps), "False")),),
     ),
     Mutant(
         "of-versions-that-differ-none-is-taken",

@@ -2,7 +2,8 @@
 
 Law: objects are put only below `live/<source>/check-<random>/`, which every reader skips.
 Everything that was put is deleted again, whatever happens. Nothing is put if it could not be
-deleted, or if Object Lock would keep it. No upload is begun that could not be aborted.
+deleted, or if Object Lock would keep it. No upload is begun that could neither be aborted nor
+completed and deleted. A permission that is missing stops only what cannot do without it.
 
 Below `archive/` no object is ever made, because nobody could delete it, or a lock would keep it for
 years. One upload is begun, for a key that is no binlog, and aborted. An object of each kind, and a
@@ -10,20 +11,30 @@ writer's object, is put only with a wrong checksum, and only if the store was ju
 wrong checksum below `live/`.
 """
 
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme, md5
 from binlog2s3.config.values import Config
-from binlog2s3.errors import PreconditionError, SpoolError, StoreError, UnsupportedError
+from binlog2s3.errors import (
+    PreconditionError,
+    SpoolError,
+    StoreError,
+    UnsupportedError,
+    UploadMissingError,
+)
+from binlog2s3.formatting import size_text
 from binlog2s3.inspect.check.bucket import Settings, ending_rule, is_denied, tried_there
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
-from binlog2s3.store.contract import PartInfo, Store
+from binlog2s3.store.contract import FileSlice, PartInfo, Store
 
 _SIZE = 1000
 LEFT_SECONDS = 3600.0
@@ -36,6 +47,10 @@ _CONDITIONS = (
 )
 
 
+_BLOCK = 1 << 16
+_NO_ARCHIVE = "this store cannot be used for an archive"
+
+
 class LiveProbes:
     """Tries every request; `clean` deletes what was put, and must be called."""
 
@@ -46,12 +61,15 @@ class LiveProbes:
         self._layout = Layout(config.s3.prefix, config.stream.source)
         self.prefix = self._layout.probes(secrets.token_hex(4))
         self._object, self._key = f"{self.prefix}object", f"{self.prefix}upload"
+        self._copy = f"{self.prefix}copy"
         self._body = secrets.token_bytes(_SIZE)
         self._etag = ""
         self._parts: list[PartInfo] = []
+        self._part_crc64 = 0
         self._works: set[str] = set()  # of `_NEEDS`
         self._keys: set[str] = set()  # objects that may have been put
-        self._uploads: list[str] = []  # uploads of `_key` that were begun
+        self._begun: set[str] = set()  # keys of which an upload may have been begun
+        self._uploads: list[tuple[str, str]] = []  # key and id of uploads that were begun
         self._versioned: bool | None = None
         self._writer = self._layout.writer(0, secrets.token_hex(8))  # writers start at number 1
         self.refusal = ""  # the store's error for a wrong checksum; "": it may accept one
@@ -66,6 +84,8 @@ class LiveProbes:
             row = skipped("store", name, why) if why else self._tried(name, partial(act, self))
             if row.result in ("ok", "warn"):
                 self._works.add(name)
+            if {"delete", "no lock"} <= self._works or "abort an upload" in self._works:
+                self._works.add("end")
             yield row
 
     def _tried(self, name: str, act: Callable[[], Row | str]) -> Row:
@@ -170,31 +190,90 @@ class LiveProbes:
         return "allowed"
 
     def begin(self) -> str:
-        self._create(crc64=True)
+        self._create(self._key, crc64=True)
         return f"of {self._key}"
 
-    def _create(self, *, crc64: bool) -> str:
-        self._keys.add(self._key)
-        self._uploads.append(self._store.create_upload(self._key, crc64=crc64))
-        return self._uploads[-1]
+    def _create(self, key: str, *, crc64: bool) -> str:
+        self._begun.add(key)
+        self._uploads.append((key, self._store.create_upload(key, crc64=crc64)))
+        return self._uploads[-1][1]
 
     def list_uploads(self) -> Row | str:
         hint = "an interrupted upload starts again, and its parts stay until the store removes them"
         try:
-            listed = {info.upload_id for info in self._store.list_uploads(self._key)}
+            listed = {(self._key, info.upload_id) for info in self._store.list_uploads(self._key)}
         except UnsupportedError as error:
             return warn("store", "list uploads", str(error), hint)
         if listed.isdisjoint(self._uploads):
             return warn("store", "list uploads", "the new upload is not listed", hint)
         return "the new upload is listed"
 
+    def upload_part(self) -> Row | str:
+        """Send one part of the configured size: empty, but for the last bytes.
+
+        A store may refuse its checksum: then it is sent without, in a new upload, as the streamer
+        does.
+        """
+        size, told = self._config.s3.part_size, ""
+        try:
+            with NamedTemporaryFile() as file:
+                file.truncate(size - _SIZE)
+                file.seek(0, os.SEEK_END)
+                file.write(self._body)
+                file.flush()
+                part = FileSlice(Path(file.name), 0, size)
+                with closing(part.open()) as reader:
+                    for data in iter(partial(reader.read, _BLOCK), b""):
+                        self._part_crc64 = crc64nvme(data, self._part_crc64)
+                try:
+                    self._send(part)
+                except UploadMissingError as error:
+                    told = str(error)
+                    self._uploads.pop()
+                    self._create(self._key, crc64=False)
+                    self._send(part)
+        except OSError as exc:
+            raise SpoolError(
+                f"cannot write a temporary file: {exc.strerror or exc}", hint="set TMPDIR"
+            ) from exc
+        if told:
+            hint = "archived binlogs are compared by their ETags, or read back"
+            return warn("store", "upload a part", told, hint)
+        return f"{size_text(size)}, as --part-size says"
+
+    def _send(self, part: FileSlice) -> None:
+        upload_id, crc64 = self._uploads[-1][1], self._part_crc64
+        self._parts.append(self._store.upload_part(self._key, upload_id, 1, part, crc64))
+
+    def list_parts(self) -> str:
+        listed = self._store.list_parts(self._key, self._uploads[-1][1])
+        return f"{len(listed)} listed"
+
+    def complete(self) -> Row | str:
+        """Complete the upload of that part."""
+        size = self._config.s3.part_size
+        self._completed(self._key, self._uploads[-1][1], self._parts, size, self._part_crc64)
+        self._works.add("completed")
+        info = self._store.head(self._key)
+        is_whole = info is not None and info.size == size
+        if not is_whole or self._store.get(self._key, size - _SIZE, size) != self._body:
+            return fail(
+                "store", "complete an upload", "the object differs from its part", _NO_ARCHIVE
+            )
+        return "the object has the part's bytes"
+
     def copy(self) -> Row | str:
-        """Copy into an upload with a checksum, as the streamer does; else into one without."""
+        """Copy into an upload with a checksum, as the streamer does; else into one without.
+
+        The first one, if the store refuses the copy, could not be completed: it must be aborted.
+        """
         told = ""
-        for crc64 in (True, False):
-            upload_id = self._uploads[-1] if crc64 else self._create(crc64=False)
+        for crc64 in (True, False) if "abort an upload" in self._works else (False,):
+            upload_id = self._create(self._copy, crc64=crc64)
             try:
-                part = self._copied(upload_id)
+                part = self._store.copy_part(
+                    self._copy, upload_id, 1, self._object, begin=0, end=_SIZE, whole=True
+                )
             except StoreError as error:
                 if error.transient or is_denied(error):
                     raise
@@ -203,37 +282,29 @@ class LiveProbes:
             if self._etag == md5(self._body).hex() != part.etag:  # with KMS, an ETag is not an MD5
                 told = "the copy has other bytes"
                 break
-            self._parts.append(part)
-            self._works.add("part")
-            return "done" if crc64 else f"only into an upload without a checksum ({told})"
+            self._completed(self._copy, upload_id, [part], _SIZE, crc64nvme(self._body))
+            if self._store.get(self._copy) != self._body:
+                said = "the object differs from the part that was copied"
+                return fail("store", "copy a part", said, _NO_ARCHIVE)
+            without = f" ({told})" if told else ""
+            return "done" if crc64 else f"only into an upload without a checksum{without}"
         hint = "full chunks are uploaded again when a binlog is closed"
         return warn("store", "copy a part", f"the store refuses: {told}", hint)
 
-    def _copied(self, upload_id: str) -> PartInfo:
-        return self._store.copy_part(
-            self._key, upload_id, 1, self._object, begin=0, end=_SIZE, whole=True
-        )
+    def complete_again(self) -> Row | str:
+        """Complete another upload, of a few bytes, when the object exists."""
+        crc64 = crc64nvme(self._body)
+        upload_id = self._create(self._key, crc64=True)
+        part = self._store.upload_part(self._key, upload_id, 1, self._body, crc64=crc64)
+        again = partial(self._completed, self._key, upload_id, [part], _SIZE, crc64)
+        return self._refused("complete if absent", again)
 
-    def list_parts(self) -> str:
-        listed = self._store.list_parts(self._key, self._uploads[-1])
-        return f"{len(listed)} listed"
-
-    def complete(self) -> Row | str:
-        """Complete an upload when the key is free, then again when it exists."""
-        name = "complete if absent"
-        self._completed(self._uploads[-1], self._parts)
-        if self._store.get(self._key) != self._body:
-            hint = "this store cannot be used for an archive"
-            return fail("store", name, "the object differs from its parts", hint)
-        again = self._create(crc64=False)
-        part = self._copied(again)
-        return self._refused(name, lambda: self._completed(again, [part]))
-
-    def _completed(self, upload_id: str, parts: Sequence[PartInfo]) -> None:
-        self._store.complete_upload(
-            self._key, upload_id, parts, size=_SIZE, crc64=crc64nvme(self._body)
-        )
-        self._uploads.remove(upload_id)
+    def _completed(
+        self, key: str, upload_id: str, parts: Sequence[PartInfo], size: int, crc64: int
+    ) -> None:
+        self._keys.add(key)
+        self._store.complete_upload(key, upload_id, parts, size=size, crc64=crc64)
+        self._uploads.remove((key, upload_id))
 
     def _sweep(self) -> None:
         """Delete old leftovers of checks that were killed."""
@@ -249,11 +320,12 @@ class LiveProbes:
 
     def clean(self) -> Row | None:
         """Delete everything that was put, whatever happened before; None if nothing was."""
-        if not self._keys:
+        if not self._keys | self._begun:
             return None
         troubles = [str(error) for error in self._abort_all()]
         try:
-            self._store.delete(sorted(self._keys))
+            if self._keys:
+                self._store.delete(sorted(self._keys))
         except StoreError as error:
             troubles.append(str(error))
         try:
@@ -268,12 +340,12 @@ class LiveProbes:
 
     def _abort_all(self) -> Iterator[StoreError]:
         """Abort uploads, including those whose answer was lost."""
-        with suppress(StoreError):
-            if self._key in self._keys:
-                self._uploads += [info.upload_id for info in self._store.list_uploads(self._key)]
-        for upload_id in dict.fromkeys(self._uploads):
+        for key in self._begun:
+            with suppress(StoreError):
+                self._uploads += [(key, info.upload_id) for info in self._store.list_uploads(key)]
+        for key, upload_id in dict.fromkeys(self._uploads):
             try:
-                self._store.abort_upload(self._key, upload_id)
+                self._store.abort_upload(key, upload_id)
             except StoreError as error:
                 yield error
 
@@ -317,13 +389,16 @@ _NEEDS = {
     "no lock": "an object could not be deleted, because of Object Lock's default retention",
     "put": "no object could be put",
     "abort an upload": "an upload could not be aborted",
+    "end": "an upload could neither be aborted nor completed and deleted",
     "begin an upload": "no upload could be begun",
+    "upload a part": "no part could be uploaded",
+    "completed": "no upload could be completed",
     "object": "there is no object to copy",
-    "part": "there is no part",
 }
 """What other probes need, and why they are skipped without it."""
 _OBJECT = ("delete", "no lock", "put")
-_COPY = ("abort an upload", "begin an upload", "object")
+_BEGUN = ("end", "begin an upload")
+_PART = ("delete", "no lock", *_BEGUN, "upload a part")
 _LIVE: Mapping[str, tuple[Sequence[str], Callable[[LiveProbes], Row | str]]] = {
     "delete": ((), LiveProbes.delete_nothing),
     "delete a writer": (("delete",), LiveProbes.delete_writer),
@@ -332,12 +407,17 @@ _LIVE: Mapping[str, tuple[Sequence[str], Callable[[LiveProbes], Row | str]]] = {
     "head": (_OBJECT, LiveProbes.head),
     "get a range": (_OBJECT, LiveProbes.get),
     "CRC64NVME": (_OBJECT, LiveProbes.crc64),
-    "abort an upload": (("delete",), LiveProbes.abort_nothing),
-    "begin an upload": (("delete", "abort an upload"), LiveProbes.begin),
-    "list uploads": (("delete", *_COPY[:2]), LiveProbes.list_uploads),
-    "copy a part": (("delete", *_COPY), LiveProbes.copy),
-    "list parts": (("delete", *_COPY), LiveProbes.list_parts),
-    "complete if absent": (("delete", *_COPY, "part"), LiveProbes.complete),
+    "abort an upload": ((), LiveProbes.abort_nothing),
+    "begin an upload": (("end",), LiveProbes.begin),
+    "list uploads": (_BEGUN, LiveProbes.list_uploads),
+    "upload a part": (_BEGUN, LiveProbes.upload_part),
+    "list parts": (_BEGUN, LiveProbes.list_parts),
+    "complete an upload": (_PART, LiveProbes.complete),
+    "copy a part": (("delete", "no lock", *_BEGUN, "object"), LiveProbes.copy),
+    "complete if absent": (
+        (*_PART, "completed", "abort an upload"),
+        LiveProbes.complete_again,
+    ),
 }
 """The probes in their order: what each one needs, and what it does."""
 NAMES = tuple(_LIVE)
@@ -401,13 +481,11 @@ class ArchiveProbes:
         """All rows, in the order of ARCHIVE_NAMES, then the clean-up."""
         aborts = self._tried(ARCHIVE_NAMES[0], self._abort_nothing)
         yield aborts
-        if aborts.result == "fail":
-            yield from skip(ARCHIVE_NAMES[1:], "an upload could not be aborted")
-            return
         with suppress(StoreError):
             below = f"{self._layout.archive}check-"
             _abort_old(self._store, below, self._layout.is_probe_upload)
-        yield from self._upload_rows()  # all at once, even if the rows are shown slowly
+        # all at once, even if the rows are shown slowly
+        yield from self._upload_rows(aborts=aborts.result == "ok")
 
     def _tried(self, name: str, act: Callable[[], Row | str], key: str = "") -> Row:
         below = self._layout.live if key.startswith(self._layout.live) else self._layout.archive
@@ -417,9 +495,13 @@ class ArchiveProbes:
         self._store.abort_upload(self.key, NO_UPLOAD)
         return "allowed"
 
-    def _upload_rows(self) -> Sequence[Row]:
-        rows = [self._tried(ARCHIVE_NAMES[1], self._begin)]
-        if rows[0].result == "fail":
+    def _upload_rows(self, *, aborts: bool) -> Sequence[Row]:
+        rows = list[Row]()
+        if aborts:
+            rows.append(self._tried(ARCHIVE_NAMES[1], self._begin))
+        else:
+            rows += skip(ARCHIVE_NAMES[1:2], "an upload could not be aborted")
+        if rows[0].result != "ok":
             rows += skip(ARCHIVE_NAMES[2:3], "no upload could be begun")
         else:
             rows.append(self._tried(ARCHIVE_NAMES[2], self._list_parts))
@@ -452,6 +534,8 @@ class ArchiveProbes:
         """Put like the streamer, with a wrong checksum: S3 checks permissions before checksums."""
         try:
             self._store.put(key, _BODY, crc64=crc64nvme(_BODY) ^ 1, if_absent=True)
+        except SpoolError:  # without checksums, bytes are compared before they are sent
+            return skipped("store", name, "this store gets no checksums of parts")
         except StoreError as error:
             if error.transient or short(error) != self._refusal:
                 raise

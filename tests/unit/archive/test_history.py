@@ -143,6 +143,8 @@ def known(before: str | None, added: str = "", **more: Any) -> Known:
         (known(f"{UUID}:1"), known(f"{UUID}:1"), True),
         (known("", ""), known(""), False),
         (known("", f"{UUID}:1-3", anonymous=1), known(f"{UUID}:1-3"), False),
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-3", anonymous=1), False),
+        (known("", f"{UUID}:1-3", ended=True), known(f"{UUID}:1-3", anonymous=1), True),
         (known("", f"{UUID}:1-3", ended=True), known(f"{UUID}:1-4"), True),
         (known("", "", ended=True), known(None), True),
         (known("", f"{UUID}:1-3", anonymous=1, ended=True), known(f"{UUID}:1-3"), True),

@@ -3,6 +3,8 @@ import struct
 import pytest
 
 from binlog2s3.binlog.events import (
+    AlterPhase,
+    decode_alter,
     decode_format,
     decode_gtid,
     decode_gtid_list,
@@ -236,3 +238,27 @@ def test_a_mariadb_that_shows_another_version() -> None:
     hidden[21:71] = b"5.7.40".ljust(50, b"\0")
     assert decode_format(bytes(hidden), offset=4).flavour == "mariadb"
     assert decode_format(format_event(version="9.7.4"), offset=4).flavour == "mysql"
+
+
+@pytest.mark.parametrize("more", [b"", JUNK])
+@pytest.mark.parametrize(
+    ("flags", "before", "extra", "expected"),
+    [
+        (1, b"", b"", None),  # nothing, as before 10.8
+        (1, b"", b"\0" * 6, None),  # room for a commit id
+        (1, b"", b"\x02" + b"\0" * 5, ("start", 77)),
+        (1, b"", b"\x04" + struct.pack("<Q", 70), ("commit", 70)),
+        (1, b"", b"\x08" + struct.pack("<Q", 70), ("rollback", 70)),
+        (3, b"c" * 8, b"\x02", ("start", 77)),  # behind a commit id
+        (3, b"c" * 8, b"\x05\x01" + struct.pack("<Q", 70), ("commit", 70)),  # and its engines
+        (1, b"", b"\x14" + struct.pack("<QI", 70, 9), ("commit", 70)),  # and a thread
+        (1, b"", b"\x04" + b"\x46", None),  # cut off
+        (0x41, b"", b"\x02" * 20, None),  # of an XA transaction
+    ],
+)
+def test_the_phases_of_an_alter(
+    flags: int, before: bytes, extra: bytes, expected: tuple[AlterPhase, int] | None, more: bytes
+) -> None:
+    """As a MariaDB from 10.8 on writes them; what lies behind the event is another one's."""
+    body = struct.pack("<QIB", 77, 5, flags) + before + extra
+    assert decode_alter(b"x" + body + more, 1, 1 + len(body)) == expected

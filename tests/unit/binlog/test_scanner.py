@@ -352,6 +352,20 @@ def test_mariadb_groups_end_at_their_statement_or_their_commit() -> None:
     assert scanner.gtids_at_end == MariadbGtidList.parse("0-7-9,0-8-3,1-7-1,2-9-1")
 
 
+def test_an_incident_of_mariadb_is_what_it_stands_for_without_a_gtid() -> None:
+    """It has no GTID event before it; left out, what the server lost would be so in silence."""
+    log = BinlogWriter(server_version="10.11.18-MariaDB-log")
+    log.mariadb_transaction(MARIADB_ROWS, gtid=(0, 1))
+    begin = len(log.data)
+    log.event(EventType.INCIDENT, b"\1\0\0")
+    scanner = scan(log.data)
+    assert [(one.begin, one.end, one.gtid) for one in scanner.completed[1:]] == [
+        (begin, len(log.data), None)
+    ]
+    assert (scanner.transactions, scanner.anonymous) == (2, 1)
+    assert scanner.transaction_end == len(log.data)
+
+
 def test_mariadb_events_without_positions_count_when_the_last_one_confirms_them() -> None:
     """From 11.4 only the first and last event of a transaction say where they end."""
     log = BinlogWriter(server_version="11.8.6-MariaDB-log")

@@ -17,7 +17,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
-from binlog2s3.errors import SourceError, StoreError
+from binlog2s3.errors import SourceError, StoreError, UploadMissingError
 from binlog2s3.inspect.check.bucket import (
     BucketCheck,
     permission,
@@ -597,7 +597,7 @@ def test_a_store_that_keeps_every_promise() -> None:
         ({"lists_uploads": False}, {"list uploads": "warn"}),
         ({"copies_into_crc64_uploads": False}, {}),
         ({"crc64": False}, {"CRC64NVME": "warn"}),
-        ({"copies_parts": False}, {"copy a part": "warn", "complete if absent": "skipped"}),
+        ({"copies_parts": False}, {"copy a part": "warn"}),
     ],
 )
 def test_a_lesser_store(lacks: dict[str, bool], expected: dict[str, str]) -> None:
@@ -626,7 +626,6 @@ def test_a_store_that_does_not_look() -> None:
         "put if absent": "warn",
         "CRC64NVME": "warn",
         "copy a part": "warn",
-        "complete if absent": "skipped",
     }
     assert "other bytes" in rows["copy a part"].found
     assert (store.objects, store.uploads) == ({}, {})
@@ -661,14 +660,16 @@ def test_what_cannot_be_deleted_is_not_put() -> None:
     store = MemoryStore()
     store.on_call = lambda name: ("before", denied("delete_objects")) if name == "delete" else None
     rows, cleaned = everything(store)
-    assert cleaned is None
     assert rows["delete"].result == "fail"
     assert "s3:DeleteObject on arn:aws:s3:::b/pre/live/test/* " in rows["delete"].hint
-    assert {row.result for row in list(rows.values())[1:]} == {"skipped"}
+    uploads = {"abort an upload", "begin an upload", "list uploads", "upload a part", "list parts"}
+    assert {name for name, row in rows.items() if row.result == "ok"} == uploads
+    assert (store.calls["put"], store.calls["complete_upload"]) == (0, 0)
+    assert (store.objects, store.uploads) == ({}, {})
     store = MemoryStore()
     rows, cleaned = everything(store, Settings(default_retention="GOVERNANCE 1 days"))
     skipped_rows = {"put", "put if absent", "head", "get a range", "CRC64NVME", "copy a part",
-                    "list parts", "complete if absent"}  # fmt: skip
+                    "complete an upload", "complete if absent"}  # fmt: skip
     assert results(rows.values()) == dict.fromkeys(skipped_rows, "skipped")
     assert cleaned is not None
     assert cleaned.result == "ok"
@@ -676,17 +677,90 @@ def test_what_cannot_be_deleted_is_not_put() -> None:
     assert (store.objects, store.uploads) == ({}, {})
 
 
-def test_no_upload_is_begun_that_could_not_be_aborted() -> None:
-    """It would stay."""
+def denies(*operations: str) -> MemoryStore:
+    """A store that denies these, always."""
     store = MemoryStore()
-    store.on_call = lambda name: (
-        ("before", denied("abort_multipart_upload")) if name == "abort_upload" else None
-    )
+    error = denied("put_object")
+    store.on_call = lambda name: ("before", error) if name in operations else None
+    return store
+
+
+def test_an_upload_that_cannot_be_aborted_is_completed() -> None:
+    """And deleted then. Where that is denied, too, none is begun: it would stay."""
+    store = denies("abort_upload")
     rows, _ = everything(store)
-    assert rows["abort an upload"].result == "fail"
-    assert rows["put"].result == "ok"
+    assert results(rows.values()) == {"abort an upload": "fail", "complete if absent": "skipped"}
+    assert (store.objects, store.uploads) == ({}, {})
+    store = denies("abort_upload", "delete")
+    rows, _ = everything(store)
+    assert rows["begin an upload"].result == "skipped"
     assert store.calls["create_upload"] == 0
+
+
+_DENIED = {
+    "put": {"put if absent", "head", "get a range", "CRC64NVME", "copy a part"},
+    "get": set[str](),
+    "head": set[str](),
+    "create_upload": {"list uploads", "upload a part", "list parts", "complete an upload",
+                      "copy a part", "complete if absent"},
+    "upload_part": {"complete an upload", "complete if absent"},
+    "copy_part": set[str](),
+    "list_parts": set[str](),
+    "list_uploads": set[str](),
+    "complete_upload": {"complete if absent"},
+    "abort_upload": {"complete if absent"},
+}  # fmt: skip
+"""What cannot be tried without each operation."""
+
+
+@pytest.mark.parametrize("operation", _DENIED)
+def test_one_denial_hides_nothing_else(operation: str) -> None:
+    """Only what cannot do without it is not checked; nothing is left."""
+    store = denies(operation)
+    rows, _ = everything(store)
+    assert "fail" in results(rows.values()).values()
+    skipped_rows = {name for name, row in rows.items() if row.result == "skipped"}
+    assert skipped_rows == _DENIED[operation]
+    store.on_call = lambda _: None
     assert store.objects == {}
+
+
+class WithoutSums(MemoryStore):
+    """It refuses the checksum of a part: `upload_part` says so by an upload that is gone."""
+
+    refused = False
+
+    def upload_part(self, key: str, upload_id: str, *rest: Any, **more: Any) -> Any:
+        if not self.refused:
+            self.refused = True
+            super().abort_upload(key, upload_id)
+            raise UploadMissingError("the store refused a part with CRC64NVME")
+        return super().upload_part(key, upload_id, *rest, **more)
+
+
+def test_a_store_that_refuses_a_parts_checksum() -> None:
+    """The streamer gets along with it: it is a warning, and all else is tried."""
+    store = WithoutSums()
+    rows, _ = everything(store)
+    assert results(rows.values()) == {"upload a part": "warn"}
+    assert (store.objects, store.uploads) == ({}, {})
+
+
+def test_a_part_of_the_configured_size_is_sent() -> None:
+    """A proxy that limits bodies is found now, not when the first binlog is closed."""
+    store = MemoryStore()
+    rows, _ = everything(store, part_size=12 << 20)
+    assert rows["upload a part"].found == "12.0 MiB, as --part-size says"
+    assert results(rows.values()) == {}
+    too_large = Failure(
+        code="413", operation="upload_part", bucket="b", endpoint="http://e", status=413
+    )
+    store = MemoryStore()
+    store.on_call = lambda name: ("before", translate(too_large)) if name == "upload_part" else None
+    rows, _ = everything(store)
+    assert rows["upload a part"].result == "fail"
+    assert "client_max_body_size" in rows["upload a part"].hint
+    assert (store.objects, store.uploads) == ({}, {})
 
 
 def test_old_versions_are_deleted_too() -> None:

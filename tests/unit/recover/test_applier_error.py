@@ -59,6 +59,14 @@ def test_what_needs_the_base_backup_again() -> None:
     assert "estore" in text
 
 
+def test_what_the_source_lost_is_not_left_out() -> None:
+    """That would only hide that it is missing."""
+    text = hint(1590)
+    assert "estore a base backup" in text
+    assert AGAIN not in text
+    assert "--skip-gtid" not in text
+
+
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ROWS = (
     "Could not execute Write_rows event on table shop.a; Duplicate entry '21' for key "

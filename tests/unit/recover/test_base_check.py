@@ -1,6 +1,7 @@
 """What is said of a base backup, and what is compared of a dump; the target is made up."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -42,6 +43,22 @@ class Answering:
         if "mysql.user" in statement:
             return list(self.accounts)
         return [] if self._empty in statement else [{"it": 1}]
+
+
+class Numbered(Answering):
+    """A target of a version, whose tables of `odd` go on with these numbers."""
+
+    def __init__(self, version: str, **numbers: int) -> None:
+        super().__init__()
+        self._version = version
+        self._numbers = numbers
+
+    def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
+        if "auto_increment" in statement:
+            return [{"db": "odd", "name": t, "it": n} for t, n in self._numbers.items()]
+        if "@@version" in statement:
+            return [{"version": self._version}]
+        return super().rows(statement, values)
 
 
 def server(answers: Answering) -> Server:
@@ -136,5 +153,46 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     found = by_drill("backup x", DRILL)
     assert (found.checked, found.drilled_at) == ("drill", DRILL.finished_at)
     assert "whether this target has all of it was not checked" in found.words
+    failed = replace(DRILL, outcome="failed", step="check", error="table d.t is corrupt")
+    found = by_drill("backup x", failed)
+    assert (found.checked, found.drilled_at) == ("no", None)
+    assert found.words.endswith("FAILED at the step 'check'")
     (tmp_path / "xtrabackup_binlog_info").write_text("mysql-bin.000001\t157\n")
     assert by_dump(server(Answering()), tmp_path).checked == "no"
+
+
+MARIADB, MYSQL = "11.8.9-MariaDB-log", "9.7.4"
+
+
+@pytest.mark.parametrize(
+    ("version", "there", "is_older"),
+    [
+        (MARIADB, 80, True),
+        (MYSQL, 80, True),
+        (MARIADB, 81, False),
+        (MYSQL, 90, False),
+        ("5.7.22-log", 80, False),  # a restart forgot it
+        ("10.1.48-MariaDB", 80, False),
+    ],
+)
+def test_a_target_from_an_older_backup_is_told_by_its_numbers(
+    tmp_path: Path, version: str, there: int, *, is_older: bool
+) -> None:
+    """The load of the dump that is named would have set a greater AUTO_INCREMENT."""
+    path = tmp_path / "tuesday.sql"
+    table = "CREATE TABLE `%s` (\n  `n` int\n) ENGINE=%s%s;\nINSERT INTO `%s` VALUES (1);\n"
+    tables = [
+        table % (name, engine, f" AUTO_INCREMENT={number} DEFAULT CHARSET=utf8mb4", name)
+        for name, engine, number in (("t", "InnoDB", 81), ("u", "InnoDB", 7), ("m", "MyISAM", 99))
+    ]
+    head = HEAD.replace("Database: shop", "Database: ")
+    path.write_text(f"{head}USE `odd`;\n{''.join(tables)}{END}")
+    answers = Numbered(version, t=there, u=7, m=1)
+    if not is_older:
+        assert by_dump(server(answers), path).checked == "dump"
+        return
+    with pytest.raises(
+        RecoveryError, match=r"odd\.t goes on with number 80, and in the dump with 81"
+    ):
+        by_dump(server(answers), path)
+    assert by_dump(server(answers), path, [("odd", "u")]).checked == "dump"

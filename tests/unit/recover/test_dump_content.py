@@ -217,3 +217,41 @@ def test_a_dump_is_checked_only_if_it_says_enough(tmp_path: Path) -> None:
         path.write_text(text)
         point, _ = examined(path)
         assert point.is_checked is is_checked, (text, point)
+
+
+ENGINES = """
+USE `%s`;
+CREATE TABLE `a` (
+  `n` int COMMENT ') ENGINE=MyISAM'
+) ENGINE=InnoDB DEFAULT CHARSET=utf8mb4;
+INSERT INTO `a` VALUES (1),
+(2);
+CREATE TABLE `log` (
+  `n` int
+) ENGINE=%s DEFAULT CHARSET=utf8mb4 PAGE_CHECKSUM=1;
+"""
+FILLED = "INSERT INTO `log` VALUES (1);\n"
+
+
+@pytest.mark.parametrize(
+    ("database", "engine", "rows", "doubtful"),
+    [
+        ("shop", "Aria", FILLED, True),
+        ("shop", "MyISAM", FILLED, True),
+        ("shop", "InnoDB", FILLED, False),
+        ("shop", "Aria", "", False),
+        ("mysql", "Aria", FILLED, False),
+    ],
+)
+def test_rows_of_tables_without_transactions_may_be_later(
+    tmp_path: Path, database: str, engine: str, rows: str, *, doubtful: bool
+) -> None:
+    """No dump says whether it locked them; the server's own tables always are such."""
+    path = tmp_path / "dump.sql"
+    head = HEAD.replace("Database: shop", "Database: ")
+    path.write_text(f"{head}{ENGINES % (database, engine)}{rows}{END}")
+    point, content = examined(path)
+    assert content is not None
+    said = [one for one in point.warnings if "without transactions, such as 'shop.log'" in one]
+    assert (len(said), len(content.doubts)) == ((1, 1) if doubtful else (0, 0))
+    assert point.is_checked is not doubtful

@@ -1,14 +1,27 @@
 """Plans for MariaDB in small histories: from every place to every place. More: tests/property."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
+from binlog2s3.binlog.content import Content
+from binlog2s3.binlog.events import AlterPhase
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Base, BeforeGtid, Goal, Latest, Plan, Request, Start, ToGtid
+from binlog2s3.recover.model import (
+    Base,
+    BeforeGtid,
+    Goal,
+    Latest,
+    Plan,
+    Request,
+    Start,
+    ToGtid,
+    ToPosition,
+)
 from binlog2s3.recover.plan import make
 from tests.history_model import HEAD, Model, Real
 from tests.property.test_plan import applied, numbers
@@ -125,6 +138,50 @@ def test_a_gtid_that_was_used_twice_is_no_goal_and_no_start() -> None:
     with pytest.raises(RecoveryError, match="is at 2 places") as caught:
         planned(model, model.truth[:2])
     assert f"mysql-bin.000001:{HEAD + 200} and mysql-bin.000002:{HEAD + 100}" in str(caught.value)
+
+
+def test_a_gtid_that_was_used_twice_does_not_tell_what_to_leave_out() -> None:
+    """Both would be left out, also the one that is not meant; a goal between them tells."""
+    model = lived([1, 2, "rotate", 2, 3])
+    truth = model.truth
+    with pytest.raises(RecoveryError, match="0-1-2 would leave out several transactions"):
+        planned(model, truth[:1], skip=("0-1-2",))
+    between = ToPosition(BinlogName.parse("mysql-bin.000002"), HEAD)
+    assert planned(model, truth[:1], between, skip=("0-1-2",)).pieces == ()
+    base = Base(gtids=state_of(truth[:2]), place=(model.branch.files[0].name, HEAD + 200))
+    behind = Start(gtids=state_of(truth[:2]), base=base)
+    plan = make(Request(goal=Latest(), start=behind, skip=("0-1-2",)), model)
+    assert applied(plan, model) == truth[3:]
+
+
+class WithAlters(Model):
+    """A history in which some transactions are phases of an ALTER."""
+
+    alters: Mapping[str, tuple[AlterPhase, int]] = {"0-1-2": ("start", 2), "0-1-4": ("commit", 2)}
+
+    def content(self, *found: object) -> Content:
+        one = found[-1]
+        assert isinstance(one, Transaction)
+        return Content(alter=self.alters.get(str(one.gtid)))
+
+
+@pytest.mark.parametrize("phase", ["commit", "rollback"])
+def test_an_alter_in_two_phases_is_left_out_as_a_whole(phase: AlterPhase) -> None:
+    """Its end alone would carry it out, and a replica with its beginning alone waits."""
+    model = WithAlters(flavour="mariadb")
+    model.alters = {"0-1-2": ("start", 2), "0-1-4": (phase, 2)}
+    for _ in range(5):
+        model.commit(100, 10)
+    truth = model.truth
+    with pytest.raises(RecoveryError, match="0-1-2 is only the beginning of an ALTER"):
+        planned(model, truth[:1], skip=("0-1-2",))
+    with pytest.raises(RecoveryError, match="0-1-4 is only the end of an ALTER") as caught:
+        planned(model, truth[:1], skip=("0-1-4",))
+    assert "name its beginning, too: 0-1-2" in str(caught.value.hint)
+    plan = planned(model, truth[:1], skip=("0-1-2,0-1-4",))
+    assert applied(plan, model) == [truth[2], truth[4]]
+    plan = planned(model, truth[:3], skip=("0-1-4",))  # its beginning is not applied here
+    assert applied(plan, model) == truth[4:]
 
 
 @pytest.mark.parametrize("goal", ["0-1-9", "3-1-1", "0-1-1,0-2-2", "0-1-1,1-1-1"])

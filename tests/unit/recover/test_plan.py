@@ -352,6 +352,7 @@ def test_a_place_that_is_later_than_the_target_is_refused() -> None:
         allowed = Start(place=place, gtids=having(have))
         plan = planned(model, Latest(), start=allowed, allow_gap=True, any_holes=True)
         assert plan.transactions == 3 - len([one for one in have if one in reals[3:]])
+        assert any("LEFT OUT" in warning for warning in plan.warnings)
     for have, count in (([], 3), (reals[:3], 3), (reals[:4], 2), (reals[3:5], 1)):
         plan = planned(model, Latest(), start=Start(place=place, gtids=having(have)))
         assert plan.transactions == count
@@ -372,6 +373,48 @@ def test_no_transaction_without_a_gtid_is_forgotten_before_the_last_binlog() -> 
     committed(model, 3)
     model.rotate()
     refused(model, Latest())
+
+
+@pytest.mark.parametrize("rotations", [0, 1, 2, 3])
+def test_transactions_without_gtids_between_others_are_not_forgotten(rotations: int) -> None:
+    """As after gtid_mode was not ON for a while: each change of it begins a binlog.
+
+    A backup from before them and one from behind them have the same GTIDs.
+    """
+    model = Model()
+    committed(model, 3)
+    model.with_gtids = False
+    committed(model, 2)
+    model.with_gtids = True
+    for _ in range(rotations):
+        model.rotate()
+    committed(model, 2)
+    assert "without a GTID" in str(refused(model, Latest(), model.truth[:3]))
+    start = Start(place=(FIRST, HEAD + 500), gtids=GtidSet())
+    assert planned(model, Latest(), start=start).transactions == 2
+    have = [one for one in model.truth if one.gtid is not None]
+    if rotations:
+        assert planned(model, Latest(), have[:4]).transactions == 1
+    model.rotate()
+    committed(model, 1)
+    assert planned(model, Latest(), have).transactions == 1
+
+
+def test_what_a_source_got_without_its_binlogs_must_be_in_the_target() -> None:
+    """It was set up with a dump of another server: an older backup of that one lacks the rest."""
+    other = "5d8d3c9e-0000-0000-0000-00000000000a"
+    model = Model()
+    committed(model, 3)
+    lineage = replace(model.branch.lineage, gtids_outside=f"{other}:1-100")
+    model.branch.lineage = lineage
+    for have in ("", f"{other}:1-50"):
+        start = Start(gtids=GtidSet.parse(have))
+        with pytest.raises(RecoveryError, match="which no binlog of the source ever had"):
+            planned(model, Latest(), start=start, allow_extra_gtids=True)
+        plan = planned(model, Latest(), start=start, allow_extra_gtids=True, allow_gap=True)
+        assert any("no binlog of the source ever had" in one for one in plan.warnings)
+    start = Start(gtids=GtidSet.parse(f"{other}:1-100"))
+    assert planned(model, Latest(), start=start).transactions == 3
 
 
 def test_damage_in_what_the_target_has_is_nothing_that_is_newer() -> None:
@@ -403,6 +446,44 @@ def test_nothing_without_a_gtid_is_passed_over() -> None:
     plan = planned(model, Latest(), start=start, any_holes=True)
     assert plan.transactions == 5 + 2
     assert plan.pieces[0].begin == HEAD + 100
+
+
+@pytest.mark.parametrize("empty", [0, 1, 3])
+@pytest.mark.parametrize("before", [0, 3])
+def test_no_binlog_without_gtids_is_passed_over_behind_empty_ones(empty: int, before: int) -> None:
+    """GTIDs turned off and on again: each step begins a binlog, and the last of these are empty.
+
+    A target that has all GTIDs from before that may lack what has none.
+    """
+    model = Model(gtids=before > 0)
+    committed(model, before)
+    model.with_gtids = False
+    model.rotate()
+    committed(model, 4)
+    model.with_gtids = True
+    for _ in range(empty + 1):
+        model.rotate()
+    error = refused(model, Latest(), model.truth[:before])
+    assert "mysql-bin.000002 has transactions without a GTID" in str(error)
+    committed(model, 3)
+    assert "without a GTID" in str(refused(model, Latest(), model.truth[:before]))
+    later = [*model.truth[:before], model.truth[before + 4]]  # it has what comes behind them
+    assert planned(model, Latest(), later).transactions == 2
+    behind = (BinlogName("mysql-bin", 3), 4)
+    start = Start(place=behind, gtids=having(model.truth[:before]))
+    assert applied(planned(model, Latest(), start=start), model) == model.truth[before + 4 :]
+
+
+def test_nothing_without_a_gtid_is_passed_over_behind_the_last_gtid() -> None:
+    """Of one binlog: the target has all of its GTIDs, and what comes behind them may be missing."""
+    model = Model()
+    committed(model, 3)
+    model.with_gtids = False
+    committed(model, 2)
+    model.with_gtids = True
+    model.rotate()
+    committed(model, 2)
+    assert "without a GTID" in str(refused(model, Latest(), model.truth[:3]))
 
 
 def test_a_history_that_does_not_say_which_gtids_came_before_it() -> None:

@@ -15,6 +15,7 @@ from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType, Transaction
+from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.snapshot import Survey
@@ -111,6 +112,24 @@ def test_nobody_vouches_for_a_lineage_that_the_writer_does_not_write(lineage: st
     bucket.delete([LAYOUT.turn(IDLE.generation)])
     survey = bucket.survey()
     assert (survey.current, survey.covered_us) == (ID, None)
+
+
+@pytest.mark.parametrize("state", ["archived", "open"])
+@pytest.mark.parametrize("began", [None, 0, 32400])
+def test_a_binlog_that_does_not_tell_its_time_zone(state: str, began: int | None) -> None:
+    """The open one has what the writer says; an archived one only what was never another one."""
+    zone, now = (
+        None if offset is None else SystemZone.of("SYSTEM", 2026, [offset] * 24)
+        for offset in (began, 32400)
+    )
+    bucket = Bucket(replace(LINEAGE, time_zone=zone))
+    if state == "open":
+        bucket.chunks(SMALL.data, 0, len(SMALL.data))
+    else:
+        bucket.archive(SMALL.data)
+    bucket.beat(replace(IDLE, time_zone=now))
+    is_doubtful = state == "archived" and began == 0
+    assert bucket.survey().time_zone(ID, NAME) == (None if is_doubtful else now)
 
 
 def test_a_turn_that_cannot_be_read_hides_nothing_else() -> None:

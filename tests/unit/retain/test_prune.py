@@ -1,7 +1,7 @@
 """Pruning: what is given up, when it is deleted, and that nothing that is needed ever is."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -14,6 +14,7 @@ import pytest
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
+from binlog2s3.archive.drills import last_of
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index, NumberRange
 from binlog2s3.archive.pages import build
@@ -33,6 +34,7 @@ from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.prune import Bucket, Prune
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.model import Status
+from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
@@ -108,11 +110,13 @@ class World(Archive):
             self.put(LAYOUT.backup(backup_of(day).id), backup_of(day).to_json())
         self.clock = NOW
 
-    def prune(self, kept: Any = None, at_once: int = 5, **options: Any) -> str:
+    def prune(
+        self, kept: Any = None, at_once: int = 5, out: StringIO | None = None, **options: Any
+    ) -> str:
         """Run it; what it prints."""
         given: dict[str, Any] = {"keep": 10.0 * DAY, "yes": True, **options}
         config = PruneConfig(s3=S3, source="orders", **given)
-        out = StringIO()
+        out = out or StringIO()
         with redirect_stdout(out):
             Prune(config, Bucket(self, self.clock, kept), at_once=at_once).run()
         return out.getvalue()
@@ -226,6 +230,63 @@ def test_a_checked_backup_is_given_up_only_for_a_checked_one() -> None:
     checked(there, 5)
     checked(there, 18)
     assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+
+
+def test_no_backup_is_given_up_for_one_whose_drill_has_failed() -> None:
+    """Also one that nobody has checked: as backups by xtrabackup are, before a drill."""
+    there = world()
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 18, outcome="failed", step="restore", restored="")
+    text = there.prune(grace=0.0, dry_run=True)
+    assert "give up     4 binlogs" in text
+    assert "no newer one replaces it before a drill has proved that one" in text
+    drilled(there, 19, outcome="failed", step="restore", restored="", backup=backup_of(5).id)
+    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
+    drilled(there, 20, backup=backup_of(18).id)
+    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+
+
+def test_an_older_proof_does_not_hide_that_the_last_drill_has_failed() -> None:
+    """`pitr` says what the last drill of its base backup said of it."""
+    there = world()
+    drilled(there, 18)
+    proof = last_of(Catalog(there, LAYOUT), backup_of(18).id)
+    assert proof is not None
+    assert proof.is_proved
+    for day, step in ((19, "check"), (20, "choose")):
+        drilled(there, day, outcome="failed", step=step, restored="", backup=backup_of(18).id)
+        last = last_of(Catalog(there, LAYOUT), backup_of(18).id)
+        assert last is not None
+        assert (last.is_proved, last.step) == (False, "check")
+    assert last_of(Catalog(there, LAYOUT), backup_of(5).id) is None
+
+
+@pytest.mark.parametrize("by_place", [True, False])
+def test_what_may_be_of_two_histories_is_kept_in_both(*, by_place: bool) -> None:
+    """After a RESET the server uses names, positions and GTIDs again: backups do not tell which.
+
+    One that was made since, of the new history, is no reason to give up what they need.
+    """
+    there = World(())
+    place = {"gtid_set": None, "binlog": name_of(6), "position": 4} if by_place else {}
+    old = replace(backup_of(5), is_checked=True, **place)
+    parent = parent_of(ID, binlog=str(name_of(COUNT)), gtid_set="", join="unknown")
+    there.lineage = replace(there.lineage, id=PROMOTED, first_binlog=name_of(1), parent=parent)
+    there.put(LAYOUT.lineage(PROMOTED), there.lineage.to_json())
+    for number in range(1, 13):
+        there.archive(binlog(number), name_of(number))
+    turn = Turn(number=1, lineage=PROMOTED, generation=1, token="0" * 16)
+    there.put(LAYOUT.turn(1), turn.to_json())
+    new = replace(backup_of(10), lineage=PROMOTED, is_checked=True)
+    for one in (old, new):
+        there.put(LAYOUT.backup(one.id), one.to_json())
+    (reach,) = reaches_of_backup(old, there.survey())
+    assert (reach.lineage, "histories" in reach.why) == ("", True)
+    there.clock += timedelta(days=1)
+    text = there.prune(keep=30.0 * DAY, grace=0.0)
+    assert f"kept        {old.name}" in text
+    assert there.numbers() == [*range(5, COUNT + 1)]  # that has the last commit before the backup
+    assert there.numbers(PROMOTED) == [*range(1, 13)]
 
 
 def test_what_was_accepted_counts_nowhere() -> None:
@@ -658,6 +719,120 @@ def test_a_source_is_retired() -> None:
     assert {*there.objects} - before == {LAYOUT.retired}
     found = Retired.from_json(there.objects[LAYOUT.retired].data, LAYOUT.retired)
     assert found.retired_at == there.clock
+
+
+def with_turns(there: World, count: int) -> World:
+    for number in range(1, count + 1):
+        turn = Turn(number=number, lineage=ID, generation=number, token=BEAT.token)
+        there.put(LAYOUT.turn(number), turn.to_json())
+    return there
+
+
+def turns_of(there: World) -> list[int]:
+    numbers = [LAYOUT.turn_number(info.key) for info in there.list(LAYOUT.turns)]
+    return [number for number in numbers if number is not None]
+
+
+def test_the_last_hundred_turns_stay() -> None:
+    """Each start of a streamer writes one; `turns/` would grow for ever."""
+    there = with_turns(world(), 250)
+    last = Catalog(there, LAYOUT).turn()
+    assert "delete now  150 old turns\n" in there.prune(dry_run=True, yes=False)
+    assert turns_of(there) == [*range(1, 251)]
+    assert "deleted: 150 old turns\n" in there.prune()
+    assert turns_of(there) == [*range(151, 251)]
+    assert Catalog(there, LAYOUT).turn() == last
+    assert "turn" not in there.prune()
+
+
+def test_old_turns_that_may_not_be_deleted_fail_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """A policy of an earlier version; and what Object Lock keeps is not tried."""
+    there = with_turns(world(), 101)
+
+    def refuse(_: str, keys: Sequence[str], __: Callable[[], object]) -> None:
+        if LAYOUT.turn(1) in keys:
+            raise MendableError("access denied: delete_object", hint="allow s3:DeleteObject")
+
+    there.on_act = refuse
+    assert "deleted:" not in there.prune()
+    assert "old turns stay: access denied" in capsys.readouterr().err
+    locked = Hold(until=NOW + timedelta(days=1))
+    there.prune(lambda key: locked if "/turns/" in key else Hold())
+    assert capsys.readouterr().err == ""
+    assert turns_of(there) == [*range(1, 102)]
+
+
+class KeepsAll(World):
+    """A store that answers each delete with 200, and deletes nothing."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.calls["delete"] += len([*keys])
+
+
+def test_what_is_called_deleted_is_gone() -> None:
+    """It is looked up; a store that deletes nothing is an error, and nothing is said to be gone."""
+    there = KeepsAll((), count=0)
+    there.restore(filled())
+    out = StringIO()
+    with pytest.raises(StoreError, match=r"says that it deleted \d+ objects, and \d+ of"):
+        there.prune(grace=0.0, out=out)
+    assert there.calls["delete"] > 0
+    assert "given up: the binlogs before" in out.getvalue()
+    assert "deleted" not in out.getvalue()
+    assert there.numbers() == [*range(1, COUNT + 1)]
+
+
+class Full(World):
+    """A full bucket: nothing can be put until so many objects are deleted."""
+
+    room_after = 0
+
+    def act_full(self) -> None:
+        """Be full from now on."""
+
+        def on_act(operation: str, keys: Sequence[str], _: Callable[[], object]) -> None:
+            if operation == "delete":
+                self.room_after -= len(keys)
+            elif operation == "put" and self.room_after > 0:
+                raise FullError("the store has no space left", hint="raise the bucket's quota")
+
+        self.on_act = on_act
+
+
+def full(room_after: int) -> Full:
+    there = Full((), count=0)
+    there.restore(filled())
+    there.room_after = room_after
+    return there
+
+
+def test_a_full_bucket_without_a_floor() -> None:
+    """Nothing is deleted before a floor says so: it is refused, with what to do."""
+    there = full(1)
+    there.act_full()
+    with pytest.raises(FullError, match="no floor that is there allows") as caught:
+        there.prune(grace=0.0)
+    assert "nothing was deleted" in caught.value.hint
+    assert there.numbers() == [*range(1, COUNT + 1)]
+
+
+@pytest.mark.parametrize("room_after", [1, 1000])
+def test_a_full_bucket_with_a_floor(room_after: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """What that floor allows is deleted. If there is room then, the rest is, too."""
+    there = full(room_after)
+    there.put(LAYOUT.floor(ID, 4), replace(FLOOR, binlog=name_of(4)).to_json())
+    there.act_full()
+    out = StringIO()
+    if room_after > 1:
+        with pytest.raises(FullError):
+            there.prune(grace=0.0, out=out)
+        assert there.numbers() == [*range(4, COUNT + 1)]
+    else:
+        there.prune(grace=0.0, out=out)
+        assert there.numbers() == [*range(18, COUNT + 1)]
+    assert "what earlier floors allow is deleted" in capsys.readouterr().err
+    assert "deleted: 3 binlogs" in out.getvalue()
+    check_needed(there)
 
 
 class _Killed(BaseException):

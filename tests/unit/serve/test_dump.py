@@ -23,7 +23,7 @@ from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.dump import DumpSender
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.model import ServedBinlog
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
+from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
 from tests.surveyed import LAYOUT, Bucket, workers, written
 from tests.waiting import wait_until
@@ -667,6 +667,65 @@ def test_rows_that_are_in_no_binlog(bucket: Bucket, *, is_open: bool) -> None:
         wait_until(lambda: got.finished or raised, what="the end")
     assert not raised
     assert len(got.of(EventType.GTID)) == 4
+
+
+@pytest.mark.parametrize("rotations", [0, 1, 2])
+def test_transactions_without_gtids(bucket: Bucket, rotations: int) -> None:
+    """They lie between others, and a replica by GTID may have them or not."""
+    first = written(3, rotate=False)
+    for _ in range(2):
+        first.transaction([statement("BEGIN"), statement("INSERT"), XID])
+    first.rotate()
+    bucket.archive(first.data)
+    for number in range(rotations):
+        bucket.archive(written(0, first=4).data, BinlogName(NAME.prefix, NAME.number + 1 + number))
+    bucket.archive(written(2, first=4).data, BinlogName(NAME.prefix, NAME.number + 1 + rotations))
+    assert "without a GTID" in refused(bucket, by_gtid(f"{UUID_A}:1-3"))
+    assert len(everything(bucket, by_gtid(f"{UUID_A}:1-4")).of(EventType.GTID)) == 1
+
+
+def test_what_the_source_got_without_its_binlogs(bucket: Bucket) -> None:
+    """A replica must have it."""
+    lineage = replace(bucket.lineage, gtids_outside=f"{UUID_B}:1-9")
+    bucket.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    bucket.archive(written(5).data)
+    for have in ("", f"{UUID_B}:1-8"):
+        assert f"is missing {UUID_B}:" in refused(bucket, by_gtid(have))
+    assert len(everything(bucket, by_gtid(f"{UUID_B}:1-9")).of(EventType.GTID)) == 5
+
+
+def test_what_the_source_got_without_its_first_binlog(bucket: Bucket) -> None:
+    """The same while that is all there is, and open."""
+    lineage = replace(bucket.lineage, gtids_outside=f"{UUID_B}:1-9")
+    bucket.put(LAYOUT.lineage(lineage.id), lineage.to_json())
+    data = written(5, rotate=False).data
+    bucket.chunks(data, 0, len(data))
+    with history_of(bucket) as history, sending(history, by_gtid(), Got()) as raised:
+        wait_until(lambda: raised, what="the refusal")
+    assert f"is missing {UUID_B}:1-9" in str(raised[0])
+
+
+@pytest.mark.parametrize("is_open", [True, False])
+def test_transactions_without_gtids_are_not_passed_over(bucket: Bucket, *, is_open: bool) -> None:
+    """An empty binlog lies between them and those with GTIDs, which begin after the same ones."""
+    bucket.archive(written(5).data)
+    without, none = BinlogWriter(), BinlogWriter()
+    for binlog in (without, none):
+        binlog.previous_gtids(GtidSet.parse(f"{UUID_A}:1-5"))
+    without.transaction([statement("BEGIN"), statement("INSERT"), XID])
+    names = [SECOND]
+    for binlog in (without, none):
+        binlog.rotate(str(names[-1].next()))
+        bucket.archive(binlog.data, names[-1])
+        names.append(names[-1].next())
+    last = written(5, first=6, rotate=not is_open)
+    if is_open:
+        bucket.chunks(last.data, 0, len(last.data), name=names[-1])
+    else:
+        bucket.archive(last.data, names[-1])
+    text = refused(bucket, by_gtid(f"{UUID_A}:1-5"))
+    assert f"{SECOND} has transactions without a GTID" in text
+    assert len(everything(bucket, by_gtid(f"{UUID_A}:1-6")).of(EventType.GTID)) == 4
 
 
 def test_damage(bucket: Bucket) -> None:

@@ -431,6 +431,7 @@ SAID = {
     f"{READING}bogus data in log event; the first event 'mysql-bin.000008' at 251601": "not the",
 }
 SAID_FOR_NOW = {
+    f"{READING}Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON": "ON_PERMISSIVE",
     f"{CONNECT}Too many connections": "limit",
     f"{CONNECT}Can't connect to MySQL server on '127.0.0.1:13449' (111)": "down",
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",

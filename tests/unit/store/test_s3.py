@@ -23,7 +23,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
-from binlog2s3.store.errors import Failure, SignatureError, UploadDeniedError, translate
+from binlog2s3.store.errors import Failure, FullError, SignatureError, UploadDeniedError, translate
 from binlog2s3.store.s3 import (
     IMMEDIATE_STORAGE_CLASSES,
     FileSlice,
@@ -90,8 +90,8 @@ MEANINGS = [
     ("InternalError", "put_object", 500, StoreError, True, "InternalError", ""),
     ("SlowDown", "put_object", 503, StoreError, True, "SlowDown", ""),
     ("502", "put_object", 502, StoreError, True, "502", ""),
-    ("XMinioStorageFull", "put_object", 507, MendableError, False, "no space", "prune"),
-    ("QuotaExceeded", "upload_part", 403, MendableError, False, "no space", "quota"),
+    ("XMinioStorageFull", "put_object", 507, FullError, False, "no space", "prune"),
+    ("QuotaExceeded", "upload_part", 403, FullError, False, "no space", "quota"),
     ("EntityTooLarge", "upload_part", 400, StoreError, False, "refuses the size", "--part-size"),
     ("413", "upload_part", 413, StoreError, False, "refuses the size", "client_max_body_size"),
     ("429", "put_object", 429, StoreError, True, "429", ""),
@@ -315,6 +315,9 @@ def test_a_clock_that_agrees_is_not_to_blame() -> None:
     error = translate(late)
     assert error.transient
     assert "--part-size" in error.hint
+    unknown = translate(replace(late, headers=XML))  # small requests pass with the same clock
+    assert "--part-size" in unknown.hint
+    assert "timedatectl" in unknown.hint
     looking = replace(late, operation="get_object")
     assert "timedatectl" in translate(looking).hint
 

@@ -12,13 +12,22 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.stream.compare import Common, Finder, cut
 from binlog2s3.stream.spool import RunFacts, SpoolRun
 from tests import documents
-from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.binlog_writer import (
+    NOW,
+    ROWS,
+    TABLE_MAP,
+    UUID_A,
+    UUID_B,
+    XID,
+    BinlogWriter,
+    statement,
+)
 from tests.memory_store import MemoryStore
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
@@ -370,6 +379,55 @@ def test_anonymous_transactions_cannot_be_cut(store: MemoryStore) -> None:
     """Whether a server has them cannot be told."""
     catalog = archive(store, binlog(1, gtids=False, last=True))
     assert cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-90")) is None
+
+
+@pytest.mark.parametrize("back", [None, 1, 2])
+def test_numbers_that_go_back_cut_nothing(store: MemoryStore, back: int | None) -> None:
+    """A server with a greater number may lack them; those before the cut do not matter."""
+    lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
+    made, before, number = [], "", 0
+    for count in range(3):
+        writer = BinlogWriter(server_version="11.8.2-MariaDB-log")
+        writer.gtid_list(MariadbGtidList.parse(before))
+        for one in range(4):
+            number += 1
+            again = number - 3 if back == count and one == 2 else number
+            writer.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, again))
+        before = f"0-{writer.server_id}-{number}"
+        writer.rotate()
+        made.append(writer)
+    catalog = archive(store, *made)
+    server = made[0].server_id
+    found = cut(catalog, lineage, MariadbGtidList.parse(f"0-{server}-10"))
+    if back == 2:
+        assert found is None
+        return
+    assert found is not None
+    assert found[:2] == (name(3), made[2].transactions[2].begin)
+
+
+@pytest.mark.parametrize(("executed", "at"), [(8, None), (15, None), (21, 1), (22, 2)])
+def test_numbers_that_went_back_in_an_older_binlog(
+    store: MemoryStore, executed: int, at: int | None
+) -> None:
+    """What a server lacks of it has greater numbers than the next one begins with, or the same."""
+    lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
+    first, second = (BinlogWriter(server_version="11.8.2-MariaDB-log") for _ in range(2))
+    first.gtid_list(MariadbGtidList.parse(""))
+    for number in [*range(1, 21), 8]:
+        first.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, number))
+    first.rotate()
+    second.gtid_list(MariadbGtidList.parse(f"0-{first.server_id}-8"))
+    for number in (21, 22, 23):
+        second.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, number))
+    catalog = archive(store, first, second)
+    server = MariadbGtidList.parse(f"0-{first.server_id}-{executed}")
+    found = cut(catalog, lineage, server)
+    if at is None:
+        assert found is None
+        return
+    assert found is not None
+    assert found[:2] == (name(2), second.transactions[at].begin)
 
 
 def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:

@@ -372,6 +372,19 @@ def test_a_successor_that_lost_some() -> None:
     assert cut.gtid_set == f"{UUID_A}:1-8"
 
 
+@pytest.mark.parametrize("executed", ["0-7-9,0-9-12,1-8-3", "0-7-7,1-8-3", "0-7-20,1-8-3"])
+def test_a_successor_of_which_numbers_do_not_tell_what_it_has(executed: str) -> None:
+    """Numbers that go back are smaller than those before them: nothing proves the join."""
+    tip = mariadb_tip(goes_back=True)
+    cut = parent(tip, "exact", binlog=name(4), offset=80, gtids=mariadb("0-7-7,1-8-3"))
+    asked = says({1: "", 2: "0-7-6,1-8-3"})
+    found = successor(tip, mariadb(executed), rows(1, 2), asked, cut=lambda _: cut)
+    assert (found.begin, found.parent) == (name(1), parent(tip, "unknown"))
+    found = successor(mariadb_tip(), mariadb(executed), rows(1, 2), asked, cut=lambda _: cut)
+    assert found.parent is not None
+    assert found.parent.join == "exact"
+
+
 def test_a_successor_that_has_purged_what_would_be_needed() -> None:
     """Its oldest binlog begins behind the cut: a gap that names what lies between."""
     asked = says({6: f"{UUID_A}:1-9,{UUID_B}:1-4", 5: f"{UUID_A}:1-9,{UUID_B}:1-3"})

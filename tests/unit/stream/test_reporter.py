@@ -81,6 +81,7 @@ class Parts:
             reached=lambda: (name(3), 500),
             pressure=SimpleNamespace(paused=False),
             run=SimpleNamespace(child=SimpleNamespace(pid=77)),
+            is_running=True,
             read_at=self.now,
             read_totals=(0, 0),
             restarts=0,
@@ -370,7 +371,7 @@ def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
     """Not at once: between two runs there is none. In a pause none is wanted."""
     parts = Parts()
     parts.go(3)
-    parts.supervisor.run = None
+    parts.supervisor.run, parts.supervisor.is_running = None, False
     parts.supervisor.last_error = (TIME, "not found")
     parts.go(4)
     assert parts.codes == []

@@ -76,6 +76,7 @@ class Server:
         self.before: dict[int, str | None] = {}
         self.checked: list[BinlogName] = []
         self.zone: SystemZone | SourceError | None = None
+        self.outside = ""
 
     def facts(self) -> ServerFacts:
         uuid = self._uuids.pop(0) if len(self._uuids) > 1 else self._uuids[0]
@@ -83,9 +84,14 @@ class Server:
 
     statements = ServerVersion("9.7.4")
 
-    def rows(self, statement: str) -> list[dict[str, str]]:
-        """It leaves something out, and nothing else is asked."""
-        return [{"Binlog_Do_DB": "shop"}] if statement == "SHOW BINARY LOG STATUS" else []
+    def rows(self, statement: str) -> list[dict[str, Any]]:
+        """It leaves something out, and was started a minute ago."""
+        answers: dict[str, list[dict[str, Any]]] = {
+            "SHOW BINARY LOG STATUS": [{"Binlog_Do_DB": "shop"}],
+            "SELECT UTC_TIMESTAMP() AS it": [{"it": datetime(2026, 1, 1, 0, 1)}],  # noqa: DTZ001 - as the driver has it
+            "SHOW GLOBAL STATUS LIKE 'Uptime'": [{"Value": "60"}],
+        }
+        return answers.get(statement, [])
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
         return self._listed
@@ -93,12 +99,16 @@ class Server:
     def check_privileges(self, binlog: BinlogName) -> None:
         self.checked.append(binlog)
 
+    def gtids_outside(self, oldest: BinlogName) -> str:
+        self.oldest = oldest
+        return self.outside
+
     def time_zone(self, year: int) -> SystemZone | None:
         if isinstance(self.zone, SourceError):
             raise self.zone
         return self.zone
 
-    def previous_gtids(self, binlog: BinlogName) -> str | None:
+    def gtids_before(self, binlog: BinlogName) -> str | None:
         return self.before.get(binlog.number)
 
     def executed(self) -> Gtids | None:
@@ -417,11 +427,34 @@ def test_the_first_binlog_of_all_is_none(ask: Asks) -> None:
     assert ask(Server(rows(4, 5)), None, doubt).begin == name(4)  # it was purged meanwhile
 
 
+def test_what_is_in_no_binlog_is_asked_of_the_oldest_one(ask: Asks) -> None:
+    """A server's GTIDs before its oldest binlog are purged, or were never in one."""
+    server = Server(rows(3, 4, 5))
+    server.outside = f"{UUID_B}:1-9"
+    assert ask(server).gtids_outside == f"{UUID_B}:1-9"
+    assert server.oldest == name(3)
+
+
+def test_what_came_in_without_a_binlog_since_the_lineage_began_is_left_out(ask: Asks) -> None:
+    """A dump was loaded, and gtid_purged set, on a source that is streamed."""
+    server = Server(rows(4, 5))
+    server.outside = f"{UUID_B}:1-9"
+    there = replace(LINEAGE, gtids_outside=f"{UUID_B}:1-7")
+    assert ask(server, Tip(lineage=there, last=name(5), size=100)).leaves_out == (
+        "binlog_do_db=shop",
+        f"gtid_purged={UUID_B}:8-9",
+    )
+    there = replace(LINEAGE, gtids_outside=f"{UUID_B}:1-9")
+    said = ask(server, Tip(lineage=there, last=name(5), size=100)).leaves_out
+    assert said == ("binlog_do_db=shop",)
+
+
 def test_the_servers_time_zone_is_asked_before_each_run(ask: Asks) -> None:
     """A proxy that refuses the question does not end the run; a server that is gone does."""
     server = Server(rows(3, 4, 5))
     server.zone = SystemZone.of("SYSTEM", 2026, [3600] * 24)
     assert ask(server).time_zone == server.zone
+    assert ask(server).started_at == datetime(2026, 1, 1, tzinfo=UTC)
     server.zone = SourceError("refused", answered=True)
     assert ask(server).time_zone is None
     server.zone = SourceError("gone")

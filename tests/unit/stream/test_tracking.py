@@ -12,10 +12,10 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.documents import Join, Lineage, Parent
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
-from binlog2s3.archive.writers import Unlogged
+from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
@@ -79,11 +79,12 @@ class Bench:
             clock=lambda: self.now,
         )
         self.witnessed: dict[str, Unlogged] = {}
+        self.said: dict[str, Any] = dict.fromkeys(("time_zone", "server", "durable", "leaves_out"))
         self.writer: Any = SimpleNamespace(
             look=self._look,
             take_turn=self._take_turn,
             told_time=self.told.append,
-            unlogged=self.witnessed.get,
+            before=self._before,
         )
         self.intake = Intake(
             store=self.store,
@@ -95,6 +96,10 @@ class Bench:
 
     def _look(self, _: object) -> None:
         self.looks += 1
+
+    def _before(self, lineage: str) -> Any:
+        """What the writer before said."""
+        return SimpleNamespace(unlogged=self.witnessed.get(lineage), **self.said)
 
     def _take_turn(self, _: object, lineage: str) -> None:
         self.turns.append((lineage, len(self.store.objects)))
@@ -469,6 +474,74 @@ def test_what_is_read_has_the_sources_time_zone(bench: Bench) -> None:
     assert bench.admit(2).time_zone == zone
 
 
+def test_an_open_binlog_has_all_that_the_source_said_of_it(bench: Bench) -> None:
+    """Another setting after a restart takes nothing back, told to this writer or to the one before.
+
+    The next binlog has what was said last.
+    """
+    bench.intake.begin(UUID_A, "mysql", None)
+    bench.intake.follow((), ("a=1",))
+    first = bench.admit(1)
+    bench.intake.follow((), ("b=2",))
+    assert first.leaves_out == ("a=1", "b=2")
+    assert bench.admit(2).leaves_out == ("b=2",)
+    lineage = bench.lineage
+    bench.said["leaves_out"] = ("a=1",)
+    bench.intake.resume(lineage, None, name(3), described=True)
+    bench.intake.follow((), ())
+    assert bench.admit(3).leaves_out == ("a=1",)
+    assert bench.admit(4).leaves_out == ()
+
+
+TOKYO, UTC_ZONE = (SystemZone.of("SYSTEM", 2026, [offset] * 24) for offset in (32400, 0))
+
+
+def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
+    """A writer has ended, and the next one begins: the server was in this zone then."""
+    lineage = bench.lineage
+    durable = Position(binlog=str(name(newest)), offset=4, gtid_set="")
+    bench.said |= {"time_zone": zone, "server": None, "durable": durable}
+    bench.intake.unlogged, bench.intake._witnessed = None, ""
+    bench.intake.resume(lineage, None, name(newest), described=True)
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_binlog_from_before_a_start_of_the_server_has_the_zone_of_then(
+    bench: Bench, *, same: bool
+) -> None:
+    """If it was asked then; what was written in between has none, unless it is the same zone."""
+    begin(bench)
+    now = TOKYO if same else UTC_ZONE
+    started = datetime.fromtimestamp(NOW + 100, UTC)
+    resumed(bench, TOKYO, 2)
+    bench.intake.follow(rows(1, 2, 3, 4), None, now, started)
+    second = bench.admit(2, binlog(2, end=True))
+    third = bench.admit(3, binlog(3, end=True, timestamp=NOW + 100))
+    fourth = bench.admit(4, binlog(4, end=True, timestamp=NOW + 100, started=True))
+    assert (second.time_zone, fourth.time_zone) == (TOKYO, now)
+    assert third.time_zone == (TOKYO if same else None)
+
+
+def test_a_start_of_the_server_between_two_runs(bench: Bench) -> None:
+    """What one run was told counts for the binlog that the server wrote then."""
+    begin(bench)
+    first, second = (datetime.fromtimestamp(NOW + more, UTC) for more in (0, 100))
+    bench.intake.follow(rows(1, 2), None, TOKYO, first)
+    bench.intake.follow(rows(1, 2, 3), None, UTC_ZONE, second)
+    assert bench.admit(2, binlog(2, end=True)).time_zone == TOKYO
+    last = binlog(3, timestamp=NOW + 100, started=True)
+    assert bench.admit(3, last).time_zone == UTC_ZONE
+
+
+def test_what_another_server_said_is_forgotten(bench: Bench) -> None:
+    """Its binlogs have the same names."""
+    begin(bench)
+    bench.intake.follow(rows(1, 2), None, TOKYO, datetime.fromtimestamp(NOW, UTC))
+    bench.intake.begin(UUID_B, "mysql", None)
+    bench.intake.follow(rows(1, 2), None, UTC_ZONE, datetime.fromtimestamp(NOW + 100, UTC))
+    assert bench.admit(2, binlog(2)).time_zone == UTC_ZONE
+
+
 # Rows that are in no binlog
 
 
@@ -562,6 +635,32 @@ def test_a_server_that_still_writes_the_same_binlog_had_one_all_the_time(bench: 
     bench.intake.saw_no_binlog(UUID_A, name(1))
     bench.intake.seen(at(1))
     assert bench.intake.unlogged is None
+
+
+@pytest.mark.parametrize("join", ["exact", "gap", "unknown"])
+@pytest.mark.parametrize("again", [True, False])
+def test_a_server_that_wrote_no_binlog_and_then_others_of_another_name(
+    bench: Bench, join: Join, *, again: bool
+) -> None:
+    """Its GTIDs go on where they were, and rows are missing all the same."""
+    begin(bench)
+    lineage = bench.lineage
+    bench.intake.saw_no_binlog(UUID_A, name(1))
+    if again:  # by another process, from the last writer's object
+        assert bench.intake.unlogged is not None
+        bench.witnessed[lineage.id] = bench.intake.unlogged
+        resumed(bench, None, 1)
+    other = BinlogName("moved", 1)
+    bench.intake.seen(replace(at(1), binlog=other))
+    bench.intake.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
+    track = bench.track(bench.run(), 1, binlog(2, started=True))
+    track.name = other
+    bench.intake.admit(track)
+    bench.intake.judge({}, streaming=True)
+    found = bench.lineage.parent
+    assert found is not None
+    assert (found.join, found.unlogged) == ("gap" if join == "exact" else join, True)
+    assert bench.intake.unlogged is None, "the next start is as ever"
 
 
 def test_the_lineage_after_it_has_seen_it_no_more(bench: Bench) -> None:

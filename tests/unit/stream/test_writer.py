@@ -269,12 +269,23 @@ def test_each_turn_has_the_next_number(spool: Spool) -> None:
 
 
 class Between(MemoryStore):
-    """Something else happens just before, or just behind, what is put below turns/."""
+    """Something else happens just before, or just behind, what is put below turns/.
 
-    def __init__(self, before: Callable[[], object], *, answers: bool = True) -> None:
+    It may ignore conditions.
+    """
+
+    def __init__(
+        self,
+        before: Callable[[], object],
+        after: Callable[[], object] = lambda: None,
+        *,
+        answers: bool = True,
+        conditions: bool = True,
+    ) -> None:
         super().__init__()
-        self._before = before
+        self._before, self._after = before, after
         self._answers = answers
+        self._conditions = conditions
 
     def put(self, key: str, *args: Any, **options: Any) -> ObjectInfo:
         """As ever; a lost answer is tried again, as the client does."""
@@ -283,7 +294,13 @@ class Between(MemoryStore):
             before()
             if not self._answers:
                 super().put(key, *args, **options)
-        return super().put(key, *args, **options)
+        if not self._conditions:
+            options.pop("if_absent", None)
+        info = super().put(key, *args, **options)
+        if key.startswith(LAYOUT.turns):
+            after, self._after = self._after, lambda: None
+            after()
+        return info
 
 
 def test_a_turn_that_arrives_late_counts_less(spool: Spool) -> None:
@@ -297,6 +314,18 @@ def test_a_turn_that_arrives_late_counts_less(spool: Spool) -> None:
     assert turns(store) == [OTHER, ID]
     with pytest.raises(PreconditionError):
         store.put(LAYOUT.turn(2), late, if_absent=True)
+
+
+def test_a_turn_that_somebody_replaced_is_taken_again(spool: Spool) -> None:
+    """A store that ignores If-None-Match lets a late request replace it: it is read back."""
+    dead = MemoryStore()
+    writer(dead, spool).take_turn(dead, OTHER)
+    late = dead.get(LAYOUT.turn(1))
+    store = Between(
+        lambda: None, lambda: MemoryStore.put(store, LAYOUT.turn(1), late), conditions=False
+    )
+    writer(store, spool).take_turn(store, ID)
+    assert turns(store) == [OTHER, ID]
 
 
 def test_a_turn_whose_answer_is_lost_is_ours(spool: Spool) -> None:

@@ -1,0 +1,191 @@
+"""Servers of MySQL whose transactions have no GTIDs, for a while: the same GTIDs, other rows.
+
+gtid_mode is turned off and on again in steps, and each step begins a binlog. So binlogs without a
+transaction lie around those without GTIDs, and all of them begin after the same GTIDs.
+"""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.apply_pair import RELAXED
+from tests.integration.bucket import Bucket
+from tests.integration.recovery_world import wait_durable
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+OFF = ("ON_PERMISSIVE", "OFF_PERMISSIVE")
+ON = ("ON_PERMISSIVE", "ON")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """A source that has GTIDs at first, and its bucket."""
+
+    source: MysqlServer
+    minio: MinioServer
+    bucket: str
+    folder: Path
+
+    def stream(self) -> StreamProcess:
+        options = {"spool": self.folder / "spool", "heartbeat-interval": 1}
+        return StreamProcess(
+            self.folder / "stream", self.source, self.minio, self.bucket, options=options
+        )
+
+    def wait_durable(self, stream: StreamProcess) -> None:
+        wait_durable(stream, Bucket(self.minio, self.bucket), self.source)
+
+    def insert(self, first: int, last: int) -> None:
+        self.source.query(*[f"INSERT INTO d.t VALUES ({n})" for n in range(first, last + 1)])
+
+    def mode(self, server: MysqlServer, steps: tuple[str, ...]) -> None:
+        server.query(*[f"SET GLOBAL gtid_mode = {one}" for one in steps])
+
+    def dump(self, name: str, *options: str) -> Path:
+        path = self.folder / name
+        words = ["--no-defaults", "--user=root", f"--socket={self.source.socket}", *options]
+        words += ["--single-transaction", "--source-data=2", "--all-databases"]
+        with path.open("wb") as out:
+            program = self.source.binaries.client.with_name("mysqldump")
+            subprocess.run([program, *words], stdout=out, check=True, timeout=300)
+        return path
+
+    def load(self, dump: Path, server: MysqlServer) -> None:
+        words = ["--no-defaults", "--user=root", f"--socket={server.socket}"]
+        with dump.open("rb") as data:
+            program = self.source.binaries.client
+            subprocess.run([program, *words], stdin=data, check=True, timeout=300)
+
+    def run(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        where = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
+        where += [f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
+        return command.run(*verb.split(), *where, *words, **self.minio.env())
+
+    def pitr(self, target: MysqlServer, *words: str) -> "subprocess.CompletedProcess[str]":
+        at = (f"--target-socket={target.socket}", "--target-user=root", "--stop-target-threads")
+        return self.run("pitr", *at, "--yes", *words)
+
+    def lineages(self) -> list[dict[str, Any]]:
+        there = Bucket(self.minio, self.bucket)
+        keys = [key for key in there.keys("pre/archive/test/") if key.endswith("/lineage.json")]
+        return [json.loads(there.get(key)) for key in sorted(keys)]
+
+
+@pytest.fixture
+def site(
+    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> Iterator[Site]:
+    with MysqlServer(mysql_binaries, disk_tmp_path / "source", options=RELAXED) as source:
+        source.query("CREATE DATABASE d", "CREATE TABLE d.t (n INT PRIMARY KEY)")
+        yield Site(source=source, minio=minio, bucket=bucket, folder=disk_tmp_path)
+
+
+@pytest.fixture
+def target(mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> Iterator[MysqlServer]:
+    place = disk_tmp_path / "target"
+    with MysqlServer(mysql_binaries, place, server_id=2, options=RELAXED) as server:
+        yield server
+
+
+def rows(server: MysqlServer) -> list[int]:
+    return [int(row[0]) for row in server.query("SELECT n FROM d.t ORDER BY n")]
+
+
+def test_what_was_committed_while_gtids_were_off_is_not_passed_over(
+    site: Site, target: MysqlServer
+) -> None:
+    """A backup from before has the GTIDs that the first binlog after that begins with.
+
+    It is refused by `pitr` and drill, by its GTIDs and as the target; what it needs is not pruned.
+    """
+    with site.stream() as stream:
+        site.insert(1, 5)
+        dump = site.dump("on.sql", "--set-gtid-purged=ON")
+        site.mode(site.source, OFF)
+        site.insert(11, 15)
+        site.wait_durable(stream)
+        site.mode(site.source, ON)
+        site.insert(21, 25)
+        site.wait_durable(stream)
+        gtids = str(site.source.query("SELECT @@gtid_executed")[0][0])
+    assert re.fullmatch(r"[0-9a-f-]{36}:1-12", gtids), gtids  # none for five rows
+    site.load(dump, target)
+    for words in ([f"--from-backup={dump}"], []):
+        refused = site.pitr(target, *words, "--latest")
+        assert refused.returncode == 8, refused.stdout
+        assert "has transactions without a GTID" in refused.stderr
+    assert rows(target) == [1, 2, 3, 4, 5]
+    added = site.run("backup add", f"--from-backup={dump}")
+    assert added.returncode == 8
+    assert "has transactions without a GTID" in added.stderr
+    with temporary_directory() as work:
+        root = ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
+        drilled = site.run("drill", f"--work-dir={work}", "--restore-command=true", *root)
+    assert drilled.returncode != 0
+
+
+def test_a_server_that_does_not_send_what_has_no_gtid_is_said_not_to_be_read(site: Site) -> None:
+    """With GTIDs on again it refuses each run at that place: no run that just began hides that."""
+    site.insert(1, 5)
+    site.mode(site.source, OFF)
+    site.insert(11, 15)
+    site.mode(site.source, ON)
+    with site.stream() as stream:
+
+        def told() -> dict[str, Any] | None:
+            shown = site.run("status", f"--spool={stream.spool}", "--json").stdout or "{}"
+            troubles = json.loads(shown).get("troubles", ())
+            found = [one for one in troubles if one["code"] == "source"]
+            return found[0] if found and found[0]["level"] == "critical" else None
+
+        trouble = wait_until(told, what="that nothing is read is critical")
+        assert trouble is not None
+        assert "anonymous transaction" in trouble["text"]
+        assert any("ON_PERMISSIVE" in line.get("hint", "") for line in stream.log())
+        site.mode(site.source, ON[:1])
+        site.wait_durable(stream)
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["off before", "off meanwhile"])
+def test_purged_transactions_without_gtids_are_a_gap(
+    site: Site, target: MysqlServer, *, is_seen: bool
+) -> None:
+    """The binlogs before and after have the same GTIDs, and rows are missing between them."""
+    with site.stream() as stream:
+        site.insert(1, 5)
+        if is_seen:
+            site.mode(site.source, OFF)
+        site.wait_durable(stream)
+        dump = site.dump("b.sql", "--set-gtid-purged=OFF")
+        assert stream.terminate() == 0
+    if not is_seen:
+        site.mode(site.source, OFF)
+    site.insert(11, 15)
+    site.source.query("FLUSH BINARY LOGS")
+    site.source.query(f"PURGE BINARY LOGS TO '{site.source.binlogs()[-1][0]}'")
+    with site.stream() as stream:
+        site.insert(21, 25)
+        site.wait_durable(stream)
+    parents = [one["parent"] for one in site.lineages()]
+    assert [parent and parent["join"] for parent in parents] == [None, "gap"]
+    site.mode(target, OFF)
+    site.load(dump, target)
+    refused = site.pitr(target, f"--from-backup={dump}", "--latest")
+    assert refused.returncode == 8, refused.stdout
+    assert "history is broken" in refused.stderr
+    done = site.pitr(target, f"--from-backup={dump}", "--latest", "--allow-gap")
+    assert done.returncode == 0, done.stderr
+    assert rows(target) == [1, 2, 3, 4, 5, 21, 22, 23, 24, 25]
