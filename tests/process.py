@@ -157,7 +157,7 @@ class AsServer:
         self.facts = shown.facts
         self.binlogs = shown.binlogs_listed
         self.position = shown.position
-        self.previous_gtids = shown.before
+        self.previous_gtids = self.gtids_before = shown.before
         self.first_event = shown.first_event
         self.executed = shown.executed
 

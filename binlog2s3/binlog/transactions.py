@@ -17,7 +17,7 @@ table says:
 | any | first phase of XA; one-phase XA | XA_PREPARE |
 | any | second phase: QUERY `XA COMMIT`, `XA ROLLBACK` | that QUERY |
 | MySQL | compressed, no transaction length | TRANSACTION_PAYLOAD |
-| any | INCIDENT outside BEGIN (of MariaDB also without a GTID event) | that INCIDENT |
+| any | INCIDENT outside BEGIN (MariaDB's has no GTID event) | that INCIDENT |
 | MariaDB | GTID event with the standalone flag | the next statement event (QUERY and the like) |
 | any | none of these before the next GTID event | where that GTID event begins |
 

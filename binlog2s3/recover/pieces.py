@@ -306,8 +306,13 @@ class Skip:
         return tuple(dict.fromkeys(self._found)) if self._named.mariadb else ()
 
     def found_again(self) -> tuple[str, ...]:
-        """Those that several transactions have: a GTID of MariaDB may have been used twice."""
-        return tuple(one for one, count in Counter(self._found).items() if count > 1)
+        """Those that several transactions have: a GTID of MariaDB may have been used twice.
+
+        Of MySQL, one that is found twice is the same transaction: a new primary's first binlog
+        repeats it.
+        """
+        counts = Counter(self._found) if self._named.mariadb else Counter[str]()
+        return tuple(one for one, count in counts.items() if count > 1)
 
     def not_found(self) -> str:
         """Those that were named and not found, as text."""

@@ -9,6 +9,7 @@ Law: where the zones differ, or where they may, no such statement is applied wit
 Offsets are compared, names never (`binlog.zone`).
 """
 
+import re
 import zoneinfo
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
@@ -29,7 +30,7 @@ from binlog2s3.binlog.events import (
 )
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
-from binlog2s3.binlog.statements import without_secrets
+from binlog2s3.binlog.statements import Statement, without_secrets
 from binlog2s3.binlog.walk import EventWalk, payload_sink, wanted_types
 from binlog2s3.binlog.zone import SystemZone, differs, fixed_tz, sampled_days
 from binlog2s3.errors import RecoveryError
@@ -44,6 +45,8 @@ from binlog2s3.server.connection import Server
 
 _WANTED = wanted_types(*QUERIES, EventType.TRANSACTION_PAYLOAD)
 _SYSTEM = b"SYSTEM"
+_NAMED = re.compile(r"(['\"])SYSTEM\1", re.IGNORECASE)
+_UNTOLD = re.compile(rb"CONVERT_TZ|FROM_UNIXTIME", re.IGNORECASE)
 _MOST_TEXT = 160
 _AREAS = ("Europe", "America", "Asia", "Australia", "Pacific", "Africa", "Atlantic", "Indian")
 """Which zone of several is named first."""
@@ -300,9 +303,11 @@ class _Reader:
         if event_type == EventType.TRANSACTION_PAYLOAD:
             return payload_sink(head, self._begin, self._take_end, wanted=_WANTED)
         status_at, db_at, _ = query_layout(event_type, head, 0)
-        if status_time_zone(head[status_at:db_at]) == _SYSTEM:
+        zone = status_time_zone(head[status_at:db_at])
+        is_compressed = event_type == EventType.QUERY_COMPRESSED
+        if zone == _SYSTEM or is_compressed or _UNTOLD.search(head):
             statement = statement_in(event_type, head)
-            if statement is not None:
+            if statement is not None and (zone == _SYSTEM or _is_untold(statement, zone)):
                 text = " ".join(clean(without_secrets(statement.clear.text)).split())
                 self.found = self.found or cut(text, _MOST_TEXT)
         return None
@@ -310,6 +315,17 @@ class _Reader:
     def _take_end(self, whole: bool) -> None:
         if not whole:
             self.found = self.found or "a compressed transaction that cannot be read"
+
+
+def _is_untold(statement: Statement, zone: bytes | None) -> bool:
+    """Whether a statement uses the system time zone, although its event does not say so.
+
+    CONVERT_TZ with SYSTEM never tells, and MariaDB 11.8 does not of a FROM_UNIXTIME of a constant.
+    """
+    words = set(statement.clear.keywords())
+    if "CONVERT_TZ" in words and _NAMED.search(statement.clear.text):
+        return True
+    return "FROM_UNIXTIME" in words and zone is None
 
 
 def _looked_at(piece: PlanPiece, data: Iterator[Checked]) -> Iterator[tuple[Checked, _Hit | None]]:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypeVar
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
@@ -44,7 +43,6 @@ from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Overlap
 
 _log = Log("course")
-Told = TypeVar("Told")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,14 +131,15 @@ class Pilot:
         if facts.uuid not in self._checked:
             server.check_privileges(listed[0].name)
             self._checked.add(facts.uuid)
+        zone, started = _time_zone(server)
         plain = Heading(
             facts=facts,
             tool=tool,
             listed=listed,
             begin=listed[0].name,
             leaves_out=omissions(server),
-            time_zone=_told("time zone", lambda: server.time_zone(datetime.now(UTC).year)),
-            started_at=_told("start", lambda: started_at(server)),
+            time_zone=zone,
+            started_at=started,
             gtids_outside=server.gtids_outside(listed[0].name),
         )
         if tip is None:
@@ -335,15 +334,18 @@ def _with_grown(plain: Heading, lineage: Lineage) -> tuple[str, ...] | None:
     return (*(plain.leaves_out or ()), omitted("gtid_purged", grown)) if grown else plain.leaves_out
 
 
-def _told(what: str, ask: Callable[[], Told | None]) -> Told | None:
-    """What the server says. A proxy that refuses the question does not end the run."""
+def _time_zone(server: Server) -> tuple[SystemZone | None, datetime | None]:
+    """The server's time zone this year, and when it was started.
+
+    A proxy that refuses the questions does not end the run.
+    """
     try:
-        return ask()
+        return server.time_zone(datetime.now(UTC).year), started_at(server)
     except SourceError as error:
         if not error.answered:
             raise
-        _log.warning(f"the server does not tell its {what}", error=error)
-        return None
+        _log.warning("the server does not tell its time zone", error=error)
+        return None, None
 
 
 def _unreadable(doubt: Doubt) -> SourceError:

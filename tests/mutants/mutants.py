@@ -37,7 +37,7 @@ from binlog2s3.recover.extract import _PieceReader
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.listen import listen
 from binlog2s3.recover.notes import Notes
-from binlog2s3.recover.origin import Origin, _has_at, unlogged_at
+from binlog2s3.recover.origin import Origin, _has_at, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import PieceBuilder
 from binlog2s3.recover.preflight import _obstacles, _source_problems
 from binlog2s3.recover.privileges import _missing
@@ -584,6 +584,15 @@ MUTANTS = (
         "GTIDs that end where rows were left out do not say that a target has those rows.",
         ("tests/unit/recover/test_plan.py::test_a_backup_that_ends_exactly_there_is_refused",),
         ((unlogged_at, answers("None")),),
+    ),
+    Mutant(
+        "transactions-without-gtids-are-not-assumed",
+        Promise.RECOVERY,
+        "GTIDs that end before transactions without one do not say that a target has those.",
+        (
+            "tests/unit/recover/test_plan.py::test_no_binlog_without_gtids_is_passed_over_behind_empty_ones",
+        ),
+        ((unnamed_before, answers("None")),),
     ),
     Mutant(
         "a-turn-is-taken-once",

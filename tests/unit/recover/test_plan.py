@@ -417,6 +417,31 @@ def test_what_a_source_got_without_its_binlogs_must_be_in_the_target() -> None:
     assert planned(model, Latest(), start=start).transactions == 3
 
 
+def test_gtids_of_a_clone_are_of_two_histories_if_an_older_lineage_has_them() -> None:
+    """The source was cloned over: its binlogs begin anew, nothing proves that its rows are those.
+
+    A backup with later ones is of the clone; which one an earlier one is of, is for its operator to
+    say.
+    """
+    model = Model()
+    committed(model, 4)
+    before = [*model.truth]
+    old = model.branch.lineage.id
+    model.reset()
+    uuid = gtid(before[0])[:36]
+    model.branch.lineage = replace(model.branch.lineage, gtids_outside=f"{uuid}:1-4")
+    for number in (5, 6):
+        model.commit(100, 10, gtid=f"{uuid}:{number}")
+    assert "two different histories" in str(refused(model, Latest(), before))
+    for lineage, count in ((model.current, 2), (old, None)):
+        start = Start(gtids=having(before), lineage=lineage, base=Base())
+        if count is None:
+            assert "no part of the history" in str(refused(model, Latest(), start=start))
+        else:
+            assert planned(model, Latest(), start=start).transactions == count
+    assert planned(model, Latest(), [*before, model.truth[0]]).transactions == 1
+
+
 def test_damage_in_what_the_target_has_is_nothing_that_is_newer() -> None:
     """Up to the last byte of the last transaction."""
     model = Model()

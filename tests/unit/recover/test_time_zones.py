@@ -168,6 +168,26 @@ def test_statements_that_depend_on_it(statement: str) -> None:
     assert statement[:40] in str(refusal)
 
 
+@pytest.mark.parametrize(
+    ("statement", "zone", "depends"),
+    [
+        ("INSERT INTO t SELECT CONVERT_TZ(d, 'SYSTEM', '+00:00') FROM s", None, True),
+        ("INSERT INTO t VALUES (convert_tz(now(), '+00:00', \"system\"))", "+00:00", True),
+        ("INSERT INTO t SELECT CONVERT_TZ(d, 'UTC', '+09:00') FROM `system`", None, False),
+        ("CREATE TABLE t AS SELECT FROM_UNIXTIME(1780000000) AS d", None, True),
+        ("INSERT INTO t VALUES (FROM_UNIXTIME(1780000000))", "+05:00", False),
+        ("INSERT INTO t VALUES ('FROM_UNIXTIME(1780000000)')", None, False),
+        ("INSERT INTO t VALUES ('CONVERT_TZ', 'SYSTEM')", None, False),
+    ],
+)
+def test_statements_that_do_not_tell_that_they_depend_on_it(
+    statement: str, zone: str | None, *, depends: bool
+) -> None:
+    """No server marks CONVERT_TZ with SYSTEM, and MariaDB 11.8 not each FROM_UNIXTIME."""
+    refusal = Binlog([(statement, zone)]).zones().refusal
+    assert (refusal is not None) is depends
+
+
 def test_rows_and_other_zones_pass() -> None:
     """BEGIN and COMMIT have the zone of the rows that were made; other zones are no SYSTEM."""
     found = Binlog(ROWS, PLAIN, ELSEWHERE).zones()

@@ -431,8 +431,9 @@ SAID = {
     f"{READING}bogus data in log event; the first event 'mysql-bin.000008' at 251601": "not the",
 }
 SAID_FOR_NOW = {
-    f"{READING}Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON": "ON_PERMISSIVE",
     f"{CONNECT}Too many connections": "limit",
+    f"{READING}Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file "
+    "./mysql-bin.000003, position 198.": "ON_PERMISSIVE",
     f"{CONNECT}Can't connect to MySQL server on '127.0.0.1:13449' (111)": "down",
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
     f"{READING}Lost connection to MySQL server during query": "KILL",
