@@ -79,6 +79,8 @@ _EXAMPLES: Mapping[str, Value] = {
     "mysql-ssl-ca": "/etc/binlog2s3/ca.pem",
     "mysql-ssl-cert": "/etc/binlog2s3/cert.pem",
     "mysql-ssl-key": "/etc/binlog2s3/key.pem",
+    "mysql-server-public-key": "/etc/binlog2s3/public_key.pem",
+    "mysql-accept-unverified-server": False,
     "mysqlbinlog": "/usr/bin/mysqlbinlog",
     "mysql-server-id": 4242,
     "spool-max-bytes": "10 GiB",
@@ -103,7 +105,12 @@ _EXAMPLES: Mapping[str, Value] = {
     "target-ssl-ca": "/etc/binlog2s3/ca.pem",
     "target-ssl-cert": "/etc/binlog2s3/cert.pem",
     "target-ssl-key": "/etc/binlog2s3/key.pem",
+    "target-server-public-key": "/etc/binlog2s3/public_key.pem",
+    "target-accept-unverified-server": False,
     "serve-address": "192.0.2.7:3307",
+    "serve-tls-cert": "/etc/binlog2s3/pitr.pem",
+    "serve-tls-key": "/etc/binlog2s3/pitr-key.pem",
+    "serve-tls-ca": "/etc/mysql/pitr.pem",
 }
 
 
@@ -133,7 +140,13 @@ def _explained(option: Option) -> str:
         words.append("Required.")
     elif option.default_text:
         words.append(f"Default: {option.default_text}.")
-    text = textwrap.fill(" ".join(words), WIDTH, initial_indent="# ", subsequent_indent="# ")
+    text = textwrap.fill(
+        " ".join(words),
+        WIDTH,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_on_hyphens=False,  # the name of an option stays whole
+    )
     sign = "" if option.name in LEAST or option.name in PLACES else "#"
     return f"{text}\n{sign}{option.key} = {literal(_shown(option))}\n"
 

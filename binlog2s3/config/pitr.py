@@ -64,6 +64,28 @@ class PitrConfig:
             otherwise="127.0.0.1 and a free port",
         ),
     ] = None
+    serve_tls_cert: Annotated[
+        Path | None,
+        Option(
+            "FILE",
+            "Certificate (PEM) of this process for a target on another machine, valid for the host "
+            "of --serve-address.",
+            "file",
+            table="target",
+        ),
+    ] = None
+    serve_tls_key: Annotated[
+        Path | None, Option("FILE", "Its key (PEM).", "file", table="target")
+    ] = None
+    serve_tls_ca: Annotated[
+        str | None,
+        Option(
+            "PATH",
+            "Path on the target's machine of the file with which it verifies that certificate: its "
+            "authorities, or the certificate itself.",
+            table="target",
+        ),
+    ] = None
     to_time: Annotated[
         Moment | None,
         Option(
@@ -262,6 +284,9 @@ class PitrConfig:
 _HELP = {
     "target-host": "Server to bring forward; it was restored from a base backup.",
     "target-user": "User that may make the target a replica: docs/guides/permissions.md",
+    "target-accept-unverified-server": "Accept, for a target on another host, that nothing proves "
+    "which server answers there, or to the target that it replicates from this process: whoever is "
+    "on the way can get the password, and read and change what is applied.",
 }
 _SERVER = tuple(
     replace(
@@ -357,9 +382,20 @@ def _table_problems(given: Given) -> Iterable[str]:
             yield contradiction(given, "table", other, "--table is for a scratch server")
 
 
+def _serve_problems(given: Given) -> Iterable[str]:
+    """A target that verifies needs all of it."""
+    needed = ("serve-tls-cert", "serve-tls-key", "serve-tls-ca", "serve-address")
+    for name in needed[:3]:
+        for other in needed:
+            if given.has(name) and given.is_missing(other):
+                yield f"{given.called(name)} needs --{other}"
+                return
+
+
 def _output_problems(given: Given) -> Iterable[str]:
     for name in (
         "serve-address",
+        "serve-tls-cert",
         "stop-target-threads",
         "workers",
         "allow-non-transactional",
@@ -382,7 +418,7 @@ def _target_problems(given: Given) -> Iterable[str]:
     others = [
         option
         for option in TARGET_OPTIONS
-        if given.has(option.name) and option.name not in (*addressed, "serve-address")
+        if given.has(option.name) and option.name not in addressed and option not in _OWN
     ]
     if addressed:
         yield from login_problems(given, "target")
@@ -404,6 +440,7 @@ def _problems(given: Given) -> Iterable[str]:
     if given.wants("accept-times") and given.is_missing("to-time"):
         yield f"{given.called('accept-times')} needs --to-time"
     yield from _flavour_problems(given)
+    yield from _serve_problems(given)
     yield from _output_problems(given)
     yield from _table_problems(given)
     yield from _target_problems(given)

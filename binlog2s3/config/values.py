@@ -5,6 +5,7 @@ in a `Config`, only the path of its file.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,9 @@ MIN_PART_SIZE = 5 * MIB  # S3's smallest inner part
 MAX_PART_SIZE = 5 << 30  # S3's largest part
 _LEAST_FLUSH_SECONDS = 0.05
 _BOTO = "boto3's own chain"
+WITHOUT_TLS = "inside TLS the password itself is sent, and no key is used"
+LOCAL_SOCKETS = (Path("/run/mysqld/mysqld.sock"), Path("/var/lib/mysql/mysql.sock"))
+"""Where the packages of MySQL and MariaDB have it; only the server's user can create one there."""
 Prefix = Literal["mysql", "target"]
 """What the options for a server begin with: the source, or the target of a recovery."""
 
@@ -30,7 +34,13 @@ class MysqlConfig:
     """How to reach the source, or a recovery's target. `server.login` reads the password."""
 
     host: Annotated[
-        str | None, Option("HOST", "Server to stream from.", "host", otherwise="127.0.0.1")
+        str | None,
+        Option(
+            "HOST",
+            "Server to stream from.",
+            "host",
+            otherwise="this host's server: its socket if there is one, else 127.0.0.1",
+        ),
     ] = None
     port: Annotated[
         int | None, Option("PORT", "Its port.", otherwise="3306", least=1, most=65535)
@@ -84,6 +94,24 @@ class MysqlConfig:
     ssl_ca: Annotated[Path | None, Option("FILE", "Certificate authorities (PEM).", "file")] = None
     ssl_cert: Annotated[Path | None, Option("FILE", "Client certificate (PEM).", "file")] = None
     ssl_key: Annotated[Path | None, Option("FILE", "Client key (PEM).", "file")] = None
+    server_public_key: Annotated[
+        Path | None,
+        Option(
+            "FILE",
+            "The server's RSA key (PEM), with which the password is encrypted without TLS; only "
+            "with ssl-mode DISABLED.",
+            "file",
+        ),
+    ] = None
+    accept_unverified_server: Annotated[
+        bool,
+        Option(
+            "",
+            "Connect to a server on another host although nothing proves which server answers: "
+            "whoever answers in its place, or is on the way, can get the password.",
+            otherwise="false",
+        ),
+    ] = False
     mysqlbinlog: Annotated[
         Path | None,
         Option(
@@ -114,6 +142,8 @@ class MysqlConfig:
         ),
     ] = 10.0
     prefix: Prefix = "mysql"
+    local_socket: Path | None = None
+    """The socket of this host's server as it was found at the start, see `local_socket`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -389,6 +419,24 @@ OPTIONS = (_STREAM[0], *MYSQL_OPTIONS, *_SPOOL, *_LIMITS, S3_URL, *_S3, *_STREAM
 BY_NAME = {option.name: option for option in OPTIONS}
 
 
+def server_of(values: Mapping[str, Any], options: Iterable[Option]) -> MysqlConfig:
+    """How to reach the source."""
+    return fill(MysqlConfig, options, values, local_socket=local_socket())
+
+
+def local_socket(paths: Iterable[Path] = LOCAL_SOCKETS) -> Path | None:
+    """The socket of this host's server, None if there is none.
+
+    It is looked for once, at the start: a server that is down may have removed its socket, and then
+    anybody on this host could answer at its port.
+    """
+    for path in paths:
+        with suppress(OSError):
+            if path.is_socket():
+                return path
+    return None
+
+
 def s3_of(values: Mapping[str, Any]) -> S3Config:
     """Where the bucket is."""
     bucket, prefix = split_s3_url(values["s3-url"])
@@ -405,7 +453,7 @@ def _config(values: Mapping[str, Any]) -> Config:
         Config,
         _SPOOL,
         values,
-        mysql=fill(MysqlConfig, MYSQL_OPTIONS, values),
+        mysql=server_of(values, MYSQL_OPTIONS),
         s3=s3_of(values),
         stream=fill(StreamConfig, _STREAM, values),
         spool_limits=fill(SpoolLimits, _LIMITS, values),
@@ -459,6 +507,16 @@ def _tls_problems(given: Given, prefix: Prefix) -> Iterable[str]:
     for one, other in ((cert, key), (key, cert)):
         if given.has(one) and given.is_missing(other):
             yield f"{given.called(one)} needs --{other}"
+    yield from _public_key_problems(given, prefix)
+
+
+def _public_key_problems(given: Given, prefix: Prefix) -> Iterable[str]:
+    key, mode, socket = (f"{prefix}-{w}" for w in ("server-public-key", "ssl-mode", "socket"))
+    in_file = given.is_missing(mode) and not given.is_missing(f"{prefix}-defaults-file")
+    if given.has(key) and given.has(socket):
+        yield contradiction(given, key, socket, "a socket needs no key")
+    elif given.has(key) and given.values.get(mode) != "DISABLED" and not in_file:
+        yield f"{given.called(key)} needs --{mode} DISABLED: {WITHOUT_TLS}"
 
 
 STREAM = CommandOptions(OPTIONS, _problems, _config)

@@ -15,7 +15,14 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import Moment
-from binlog2s3.config.values import MYSQL_OPTIONS, MysqlConfig, S3Config, login_problems, s3_of
+from binlog2s3.config.values import (
+    MYSQL_OPTIONS,
+    MysqlConfig,
+    S3Config,
+    login_problems,
+    s3_of,
+    server_of,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +115,7 @@ def _config(values: Mapping[str, Any]) -> VerifyConfig:
         values,
         s3=s3_of(values),
         source=values.get("source"),
-        server=fill(MysqlConfig, _SERVER, values) if values.get("against-source") else None,
+        server=server_of(values, _SERVER) if values.get("against-source") else None,
     )
 
 

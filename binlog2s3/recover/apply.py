@@ -59,7 +59,8 @@ class Apply:
         `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
         the GTIDs before the plan, for MariaDB.
         """
-        there = listen(self._at.login(), self._config.serve_address)
+        there = listen(self._at.login(), self._config)
+        there.tls()
         bound(there.host, there.port).close()
         for obstacle in obstacles(
             self._at.server, self._facts, plan, server_ids=server_ids, state=state
@@ -154,7 +155,7 @@ class Apply:
             facts,
             plan,
             open_stream,
-            listen=listen(self._at.login(), self._config.serve_address),
+            listen=listen(self._at.login(), self._config),
             state=state,
             workers=self._config.workers,
             tables=self._config.tables,

@@ -15,6 +15,7 @@ from typing import Any, Final
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
+from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
 from binlog2s3.recover.target import CHANNEL, TargetFacts, quoted
 from binlog2s3.replication.login import Account
@@ -116,9 +117,13 @@ class Channel(ABC):
 
     @abstractmethod
     def create(
-        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
+        self,
+        address: tuple[str, int],
+        account: Account,
+        begin: BinlogPosition | None,
+        listen: Listen,
     ) -> None:
-        """Create it. `begin`: where it begins; None if GTIDs tell."""
+        """Create it. `begin`: where it begins; None if GTIDs tell. `listen`: what it verifies."""
 
     @abstractmethod
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
@@ -208,13 +213,15 @@ class Channel(ABC):
 class _Statements:
     """What a MySQL is told, in the words that its version knows.
 
-    `create` takes host, port and whether TLS is used; `create_at` also the file and the position
-    where it begins. `filter` lacks the names of the tables. `keeps_order` and `workers` are
-    variables.
+    `change` takes host, port and whether TLS is used; `verified`, which may follow it, the file of
+    the CA; then `by_gtid`, or `by_place` with file and position. `filter` lacks the names of the
+    tables. `keeps_order` and `workers` are variables.
     """
 
-    create: str
-    create_at: str
+    change: str
+    verified: str
+    by_gtid: str
+    by_place: str
     filter: str
     start: str
     start_receiver: str
@@ -228,12 +235,11 @@ _FOR: Final = f"FOR CHANNEL '{CHANNEL}'"
 _FILTER: Final = f"CHANGE REPLICATION FILTER REPLICATE_DO_TABLE = ({{}}) {_FOR}"
 """The word of it is the same in all versions."""
 _NEW_STATEMENTS: Final = _Statements(
-    create="CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_SSL = %s, "
-    "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
-    f"SOURCE_AUTO_POSITION = 1 {_FOR}",
-    create_at="CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_SSL = %s, "
-    "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, "
-    f"SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s {_FOR}",
+    change="CHANGE REPLICATION SOURCE TO SOURCE_HOST = %s, SOURCE_PORT = %s, SOURCE_SSL = %s, "
+    "SOURCE_CONNECT_RETRY = 1, SOURCE_RETRY_COUNT = 1, ",
+    verified="SOURCE_SSL_CA = %s, SOURCE_SSL_VERIFY_SERVER_CERT = 1, ",
+    by_gtid=f"SOURCE_AUTO_POSITION = 1 {_FOR}",
+    by_place=f"SOURCE_AUTO_POSITION = 0, SOURCE_LOG_FILE = %s, SOURCE_LOG_POS = %s {_FOR}",
     filter=_FILTER,
     start=f"START REPLICA USER = %s PASSWORD = %s {_FOR}",
     start_receiver=f"START REPLICA IO_THREAD USER = %s PASSWORD = %s {_FOR}",
@@ -243,12 +249,11 @@ _NEW_STATEMENTS: Final = _Statements(
     keeps_order="replica_preserve_commit_order",
 )
 _OLD_STATEMENTS: Final = _Statements(
-    create="CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_SSL = %s, "
-    "MASTER_CONNECT_RETRY = 1, MASTER_RETRY_COUNT = 1, "
-    f"MASTER_AUTO_POSITION = 1 {_FOR}",
-    create_at="CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_SSL = %s, "
-    "MASTER_CONNECT_RETRY = 1, MASTER_RETRY_COUNT = 1, "
-    f"MASTER_AUTO_POSITION = 0, MASTER_LOG_FILE = %s, MASTER_LOG_POS = %s {_FOR}",
+    change="CHANGE MASTER TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_SSL = %s, "
+    "MASTER_CONNECT_RETRY = 1, MASTER_RETRY_COUNT = 1, ",
+    verified="MASTER_SSL_CA = %s, MASTER_SSL_VERIFY_SERVER_CERT = 1, ",
+    by_gtid=f"MASTER_AUTO_POSITION = 1 {_FOR}",
+    by_place=f"MASTER_AUTO_POSITION = 0, MASTER_LOG_FILE = %s, MASTER_LOG_POS = %s {_FOR}",
     filter=_FILTER,
     start=f"START SLAVE USER = %s PASSWORD = %s {_FOR}",
     start_receiver=f"START SLAVE IO_THREAD USER = %s PASSWORD = %s {_FOR}",
@@ -296,15 +301,24 @@ class MysqlChannel(Channel):
         )
 
     def create(
-        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
+        self,
+        address: tuple[str, int],
+        account: Account,
+        begin: BinlogPosition | None,
+        listen: Listen,
     ) -> None:
         """See `Channel`. MySQL stores neither user nor password."""
         del account
-        if begin is None:
-            self._rows(self._say.create, (*address, int(tls)))
-        else:
-            place = (f"{begin.lineage}.{begin.binlog}", begin.offset)
-            self._rows(self._say.create_at, (*address, int(tls), *place))
+        says = self._say
+        values = [*_named(address, listen), int(listen.needs_tls)]
+        verified, where = "", says.by_gtid
+        if listen.certificate is not None:
+            verified = says.verified
+            values.append(listen.certificate.ca)
+        if begin is not None:
+            where = says.by_place
+            values += [f"{begin.lineage}.{begin.binlog}", begin.offset]
+        self._rows(f"{says.change}{verified}{where}", tuple(values))
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
         """See `Channel`."""
@@ -413,15 +427,26 @@ class MariadbChannel(Channel):
         )
 
     def create(
-        self, address: tuple[str, int], account: Account, begin: BinlogPosition | None, *, tls: bool
+        self,
+        address: tuple[str, int],
+        account: Account,
+        begin: BinlogPosition | None,
+        listen: Listen,
     ) -> None:
         """See `Channel`. MariaDB stores the password, which is valid for this run only."""
         del begin
+        shown = listen.certificate
         self._server.rows(
             f"CHANGE MASTER '{CHANNEL}' TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_USER = %s, "
             "MASTER_PASSWORD = %s, MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1, "
-            f"MASTER_SSL = {int(tls)}, MASTER_SSL_VERIFY_SERVER_CERT = 0",
-            (*address, account.user, account.password),
+            f"MASTER_SSL = {int(listen.needs_tls)}, MASTER_SSL_CA = %s, "
+            f"MASTER_SSL_VERIFY_SERVER_CERT = {int(shown is not None)}",
+            (
+                *_named(address, listen),
+                account.user,
+                account.password,
+                shown.ca if shown is not None else "",
+            ),
         )
 
     def filter(self, tables: Sequence[tuple[str, str]]) -> None:
@@ -469,6 +494,11 @@ class MariadbChannel(Channel):
     def failure(self, state: State) -> ApplierFailure | None:
         """See `Channel`."""
         return of_mariadb(*state.apply_error) if state.apply_error[0] else None
+
+
+def _named(address: tuple[str, int], listen: Listen) -> tuple[str, int]:
+    """The address with the name that the certificate has, if one is verified."""
+    return (listen.certificate.name, address[1]) if listen.certificate is not None else address
 
 
 def channel_of(server: Server, facts: TargetFacts) -> Channel:

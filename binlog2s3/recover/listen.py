@@ -1,18 +1,36 @@
 """Where a recovery's target finds this process.
 
-Law: nothing leaves this machine's loopback without TLS.
+Law: nothing leaves this machine's loopback without TLS, and there the target verifies whom it
+replicates from, unless the operator accepts that it does not.
 """
 
 import ipaddress
 import socket
+import ssl
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from binlog2s3.config.options import split_serve_address
+from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import RecoveryError
+from binlog2s3.replication.listen import tls_for, tls_of
 from binlog2s3.server.login import Login
 
 _OPTION = "--serve-address"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certificate:
+    """What the target verifies: a certificate with this host name or IP address.
+
+    `ca`: the file with which it does, by its path there.
+    """
+
+    name: str
+    cert: Path
+    key: Path
+    ca: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,21 +39,39 @@ class Listen:
 
     host: str = "127.0.0.1"
     port: int = 0
+    certificate: Certificate | None = None
+    """None: the target verifies nothing."""
 
     @property
     def needs_tls(self) -> bool:
         """Whether others could listen in."""
         return not ipaddress.ip_address(self.host).is_loopback
 
+    def tls(self) -> ssl.SSLContext | None:
+        """The TLS of this process; None if it needs none. Raises ConfigError."""
+        if not self.needs_tls:
+            return None
+        if self.certificate is None:
+            return tls_for(self.host)
+        return tls_of(self.certificate.cert, self.certificate.key, options="--serve-")
 
-def listen(login: Login, wanted: str | None) -> Listen:
-    """Where the target of this login finds this process; `wanted` is `--serve-address`.
 
-    Raises RecoveryError if that is None and the target is not on this machine.
+def listen(login: Login, config: PitrConfig) -> Listen:
+    """Where the target of this login finds this process.
+
+    Raises RecoveryError if the target is not on this machine and `--serve-address` is not given, or
+    nothing proves to the target that it replicates from this process.
     """
-    if wanted is not None:
-        host, port = split_serve_address(wanted)
-        return Listen(host=_own(host), port=port or 0)
+    if config.serve_address is not None:
+        name, port = split_serve_address(config.serve_address)
+        found = Listen(host=_own(name), port=port or 0)
+        if not found.needs_tls:
+            return found
+        certificate = _certificate(name, config)
+        accepts = config.target is not None and config.target.accept_unverified_server
+        if certificate is None and not accepts:
+            raise _unverified(login, name)
+        return replace(found, certificate=certificate)
     if login.socket or _is_loopback(login.host):
         return Listen()
     own = _towards(login.host, login.port)
@@ -43,6 +79,24 @@ def listen(login: Login, wanted: str | None) -> Listen:
         f"the target, {login.address}, is not on this machine and must be able to connect to it",
         hint=f"pass an address of this machine that the target reaches: {_OPTION} HOST[:PORT]"
         + (f", perhaps {_OPTION} {own}" if own else ""),
+    )
+
+
+def _certificate(name: str, config: PitrConfig) -> Certificate | None:
+    cert, key, ca = config.serve_tls_cert, config.serve_tls_key, config.serve_tls_ca
+    if cert is None or key is None or ca is None:
+        return None
+    return Certificate(name=name, cert=cert, key=key, ca=ca)
+
+
+def _unverified(login: Login, name: str) -> RecoveryError:
+    return RecoveryError(
+        f"nothing proves to the target, {login.address}, that it replicates from this process: "
+        "another one on the way could read and change what it applies",
+        hint=f"make a certificate for {name}, copy it to the target's machine, and pass "
+        "--serve-tls-cert FILE --serve-tls-key FILE --serve-tls-ca PATH, its path there "
+        "(docs/guides/pitr.md has the commands); or accept this risk: "
+        "--target-accept-unverified-server",
     )
 
 

@@ -34,7 +34,6 @@ from binlog2s3.recover.model import (
 from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
 from binlog2s3.recover.seam import told_executed
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
-from binlog2s3.replication.listen import tls_for
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
@@ -233,7 +232,7 @@ class Replication:
             host=self._listen.host,
             port=self._listen.port,
             window=self._window,
-            tls=tls_for(self._listen.host) if self._listen.needs_tls else None,
+            tls=self._listen.tls(),
             needs_tls=self._listen.needs_tls,
         )
 
@@ -265,7 +264,7 @@ class Replication:
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (at,))
             self._on_state()
         begin = None if self._facts.keeps_gtids else self._plan.begin
-        self._channel.create(source.address, self._account, begin, tls=self._listen.needs_tls)
+        self._channel.create(source.address, self._account, begin, self._listen)
         if self._tables and not receive_only:
             self._channel.filter(self._tables)
         self._see_filters(self._state(), self._tables if not receive_only else ())
@@ -298,10 +297,11 @@ class Replication:
             "pass an address of this machine that the target reaches: --serve-address "
             "HOST[:PORT]; is there a firewall in between?"
         )
-        if "certificate" in text.lower():
-            hint = (
-                "this process uses a self-signed certificate, and the target is set to verify "
-                "certificates: turn that off there for the time of the recovery"
+        if self._listen.certificate is not None:
+            hint += (
+                " Or does the target refuse the certificate? --serve-tls-ca must be a file on its "
+                "machine that its server can read, with the authority of --serve-tls-cert or that "
+                "certificate itself, which must have the host of --serve-address among its names"
             )
         host, port = address
         return RecoveryError(

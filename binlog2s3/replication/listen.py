@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import ConfigError, RecoveryError
 
 _VALID = timedelta(days=400)  # clocks differ, and a recovery may take days
 
@@ -32,6 +32,28 @@ def bound(host: str, port: int, *, option: str = "--serve-address") -> socket.so
             f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}",
             hint=f"pass another address with {option}",
         ) from error
+
+
+def tls_of(cert: Path, key: Path, *, options: str = "--") -> ssl.SSLContext:
+    """TLS with a certificate and its key. `options`: how the names of their options begin.
+
+    Raises ConfigError if they are not usable.
+    """
+    context = _context()
+    try:
+        context.load_cert_chain(cert, key, password="")
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            [f"{options}tls-cert {cert} and {options}tls-key {key}: {error}"],
+            hint="both are PEM files, and the key is that of the certificate and not encrypted",
+        ) from error
+    return context
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def tls_for(host: str) -> ssl.SSLContext:
@@ -53,8 +75,7 @@ def tls_for(host: str) -> ssl.SSLContext:
         )
         .sign(key, hashes.SHA256())
     )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context = _context()
     with tempfile.TemporaryDirectory(prefix="binlog2s3-tls-") as directory:  # mode 0700
         path = Path(directory) / "pem"
         path.write_bytes(

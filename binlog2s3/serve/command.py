@@ -25,6 +25,7 @@ from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log
+from binlog2s3.replication.listen import tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
@@ -317,16 +318,7 @@ def _password(path: Path) -> str:
 def _tls(config: ServeConfig) -> ssl.SSLContext | None:
     if config.tls_cert is None or config.tls_key is None:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(config.tls_cert, config.tls_key)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        raise ConfigError(
-            [f"--tls-cert {config.tls_cert} and --tls-key {config.tls_key}: {error}"],
-            hint="both are PEM files, and the key is that of the certificate and not encrypted",
-        ) from error
-    return context
+    return tls_of(config.tls_cert, config.tls_key)
 
 
 def _uuid_of(config: ServeConfig) -> str:

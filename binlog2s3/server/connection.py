@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, NoReturn, Self
 
 import pymysql
+from pymysql._auth import sha2_rsa_encrypt
 from pymysql.cursors import DictCursor
 
 from binlog2s3.binlog import gtid
@@ -462,7 +463,8 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
         read_timeout=login.connect_timeout,
         write_timeout=login.connect_timeout,
         program_name="binlog2s3",
-        auth_plugin_map=dict.fromkeys(_refused_plugins(login), _RefusedPlugin),
+        auth_plugin_map=_auth_plugins(login),
+        server_public_key=login.public_key.encode() if login.public_key else None,
         defer_connect=True,
     )
     if login.socket:
@@ -488,9 +490,34 @@ class _RefusedPlugin:
         )
 
 
-def _refused_plugins(login: Login) -> tuple[str, ...]:
-    """The plugin of 4.0 is reversible, so it is always refused."""
-    return ("mysql_old_password", *(() if login.proved else _CLEAR_TEXT))
+class _KnownKey:
+    """Replaces pymysql's sha256_password, which takes any key that the server sends for the known.
+
+    Source: MySQL's "Client/Server Protocol", page SHA256 Authentication.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def authenticate(self, packet: Any) -> Any:
+        """Send the password encrypted with the known key; returns the server's answer."""
+        connection = self._connection
+        if packet.is_auth_switch_request():
+            connection.salt = packet.read_all().removesuffix(b"\0")
+        password, key = connection.password, connection.server_public_key
+        connection.write_packet(
+            sha2_rsa_encrypt(password, connection.salt, key) if password else b""
+        )
+        answer = connection._read_packet()  # noqa: SLF001 - as pymysql's own plugins do
+        answer.check_error()
+        return answer
+
+
+def _auth_plugins(login: Login) -> dict[str, Callable[[Any], Any]]:
+    """What replaces pymysql's own plugins. That of 4.0 is reversible, so it is always refused."""
+    refused = ("mysql_old_password", *(() if login.proved else _CLEAR_TEXT))
+    plugins: dict[str, Callable[[Any], Any]] = dict.fromkeys(refused, _RefusedPlugin)
+    return plugins | ({"sha256_password": _KnownKey} if login.public_key else {})
 
 
 def _open_socket(path: str, timeout_seconds: float) -> socket.socket:

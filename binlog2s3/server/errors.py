@@ -55,14 +55,15 @@ _HINTS: Mapping[int, str] = {
     3032: "the server is in offline mode and accepts only administrators: SET GLOBAL "
     "offline_mode = OFF",
     3118: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
-    3159: "the server requires TLS: set --mysql-ssl-mode REQUIRED",
+    3159: "the server requires TLS: use --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca (PREFERRED "
+    "will do for a server on this host)",
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
 _NO_BINLOG = 1381
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})  # database, table, column, any, routine
 _NO_TLS = (
-    "set up TLS on the server, or accept that others can read the password and the data: "
-    "--mysql-ssl-mode PREFERRED"
+    "set up TLS on the server, or accept that others can read the data: --mysql-ssl-mode DISABLED, "
+    "for a server on another host with --mysql-server-public-key"
 )
 _TRANSIENT = frozenset({1040, 1053, 1203, 1205, 1226, 2002, 2003, 2006, 2013, 2014, 2055})
 # What pymysql raises: its own errors, unusable TLS files (OSError), a missing package
@@ -115,6 +116,8 @@ def _translated(error: Exception, login: Login) -> SourceError:
         hint = _NO_TLS
     if code == 1045 and os.environ.get("CREDENTIALS_DIRECTORY"):  # systemd.exec(5)
         hint += "; systemd passes the password file as it was at the start: restart after a change"
+    if code == 1045 and login.public_key:
+        hint += "; or --mysql-server-public-key is not the key of this server"
     if code == 1045 and login.doubt:
         hint = f"{login.doubt}; check whether that is intended; {hint}"
     return SourceError(

@@ -3,8 +3,11 @@
 A `Login` is made for each connection, so that the next connection uses a password that was changed
 on disk.
 
-Law: the password is only in `Login.password`, which no repr shows. The syntax of option files is
-the manual's: https://dev.mysql.com/doc/refman/9.7/en/option-files.html
+Law: the password is only in `Login.password`, which no repr shows. There is no login to a server on
+another host that has not shown that it is the right one before it gets the password, unless the
+operator accepts that. The configuration decides this: the server's plugin, and what it has cached,
+may change at any time. The syntax of option files is the manual's:
+https://dev.mysql.com/doc/refman/9.7/en/option-files.html
 """
 
 import re
@@ -14,11 +17,15 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
 
-from binlog2s3.config.values import SSL_MODES, MysqlConfig, Prefix
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from binlog2s3.config.values import SSL_MODES, WITHOUT_TLS, MysqlConfig, Prefix
 from binlog2s3.errors import SourceError
 from binlog2s3.server.password_command import password_of
 
 _GROUPS = ("client", "binlog2s3")
+_PUBLIC_KEY = "server-public-key-path"
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
 _UNESCAPES = {"\\": "\\\\", '"': '\\"', "\b": "\\b", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
 _SPACES = " \t\n\v\f\r"  # isspace() in C; a password may end in another kind of space
@@ -37,6 +44,10 @@ class Login:
     ssl_ca: str | None
     ssl_cert: str | None
     ssl_key: str | None
+    public_key: str | None = None
+    """The server's RSA key (PEM), that of a file and not that which a server sends."""
+    accepted: bool = False
+    """The operator accepts that nothing proves which server answers."""
     connect_timeout: float
     prefix: Prefix = "mysql"
     doubt: str = ""
@@ -55,8 +66,13 @@ class Login:
 
     @property
     def proved(self) -> bool:
-        """Whether it is certain that the right server gets the password."""
+        """Whether it is certain that the right server gets what is sent."""
         return bool(self.socket) or self.ssl_mode in ("VERIFY_CA", "VERIFY_IDENTITY")
+
+    @property
+    def guarded(self) -> bool:
+        """Whether no other server can get the password: it is `proved`, or has no use for it."""
+        return self.proved or self.public_key is not None
 
     def advised(self, hint: str) -> str:
         """A hint about --mysql-... options, with the names of the options of this server."""
@@ -67,7 +83,8 @@ def resolve(config: MysqlConfig) -> Login:
     """Merge options, the password file and the option file; options win.
 
     Without an option, the option file's ssl-mode applies; the default is REQUIRED, on this host
-    PREFERRED. Raises SourceError if a file cannot be read or contradicts itself.
+    PREFERRED. Raises SourceError if a file cannot be read or contradicts itself, and if another
+    server could get the password from another host.
     """
     try:
         return _resolve(config)
@@ -131,7 +148,9 @@ def _resolve(config: MysqlConfig) -> Login:
             hint="give --mysql-user",
         )
     by_address = config.host is not None or config.port is not None
-    socket = config.socket or (None if by_address else options.get("socket"))
+    socket = config.socket or (
+        None if by_address else options.get("socket") or _here(config, options)
+    )
     host = config.host or options.get("host")
     if config.prefix == "target" and not socket and not host:  # a target has no default
         raise SourceError(
@@ -149,6 +168,8 @@ def _resolve(config: MysqlConfig) -> Login:
         ssl_ca=_path(config.ssl_ca, options.get("ssl-ca")),
         ssl_cert=_path(config.ssl_cert, options.get("ssl-cert")),
         ssl_key=_path(config.ssl_key, options.get("ssl-key")),
+        public_key=_public_key(_path(config.server_public_key, options.get(_PUBLIC_KEY))),
+        accepted=config.accept_unverified_server,
         connect_timeout=config.connect_timeout,
         prefix=config.prefix,
         doubt=_doubt(config.password_file, password),
@@ -163,7 +184,69 @@ def _resolve(config: MysqlConfig) -> Login:
             f"{config.defaults_file}: ssl-cert and ssl-key need each other",
             hint="give both or neither, there or as --mysql-ssl-cert and --mysql-ssl-key",
         )
+    if login.public_key and not login.socket and login.ssl_mode != "DISABLED":
+        raise SourceError(
+            f"the server's RSA key with ssl-mode {login.ssl_mode}: {WITHOUT_TLS}",
+            hint="give --mysql-ssl-mode DISABLED, or no --mysql-server-public-key",
+        )
+    if not (login.local or login.guarded or login.accepted):
+        raise _unproved(login)
     return login
+
+
+def _here(config: MysqlConfig, options: Mapping[str, str]) -> Path | None:
+    """The socket of this host's server, where nothing says another address, or wants TLS."""
+    said = ("host", "port", "ssl-mode", "ssl-ca", _PUBLIC_KEY)
+    wanted = (config.ssl_mode, config.ssl_ca, config.server_public_key)
+    if any(name in options for name in said) or any(wanted):
+        return None
+    return config.local_socket
+
+
+def _unproved(login: Login) -> SourceError:
+    """The refusal, with what would prove this server, and the option that accepts the risk."""
+    return SourceError(
+        f"nothing proves which server answers at {login.address} (ssl-mode {login.ssl_mode}): "
+        f"another one in its place, or on the way, could get the password of {login.user!r}",
+        hint=f"{how_to_prove(login)}; or accept this risk: --mysql-accept-unverified-server",
+        refused=True,
+    )
+
+
+def how_to_prove(login: Login) -> str:
+    """What to do so that only the right server gets the password, as a hint."""
+    name = f"VERIFY_IDENTITY if its certificate has the name {login.host}"
+    if login.ssl_ca:
+        verified = f"verify it by {login.ssl_ca}: --mysql-ssl-mode VERIFY_CA ({name})"
+    else:
+        verified = (
+            "at the server, SELECT @@datadir, @@ssl_ca names the file of its certificate authority "
+            "(ca.pem, if MySQL made it): copy that, and pass --mysql-ssl-ca FILE (and "
+            f"--mysql-ssl-mode {name})"
+        )
+    return (
+        f"{verified}; for a MySQL without TLS, copy its RSA key (public_key.pem in its datadir), "
+        "and pass --mysql-ssl-mode DISABLED --mysql-server-public-key FILE; for a server on this "
+        "host, pass --mysql-socket instead of --mysql-host"
+    )
+
+
+def _public_key(path: str | None) -> str | None:
+    """The RSA key of this file. Raises SourceError: without one, a client takes what it is sent."""
+    if path is None:
+        return None
+    try:
+        key = serialization.load_pem_public_key(_read_text(Path(path)).encode())
+    except ValueError:
+        key = None
+    if not isinstance(key, RSAPublicKey):
+        raise SourceError(
+            f"{path} has no public RSA key (PEM)",
+            hint="--mysql-server-public-key is for a copy of the server's public_key.pem, "
+            "or for the key that SHOW STATUS LIKE 'Caching_sha2_password_rsa_public_key' shows",
+        )
+    form = serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_bytes(serialization.Encoding.PEM, form).decode()
 
 
 def _ssl_mode(config: MysqlConfig, options: Mapping[str, str], *, local: bool) -> str:

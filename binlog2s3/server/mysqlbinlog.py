@@ -19,7 +19,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -167,6 +167,31 @@ def _printed(path: str, option: str) -> str:
     ).stdout
 
 
+def refuse_unguarded(tool: Tool, login: Login) -> None:
+    """Raise SourceError if this program does not guard a password as the login means it to.
+
+    Before 11.4 MariaDB's client continues without TLS if the server offers none, unless it checks
+    the name: it answers a challenge then, and reads what it is sent.
+    """
+    if tool.flavour == "mysql" or login.local or login.accepted:
+        return
+    if login.public_key:
+        raise SourceError(
+            f"{tool.path} cannot use an RSA key: MariaDB's servers have none",
+            hint="verify its certificate: --mysql-ssl-ca instead of --mysql-server-public-key",
+            refused=True,
+        )
+    if login.ssl_mode == "VERIFY_CA" and not tool.all_or_nothing:
+        raise SourceError(
+            f"{tool.path}, version {tool.version}, would read without TLS from a server in the "
+            f"place of {login.address}: with VERIFY_CA it does not insist on TLS",
+            hint=f"pass --mysql-ssl-mode VERIFY_IDENTITY, if the certificate has the name "
+            f"{login.host}, or --mysqlbinlog of MariaDB 11.4 or later; or accept this risk: "
+            "--mysql-accept-unverified-server",
+            refused=True,
+        )
+
+
 def derive_server_id(source: str, host: str | None = None) -> int:
     """A server id for this source on this host, the same at every start.
 
@@ -199,7 +224,11 @@ class Child:
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
-        with _option_file(_options(tool, login, _plugins(tool, directory))) as descriptor:
+        refuse_unguarded(tool, login)
+        with ExitStack() as files:
+            key = files.enter_context(_memory_file("key", login.public_key or ""))
+            options = _options(tool, login, _plugins(tool, directory), f"/dev/fd/{key}")
+            descriptor = files.enter_context(_memory_file("options", options))
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -219,7 +248,7 @@ class Child:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
-                    pass_fds=(descriptor,),
+                    pass_fds=(descriptor, key),
                     env=_environment() | _clear_text(tool, login),
                 ).result()
             except OSError as error:
@@ -280,9 +309,9 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
 
 
 @contextmanager
-def _option_file(text: str) -> Iterator[int]:
+def _memory_file(name: str, text: str) -> Iterator[int]:
     """The descriptor of an anonymous file in memory with this text; only this user can open it."""
-    descriptor = os.memfd_create("options", os.MFD_CLOEXEC)
+    descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
     try:
         os.fchmod(descriptor, 0o600)  # MySQL's programs ignore a world-writable option file
         os.write(descriptor, text.encode())
@@ -320,8 +349,11 @@ def _plugins(tool: Tool, directory: Path) -> str:
     return str(place)
 
 
-def _options(tool: Tool, login: Login, plugins: str) -> str:
+def _options(tool: Tool, login: Login, plugins: str, key: str) -> str:
     """The child's option file. Each TLS mode means the same as in `connection`.
+
+    `key`: the file with the login's public key. If MySQL's client could not read one there, it
+    would take the key that a server sends.
 
     MariaDB's client has no way to require TLS without checking the name: it continues without TLS
     if the server offers none. `connection` has already refused such a server. From 11.4 on
@@ -344,8 +376,10 @@ def _options(tool: Tool, login: Login, plugins: str) -> str:
         options["ssl-ca"] = login.ssl_ca
     if tool.flavour == "mysql":
         options["ssl-mode"] = login.ssl_mode
-        key = login.ssl_mode in ("DISABLED", "PREFERRED")
-        return render_options(options) + ("get-server-public-key\n" if key else "")
+        if login.public_key:
+            return render_options(options | {"server-public-key-path": key})
+        asks = login.ssl_mode in ("DISABLED", "PREFERRED")
+        return render_options(options) + ("get-server-public-key\n" if asks else "")
     name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
     if not login.socket and not name:
         options["plugin-dir"] = plugins
@@ -386,7 +420,8 @@ _KNOWN_ERRORS = (
     _KnownError(
         r"Access denied",
         "check --mysql-user, the password file and the account's host part; an account with "
-        "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate",
+        "REQUIRE SSL or X509 also answers this to a connection without TLS or client certificate; "
+        "so does a server of which --mysql-server-public-key is not the key",
     ),
     _KnownError(
         r"plugin 'mysql_native_password' cannot be loaded",
@@ -400,7 +435,8 @@ _KNOWN_ERRORS = (
     ),
     _KnownError(
         r"requires secure connection|insecure transport",
-        "allow TLS: --mysql-ssl-mode PREFERRED or REQUIRED",
+        "allow TLS: --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca (PREFERRED will do for a server "
+        "on this host)",
     ),
     _KnownError(
         r"same server_uuid/server_id|same server_id",

@@ -21,7 +21,7 @@ from binlog2s3.errors import GapError, SourceError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts, started_at
 from binlog2s3.server.login import resolve
-from binlog2s3.server.mysqlbinlog import Child, Tool, find
+from binlog2s3.server.mysqlbinlog import Child, Tool, find, refuse_unguarded
 from binlog2s3.server.omissions import omissions, omitted
 from binlog2s3.stream.archive_end import archive_end, tip_of_archive
 from binlog2s3.stream.compare import Common, Finder, cut
@@ -120,6 +120,7 @@ class Pilot:
         """
         facts = server.facts()
         tool = find(facts.flavour, self._config.mysql.mysqlbinlog)
+        refuse_unguarded(tool, resolve(self._config.mysql))
         try:
             listed = server.binlogs()
         except UnloggedError as error:

@@ -1,24 +1,33 @@
 """`pitr` by TLS, to a target that does not reach it, and what it changes there and what not."""
 
+import ipaddress
+import re
+import shlex
 import socket
 import subprocess
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover import target
+from binlog2s3.recover.listen import Certificate, Listen
 from binlog2s3.recover.replicate import Replication
 from binlog2s3.replication.source import Source
 from binlog2s3.server.connection import Server
+from lab import get
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MariadbServer, MysqlServer, server_of
 from lab.s3 import MinioServer
+from tests.conftest import _had
 from tests.integration.bucket import Bucket
+from tests.integration.certificates import Authority, Pair
 from tests.integration.recovery_command import Recovery, read_only
 from tests.integration.recovery_truth import RELAXED
 from tests.integration.recovery_world import wait_durable
@@ -106,24 +115,138 @@ def channel(server: MysqlServer) -> dict[str, object]:
     return dict(zip(names, rows[0], strict=True)) if rows else {}
 
 
-def test_off_loopback_it_is_tls(archive: Archive, empty: MysqlServer) -> None:
-    """The target is told the address, connects by TLS, and has all in the end; nothing is left."""
+def signed(directory: Path, address: str, *names: x509.GeneralName) -> list[str]:
+    """The options for a certificate of this address, and its authority's file at the target."""
+    authority = Authority(directory, "authority")
+    pair = authority.sign("pitr", *(names or [x509.IPAddress(ipaddress.ip_address(address))]))
+    return [
+        *(f"--serve-address={address}", f"--serve-tls-ca={authority.ca}"),
+        *(f"--serve-tls-cert={pair.cert}", f"--serve-tls-key={pair.key}"),
+    ]
+
+
+@pytest.mark.parametrize("is_verified", [True, False], ids=["verified", "accepted"])
+def test_off_loopback_it_is_tls(
+    archive: Archive, empty: MysqlServer, tmp_path: Path, *, is_verified: bool
+) -> None:
+    """The target is told the address, connects by TLS, and has all in the end; nothing is left.
+
+    It verifies the certificate that it is shown.
+    """
     address = own_address()
-    seen: dict[str, object] = {}
-    arguments = ["--latest", "--yes", f"--serve-address={address}", *archive.begin]
+    seen: dict[str, set[object]] = defaultdict(set)
+    arguments = ["--latest", "--yes", *archive.begin]
+    if is_verified:
+        arguments += signed(tmp_path, address)
+    else:
+        arguments += [f"--serve-address={address}", "--target-accept-unverified-server"]
     with archive.recovery.started(empty, *arguments, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
 
         def has_ended() -> bool:
-            there = channel(empty)
-            seen.update({name: value for name, value in there.items() if value not in ("", None)})
+            for name, value in channel(empty).items():
+                seen[name].add(value)
             return process.poll() is not None
 
         wait_until(has_ended, what="the recovery", interval=0.02)
         assert process.returncode == 0, process.stderr.read()
-    assert (seen["Source_Host"], seen["Source_SSL_Allowed"]) == (address, "Yes")
+    assert seen["Source_Host"] - {""} == {address}
+    assert "Yes" in seen["Source_SSL_Allowed"]
+    assert ("Yes" in seen["Source_SSL_Verify_Server_Cert"]) is is_verified
     assert empty.query(SEEN) == archive.rows
     assert channel(empty) == {}
+
+
+def test_a_target_on_another_host_proves_itself(archive: Archive, empty: MysqlServer) -> None:
+    """Before it gets the password; the options in the hint are the target's."""
+    address = ["--target-host=0.0.0.0", f"--target-port={empty.port}", "--target-user=root"]
+    done = archive.recovery.run(None, "--latest", "--yes", *address, *archive.begin)
+    assert done.status == 4, done.stderr
+    assert "nothing proves which server answers at 0.0.0.0" in done.stderr
+    for option in ("--target-ssl-ca", "--target-server-public-key", "--target-accept-unverified"):
+        assert option in done.stderr
+    assert channel(empty) == {}
+
+
+def test_a_target_that_would_verify_nothing(archive: Archive, empty: MysqlServer) -> None:
+    """It is refused, with the options; nothing is changed there."""
+    wanted = ["--latest", "--yes", f"--serve-address={own_address()}", *archive.begin]
+    done = archive.recovery.run(empty, *wanted)
+    assert done.status == 8, done.stderr
+    assert "nothing proves to the target" in done.stderr
+    for option in ("--serve-tls-cert", "--serve-tls-ca", "--target-accept-unverified-server"):
+        assert option in done.stderr
+    assert channel(empty) == {}
+    assert ("shop",) not in empty.query("SHOW DATABASES")
+
+
+@pytest.mark.parametrize("wrong", ["authority", "name", "pinned"])
+def test_a_target_that_does_not_trust_it(
+    archive: Archive, empty: MysqlServer, tmp_path: Path, wrong: str
+) -> None:
+    """Another authority, another name, or another certificate than the pinned one: it ends."""
+    address = own_address()
+    names = [x509.DNSName("pitr.example.com")] if wrong == "name" else []
+    arguments = signed(tmp_path, address, *names)
+    if wrong != "name":
+        (tmp_path / "other").mkdir()
+        other = Authority(tmp_path / "other", "other")
+        own = x509.IPAddress(ipaddress.ip_address(address))
+        ca = other.ca if wrong == "authority" else other.sign("pitr", own).cert
+        arguments = [one for one in arguments if "tls-ca" not in one]
+        arguments.append(f"--serve-tls-ca={ca}")
+    done = archive.recovery.run(empty, "--latest", "--yes", *arguments, *archive.begin)
+    assert done.status == 8, done.stderr
+    assert "does not reach this process" in done.stderr
+    assert "--serve-tls-ca must be a file on its machine" in done.stderr
+    assert channel(empty) == {}
+    assert ("shop",) not in empty.query("SHOW DATABASES")
+
+
+def test_a_pinned_certificate(archive: Archive, empty: MysqlServer, tmp_path: Path) -> None:
+    """It signed itself, as the one that docs/guides/pitr.md makes; the target has a copy."""
+    address = own_address()
+    page = (Path(__file__).parents[2] / "docs/guides/pitr.md").read_text()
+    found = re.search(r"^ {4}(openssl req (?:.*\\\n)*.*)$", page, re.MULTILINE)
+    assert found
+    words = shlex.split(found[1].replace("\\\n", " ").replace("192.0.2.7", address))
+    subprocess.run(words, cwd=tmp_path, check=True, capture_output=True)
+    arguments = [
+        *(f"--serve-address={address}", f"--serve-tls-ca={tmp_path / 'pitr.pem'}"),
+        *(
+            f"--serve-tls-cert={tmp_path / 'pitr.pem'}",
+            f"--serve-tls-key={tmp_path / 'pitr-key.pem'}",
+        ),
+    ]
+    archive.recovery.to(empty, "--latest", *arguments, *archive.begin)
+    assert empty.query(SEEN) == archive.rows
+
+
+@pytest.mark.parametrize(
+    "version", ["mysql-8.0.15", "mysql-8.0.31", "mariadb-11.4", "mariadb-11.8"]
+)
+def test_each_version_verifies(version: str, disk_tmp_path: Path) -> None:
+    """An authority and a name; it connects if both are right, and only then."""
+    right, other = (Authority(disk_tmp_path, name) for name in ("right", "other"))
+    named = right.sign("named", x509.DNSName("localhost"))
+    unnamed = right.sign("unnamed", x509.DNSName("pitr.example.com"))
+    with server_of(_had(get.VERSIONS[version]), disk_tmp_path / "target", server_id=2) as server:
+        server.query("SET GLOBAL event_scheduler = OFF")
+        login = replace(ROOT, socket=str(server.socket))
+
+        def connect(pair: Pair, authority: Authority) -> None:
+            certificate = Certificate(
+                name="localhost", cert=pair.cert, key=pair.key, ca=str(authority.ca)
+            )
+            there = Listen(host="0.0.0.0", certificate=certificate)
+            with Server(lambda: login) as asked:
+                found = target.facts(asked, login)
+                Replication(asked, found, _NOTHING, lambda _: iter(()), listen=there).probe()  # type: ignore[arg-type, return-value]
+
+        connect(named, right)
+        for pair, authority in ((named, other), (unnamed, right)):
+            with pytest.raises(RecoveryError, match="does not reach this process"):
+                connect(pair, authority)
 
 
 def test_a_target_that_does_not_reach_it(
@@ -179,6 +302,7 @@ def test_a_dry_run_warns_of_what_stands_against_it(archive: Archive, empty: Mysq
     empty.query("SET GLOBAL read_only = ON", "SET GLOBAL event_scheduler = ON")
     try:
         wanted = ["--latest", "--serve-address=192.0.2.1", *archive.begin]
+        wanted.append("--target-accept-unverified-server")
         done = archive.recovery.run(empty, "--dry-run", *wanted)
         assert done.status == 0, done.stderr
         for words in ("(read_only is ON)", "its event scheduler", "cannot listen on 192.0.2.1:0"):

@@ -103,6 +103,7 @@ def test_the_old_primary_lives_on(
             archive.bucket.store,
             archive.bucket.name,
             options={"mysql-host": NAME},
+            arguments=["--mysql-accept-unverified-server"],  # each has an authority of its own
         )
         stream.argv[:0] = name.words
         with new, stream:

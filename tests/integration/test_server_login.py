@@ -19,6 +19,7 @@ from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
+from tests.impostor import new_key, pem_of
 from tests.integration.both_ways import (
     NASTY,
     Keys,
@@ -28,7 +29,9 @@ from tests.integration.both_ways import (
     try_child,
     try_server,
 )
+from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
 
 Change = Callable[[Keys], dict[str, Any]]
 TLS = {"user": "tls", "password": "pw"}  # may come in over TLS alone: whoever is in, has it
@@ -164,6 +167,43 @@ def test_the_child_alone_with_a_cold_cache(mysql_tls: MysqlServer, tmp_path: Pat
     assert try_child(mysql_tls, login, tmp_path / "run") is None
 
 
+RSA_ACCOUNTS = {"caching": "caching_sha2_password", "rsa": "sha256_password"}
+
+
+@pytest.fixture
+def rsa(mysql_tls: MysqlServer) -> Iterator[MysqlServer]:
+    """A MySQL that knows no password yet, with an account of each plugin that encrypts one."""
+    for user, plugin in RSA_ACCOUNTS.items():
+        mysql_tls.query(
+            f"CREATE USER {user}@'%' IDENTIFIED WITH {plugin} BY 'pw'",
+            f"GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {user}@'%'",
+        )
+    yield mysql_tls
+    mysql_tls.query(*(f"DROP USER {user}@'%'" for user in RSA_ACCOUNTS))
+
+
+@pytest.mark.parametrize("user", RSA_ACCOUNTS)
+def test_the_key_of_the_server(rsa: MysqlServer, tmp_path: Path, user: str) -> None:
+    """Without TLS both ways encrypt the password with it, also if the server has cached nothing."""
+    key = (rsa.datadir / "public_key.pem").read_text()
+    login = login_to(rsa, user=user, password="pw", ssl_mode="DISABLED", public_key=key)
+    rsa.query("FLUSH PRIVILEGES")
+    assert not isinstance(try_server(login), SourceError)
+    rsa.query("FLUSH PRIVILEGES")
+    assert try_child(rsa, login, tmp_path / "run") is None
+
+
+@pytest.mark.parametrize("user", RSA_ACCOUNTS)
+def test_the_key_of_another_server(rsa: MysqlServer, tmp_path: Path, user: str) -> None:
+    """It is refused, and the option is named; neither way asks the server for its key."""
+    key = pem_of(new_key()).decode()
+    login = login_to(rsa, user=user, password="pw", ssl_mode="DISABLED", public_key=key)
+    rsa.query("FLUSH PRIVILEGES")
+    mine, childs = both_refuse(rsa, login, tmp_path)
+    assert "--mysql-server-public-key is not the key of this server" in mine.hint
+    assert "--mysql-server-public-key" in childs.hint
+
+
 def test_an_address_in_the_certificate(either_tls: MysqlServer, keys: Keys, tmp_path: Path) -> None:
     """VERIFY_IDENTITY of an address: both find it among the certificate's alternative names."""
     saved = {path: path.read_bytes() for path in (keys.server.cert, keys.server.key)}
@@ -270,16 +310,15 @@ def test_no_socket(either_tls: MysqlServer, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def archives(
-    minio: MinioServer, bucket: str, tmp_path: Path
-) -> Callable[[MysqlServer, dict[str, Any]], None]:
+def archives(minio: MinioServer, bucket: str, tmp_path: Path) -> "Archives":
     """Streams with these options until a binlog that was just closed is archived."""
 
-    def run(server: MysqlServer, options: dict[str, Any]) -> None:
+    def run(server: MysqlServer, options: dict[str, Any], *arguments: str) -> None:
         server.query("FLUSH BINARY LOGS")
         closed = server.binlogs()[-2][0]
         options = {"start-binlog": closed, **options}
-        with StreamProcess(tmp_path / "stream", server, minio, bucket, options=options) as stream:
+        place = (tmp_path / "stream", server, minio, bucket)
+        with StreamProcess(*place, options=options, arguments=arguments) as stream:
             stream.wait_for_event("binlog archived", binlog=closed)
             assert stream.terminate() == 0
             assert server.password not in stream.stderr()
@@ -287,7 +326,7 @@ def archives(
     return run
 
 
-Archives = Callable[[MysqlServer, dict[str, Any]], None]
+Archives = Callable[..., None]
 
 
 @pytest.fixture
@@ -332,6 +371,80 @@ def test_tls_through_the_process(
     """The options' TLS is that of the questions and of the stream."""
     login = {"mysql-user": user, "mysql-password-file": secret("pw")} if user != "repl" else {}
     archives(either_tls, {**login, **given(keys)})
+
+
+ELSEWHERE = "0.0.0.0"
+"""It leads to this machine, and is no loopback address: all that is known of another host."""
+
+
+def test_a_server_on_another_host(archives: Archives, mysql_tls: MysqlServer, keys: Keys) -> None:
+    """It is streamed if its certificate is verified."""
+    archives(mysql_tls, {"mysql-host": ELSEWHERE, "mysql-ssl-ca": keys.ca})
+
+
+def test_the_risk_is_accepted(archives: Archives, either_tls: MysqlServer) -> None:
+    """It is streamed though nothing proves it."""
+    archives(either_tls, {"mysql-host": ELSEWHERE}, "--mysql-accept-unverified-server")
+
+
+def test_a_client_that_does_not_insist_on_tls(
+    minio: MinioServer, bucket: str, mariadb_tls: MariadbServer, keys: Keys, tmp_path: Path
+) -> None:
+    """MariaDB's before 11.4 is refused at the start, where only the authority is verified."""
+    options = {"mysql-host": ELSEWHERE, "mysql-ssl-ca": keys.ca}
+    with StreamProcess(tmp_path, mariadb_tls, minio, bucket, options=options) as stream:
+        assert stream.wait() == 4
+    assert "does not insist on TLS" in stream.stderr()
+    assert "VERIFY_IDENTITY" in stream.stderr()
+
+
+def test_a_mysql_on_another_host_without_tls(archives: Archives, mysql_tls: MysqlServer) -> None:
+    """It is streamed with its key."""
+    mysql_tls.query("FLUSH PRIVILEGES")
+    key = mysql_tls.datadir / "public_key.pem"
+    options = {"mysql-ssl-mode": "DISABLED", "mysql-server-public-key": key}
+    archives(mysql_tls, {"mysql-host": ELSEWHERE, **options})
+
+
+@pytest.mark.parametrize("mode", [None, "DISABLED", "PREFERRED", "REQUIRED"])
+def test_a_server_on_another_host_that_is_not_proved(
+    minio: MinioServer, bucket: str, either_tls: MysqlServer, tmp_path: Path, mode: str | None
+) -> None:
+    """It is refused before it is sent anything, with the options that would prove it."""
+    options = {"mysql-host": ELSEWHERE, "mysql-ssl-mode": mode}
+    before = either_tls.query("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1]
+    with StreamProcess(tmp_path, either_tls, minio, bucket, options=options) as stream:
+        assert stream.wait() == 4
+    assert int(either_tls.query("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1]) - int(before) == 1
+    said = stream.stderr()
+    assert f"nothing proves which server answers at {ELSEWHERE}:{either_tls.port}" in said
+    for option in ("--mysql-ssl-ca", "--mysql-server-public-key", "accept-unverified-server"):
+        assert option in said
+
+
+def test_an_old_configuration_at_an_upgrade(
+    minio: MinioServer, bucket: str, mysql_tls: MysqlServer, tmp_path: Path
+) -> None:
+    """What the old streamer left in its spool is uploaded; then it ends, and says why."""
+    place, there = (tmp_path, mysql_tls, minio, bucket), Bucket(minio, bucket)
+    mysql_tls.query("FLUSH BINARY LOGS")
+    name = mysql_tls.binlogs()[-1][0]
+    old = {"start-binlog": name, "flush-interval": 3600}
+    with StreamProcess(*place, options=old) as stream:
+        stream.wait_for_event("streaming")
+        mysql_tls.query("CREATE DATABASE upgraded", "DROP DATABASE upgraded")
+        size = mysql_tls.binlogs()[-1][1]
+        wait_until(
+            lambda: [one.stat().st_size for one in stream.spool.rglob(name)] == [size],
+            what="all is in the spool",
+        )
+        stream.kill()
+    assert there.binlogs() == {}
+    with StreamProcess(*place, options={"mysql-host": ELSEWHERE}) as stream:
+        assert stream.wait() == 4
+    assert {key: len(data) for key, data in there.binlogs().items()} == {name: size}
+    assert "uploading what the spool has" in stream.stderr()
+    assert f"nothing proves which server answers at {ELSEWHERE}" in stream.stderr()
 
 
 def test_an_empty_password_file(

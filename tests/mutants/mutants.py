@@ -37,6 +37,7 @@ from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
 from binlog2s3.recover.extract import _PieceReader
 from binlog2s3.recover.goal import Search
+from binlog2s3.recover.listen import listen
 from binlog2s3.recover.notes import Notes
 from binlog2s3.recover.origin import Origin, _has_at, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import PieceBuilder
@@ -52,8 +53,9 @@ from binlog2s3.serve.directory import Directory, _manifest, recovered
 from binlog2s3.serve.directory import _facts_of as _facts_of_file
 from binlog2s3.serve.dump import _contradiction
 from binlog2s3.serve.line import first_open
-from binlog2s3.server.connection import _connect
-from binlog2s3.server.login import Login, _ssl_mode
+from binlog2s3.server.connection import _auth_plugins, _connect
+from binlog2s3.server.login import Login, _resolve, _ssl_mode
+from binlog2s3.server.mysqlbinlog import _options
 from binlog2s3.store.contract import Store
 from binlog2s3.store.integrity import Integrity
 from binlog2s3.store.requests import Requests
@@ -122,7 +124,7 @@ class Promise(Enum):
         "A recovery reaches exactly what was asked for, or is refused",
     )
     SECRETS = ("SECURITY.md", "Secrets.")
-    TLS = ("SECURITY.md", "TLS.")
+    TLS = ("SECURITY.md", "Passwords.")
     BUCKET = ("SECURITY.md", "The bucket is not trusted.")
 
 
@@ -882,7 +884,35 @@ MUTANTS = (
         (
             "tests/unit/server/test_clear_text.py::test_a_server_that_is_not_proved_gets_no_password",
         ),
-        ((_connect, becomes(call(dict.fromkeys), "{}")),),
+        ((_auth_plugins, becomes(call(dict.fromkeys), "{}")),),
+    ),
+    Mutant(
+        "no-password-to-an-unproved-server",
+        Promise.TLS,
+        "There is no login to a server on another host that does not prove itself.",
+        ("tests/unit/server/test_login.py::test_a_server_on_another_host_proves_itself",),
+        ((_resolve, never(when(8, of=8))),),
+    ),
+    Mutant(
+        "no-key-of-another-server",
+        Promise.TLS,
+        "A key that a server sends does not replace the one that was given.",
+        ("tests/unit/server/test_clear_text.py::test_only_the_owner_of_the_known_key_gets_it",),
+        ((_connect, becomes(call(_auth_plugins), "{}")),),
+    ),
+    Mutant(
+        "no-key-of-the-server-for-mysqlbinlog",
+        Promise.TLS,
+        "mysqlbinlog is given the known key, and does not ask for one.",
+        ("tests/unit/server/test_mysqlbinlog.py::test_the_known_key",),
+        ((_options, never(when(5, of=7))),),
+    ),
+    Mutant(
+        "a-target-that-verifies-nothing",
+        Promise.TLS,
+        "A target on another machine that would verify nothing is refused.",
+        ("tests/unit/recover/test_listen.py::test_a_target_verifies_whom_it_replicates_from",),
+        ((listen, never(when(3, of=4))),),
     ),
     Mutant(
         "tls-to-other-hosts",

@@ -301,7 +301,7 @@ def test_the_documents_make_the_secret_that_is_mounted(document: str) -> None:
     [container] = pod()["containers"]
     tables = tomllib.loads((EXAMPLE / "binlog2s3.toml").read_text())
     keys = {
-        Path(tables["mysql"]["password_file"]).name,
+        *(Path(tables["mysql"][name]).name for name in ("password_file", "ssl_ca")),
         *(
             Path(one["value"]).name
             for one in container["env"]

@@ -41,7 +41,7 @@ ROOMS = {
     "rich": {"", "cli"},
     "tenacity": {"store", "stream"},
     "zstandard": {"binlog", "recover"},
-    "cryptography": {"replication"},
+    "cryptography": {"replication", "server"},
 }
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}
 LEVEL = {package: level for level, packages in enumerate(ORDER) for package in packages}

@@ -31,7 +31,7 @@ from binlog2s3.inspect.check.settings import (
     version_row,
 )
 from binlog2s3.server.connection import Server, binlog_name
-from binlog2s3.server.login import CHMOD, Login, readable_by_others, resolve
+from binlog2s3.server.login import CHMOD, Login, how_to_prove, readable_by_others, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
 from binlog2s3.server.omissions import binlog_filters, replica_filters, replicates
 from binlog2s3.server.version import ServerVersion
@@ -42,6 +42,11 @@ _LARGEST_START = (1 << 32) - 1
 _SLAVE, _CLIENT, _PROCESS = "REPLICATION SLAVE", "REPLICATION CLIENT", "PROCESS"
 _UNREACHED = "the server was not reached"
 _SILENT = "the server writes no binlog"
+_ACCEPTED = "nothing proves which server answers, as --mysql-accept-unverified-server accepts"
+_ON_THIS_HOST = (
+    "a user of this host who takes that port while the server is down can get the password; "
+    "--mysql-socket and --mysql-ssl-ca prevent that"
+)
 _TRY_AGAIN = "check again; if the error remains, see the server's error log"
 
 
@@ -351,6 +356,10 @@ def login_rows(config: Config) -> Iterator[Row]:
         yield warn("configuration", "login", f"{found}; others can read {readable[0]}", CHMOD)
     elif login.doubt:
         yield warn("configuration", "login", f"{found}; {login.doubt}", "is that intended?")
+    elif not login.guarded and not login.local:
+        yield warn("configuration", "login", f"{found}; {_ACCEPTED}", how_to_prove(login))
+    elif not login.guarded:
+        yield ok("configuration", "login", found, _ON_THIS_HOST)
     else:
         yield ok("configuration", "login", found)
 
@@ -396,11 +405,12 @@ def _tls_row(login: Login, status: Mapping[str, str]) -> Row:
         return ok("server", "TLS", f"{version}, {cipher}; {known} ({login.ssl_mode})", hint)
     if login.local:
         return ok("server", "TLS", "none; the connection does not leave this host")
+    what = "binlogs" if login.public_key else "password and binlogs"
     return warn(
         "server",
         "TLS",
-        f"none: password and binlogs cross the network unencrypted ({login.ssl_mode})",
-        "set up TLS on the server, and use --mysql-ssl-mode REQUIRED, or better VERIFY_CA",
+        f"none: {what} cross the network unencrypted ({login.ssl_mode})",
+        "set up TLS on the server, and use --mysql-ssl-mode VERIFY_CA with --mysql-ssl-ca",
     )
 
 

@@ -2,7 +2,9 @@
 
 import json
 import os
+import socket
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from binlog2s3.cli.options import config_of
 from binlog2s3.config.file import _read_tables, read_file
 from binlog2s3.config.given import Given
 from binlog2s3.config.options import Option, parse, parse_seconds, parse_size, split_s3_url
-from binlog2s3.config.values import BY_NAME, OPTIONS, STREAM, Config, SpoolLimits
+from binlog2s3.config.values import BY_NAME, OPTIONS, STREAM, Config, SpoolLimits, local_socket
 from binlog2s3.errors import ConfigError
 
 TABLES = tuple(dict.fromkeys(option.table for option in OPTIONS))
@@ -38,6 +40,8 @@ SAMPLES: Mapping[str, tuple[str, str, str]] = {
     "mysql-ssl-ca": ("/one", "/two", "/three"),
     "mysql-ssl-cert": ("/one", "/two", "/three"),
     "mysql-ssl-key": ("/one", "/two", "/three"),
+    "mysql-server-public-key": ("/one", "/two", "/three"),
+    "mysql-accept-unverified-server": ("true", "false", "true"),
     "mysqlbinlog": ("/one", "/two", "/three"),
     "mysql-server-id": ("1", "2", "3"),
     "mysql-connect-timeout": ("1", "2s", "3m"),
@@ -159,7 +163,12 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     values = {name: texts[0] for name, texts in SAMPLES.items()} | {
         name: str(pem) for name, option in BY_NAME.items() if option.kind == "file"
     }
-    for left_out in ("mysql-socket", "mysql-password-command", "start-at"):
+    for left_out in (
+        "mysql-socket",
+        "mysql-password-command",
+        "mysql-server-public-key",
+        "start-at",
+    ):
         del values[left_out]
     values |= {"s3-url": "s3://one/a/b/", "sse": "aws:kms", "flush-interval": "0"}
     config = configured([f"--config={toml_file(tmp_path, values)}"])
@@ -184,6 +193,17 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert config.stream.accept_new_server == "3e11fa47-71ca-11e1-9e33-c80aa9429562"
     assert (config.spool, config.log.format, config.log.level) == (Path("/one"), "text", "debug")
     assert config.spool_limits == SpoolLimits(max_bytes=16 * MIB, min_free_bytes=0)
+
+
+def test_the_socket_of_this_host(tmp_path: Path) -> None:
+    """The first that is one, and no other file; what cannot be looked at is none."""
+    file, there = tmp_path / "file.sock", tmp_path / "my.sock"
+    file.touch()
+    paths = (tmp_path / "none.sock", file, file / "x.sock", there)
+    assert local_socket(paths) is None
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(there))
+        assert local_socket(paths) == there
 
 
 def test_defaults() -> None:
@@ -460,6 +480,27 @@ def test_a_password_file_is_read_more_than_once(tmp_path: Path) -> None:
             (
                 "--mysql-ssl-mode and --mysql-ssl-ca contradict each other: "
                 "DISABLED uses no certificates"
+            ),
+        ),
+        (
+            ["--mysql-server-public-key=/dev/null"],
+            (
+                "--mysql-server-public-key needs --mysql-ssl-mode DISABLED: inside TLS the "
+                "password itself is sent, and no key is used"
+            ),
+        ),
+        (
+            ["--mysql-server-public-key=/dev/null", "--mysql-ssl-mode=REQUIRED"],
+            (
+                "--mysql-server-public-key needs --mysql-ssl-mode DISABLED: inside TLS the "
+                "password itself is sent, and no key is used"
+            ),
+        ),
+        (
+            ["--mysql-server-public-key=/dev/null", "--mysql-socket=/s"],
+            (
+                "--mysql-server-public-key and --mysql-socket contradict each other: "
+                "a socket needs no key"
             ),
         ),
         (["--mysql-ssl-cert=/dev/null"], "--mysql-ssl-cert needs --mysql-ssl-key"),

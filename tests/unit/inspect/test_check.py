@@ -1255,9 +1255,12 @@ def test_a_spool_in_memory() -> None:
 # The login
 
 
-def login(tmp_path: Path, mode: int, **files: str) -> Row:
-    given: dict[str, Any] = {"user": "repl"}
-    for name, text in files.items():
+def login(tmp_path: Path, mode: int, **options: Any) -> Row:
+    """The row of a login with these options; of a text, a file with it and this mode is made."""
+    given: dict[str, Any] = {"user": "repl"} | options
+    for name, text in options.items():
+        if not name.endswith("_file"):
+            continue
         path = tmp_path / name
         path.write_text(text)
         path.chmod(mode)
@@ -1265,6 +1268,25 @@ def login(tmp_path: Path, mode: int, **files: str) -> Row:
     whole = config()
     (row,) = login_rows(replace(whole, mysql=replace(whole.mysql, **given)))
     return row
+
+
+@pytest.mark.parametrize(
+    ("given_", "result", "word"),
+    [
+        ({"socket": Path("/s")}, "ok", ""),
+        ({"host": "127.0.0.1"}, "ok", "--mysql-socket"),
+        ({"host": "db1", "ssl_ca": Path("/ca.pem")}, "ok", ""),
+        ({"host": "db1", "accept_unverified_server": True}, "warn", "--mysql-ssl-ca"),
+        ({"host": "db1"}, "fail", "--mysql-accept-unverified-server"),
+    ],
+)
+def test_which_server_gets_the_password(
+    tmp_path: Path, given_: dict[str, Any], result: str, word: str
+) -> None:
+    """What an upgrade would refuse fails, and what was accepted is a warning: with the options."""
+    row = login(tmp_path, 0o600, password_file="secret-1\n", **given_)
+    assert row.result == result
+    assert (word in row.hint) if word else not row.hint
 
 
 def test_the_login(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """The words in which a target of each version is spoken to."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.recover.channel import channel_of
+from binlog2s3.recover.listen import Certificate, Listen
 from binlog2s3.recover.model import BinlogPosition
+from binlog2s3.recover.target import TargetFacts
 from binlog2s3.replication.login import Account
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
@@ -52,7 +55,7 @@ def test_the_words_of_each_version(version: str) -> None:
     channel = channel_of(cast("Server", server), replace(FACTS, version=version))
     begin = BinlogPosition(lineage="l", binlog=BinlogName.parse("b.000001"), offset=4)
     for place in (None, begin):
-        channel.create(("127.0.0.1", 1), Account("u", "p"), place, tls=False)
+        channel.create(("127.0.0.1", 1), Account("u", "p"), place, Listen())
     assert server.values == [("127.0.0.1", 1, 0), ("127.0.0.1", 1, 0, "l.b.000001", 4)]
     for only in (False, True):
         channel.start(Account("u", "p"), receive_only=only)
@@ -65,6 +68,30 @@ def test_the_words_of_each_version(version: str) -> None:
         *[is_old] * 2,
         *[not is_old] * 2,
     ]
+
+
+CERTIFICATE = Certificate(
+    name="archive.example.com", cert=Path("/c"), key=Path("/k"), ca="/etc/mysql/pitr.pem"
+)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [replace(FACTS, version="5.7.22-log"), replace(FACTS, version="9.7.4"), MARIADB],
+    ids=["5.7", "9.7", "mariadb"],
+)
+@pytest.mark.parametrize("shown", [None, CERTIFICATE])
+def test_the_target_verifies_what_it_can(facts: TargetFacts, shown: Certificate | None) -> None:
+    """Whom it replicates from, by the name in the certificate; without one, nothing."""
+    server = FakeServer({"global": [{"it": 1}]})
+    channel = channel_of(cast("Server", server), facts)
+    listen = Listen(host="192.0.2.7", port=3307, certificate=shown)
+    channel.create(("192.0.2.7", 3307), Account("u", "p"), None, listen)
+    said, values = server.asked[0], server.values[0]
+    assert "_SSL = 1" in said
+    assert ("_SSL_VERIFY_SERVER_CERT = 1" in said) is (shown is not None)
+    assert (CERTIFICATE.ca in values) is (shown is not None)
+    assert values[0] == ("archive.example.com" if shown else "192.0.2.7")
 
 
 PARENT, CHILD = "20260102T030405Z-4e11fa47-ffff", "20260102T030405Z-3e11fa47-0001"

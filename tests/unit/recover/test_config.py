@@ -221,6 +221,8 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
         f'[target]\nhost = "db9"\nport = 3308\nuser = "root"\npassword_file = "{pem}"\n'
         f'ssl_mode = "REQUIRED"\nssl_ca = "{pem}"\nssl_cert = "{pem}"\nssl_key = "{pem}"\n'
         f'defaults_file = "{pem}"\nconnect_timeout = "3s"\nserve_address = "10.1.2.3:3310"\n'
+        f'serve_tls_cert = "{pem}"\nserve_tls_key = "{pem}"\nserve_tls_ca = "/ca"\n'
+        "accept_unverified_server = true\n"
     )
     config = configured(
         f"--config={file}",
@@ -250,6 +252,8 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert (target.password_file, target.defaults_file, target.ssl_ca) == (pem, pem, pem)
     assert (target.ssl_cert, target.ssl_key, target.ssl_mode) == (pem, pem, "REQUIRED")
     assert (target.socket, target.connect_timeout) == (None, 3.0)
+    assert target.accept_unverified_server is True
+    assert (config.serve_tls_cert, config.serve_tls_key, config.serve_tls_ca) == (pem, pem, "/ca")
     assert config.skip_gtid == (f"{UUID}:5", f"{UUID}:7-9")
     assert (config.from_binlog, config.from_position) == (BinlogName.parse("b.000007"), 157)
     assert (config.from_gtid_set, config.from_backup) == (None, None)
@@ -393,6 +397,21 @@ def test_what_is_missing() -> None:
         (
             ("--latest", "--serve-address=a b:1"),
             "--serve-address: 'a b:1' is not of the form HOST or HOST:PORT",
+        ),
+        (
+            ("--latest", "--target-host=t", "--target-user=u", "--serve-tls-ca=/ca"),
+            "--serve-tls-ca needs --serve-tls-cert",
+        ),
+        (
+            ("--latest", "--target-host=t", "--target-user=u", "--serve-tls-cert=/dev/null"),
+            "--serve-tls-cert needs --serve-tls-key",
+        ),
+        (
+            (
+                *("--latest", "--target-host=t", "--target-user=u", "--serve-tls-ca=/ca"),
+                *("--serve-tls-cert=/dev/null", "--serve-tls-key=/dev/null"),
+            ),
+            "--serve-tls-cert needs --serve-address",
         ),
         (
             ("--latest", "--output-dir=/d", "--serve-address=::1"),

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +20,13 @@ from binlog2s3.server.login import (
     render_options,
     resolve,
 )
+from tests.impostor import new_key, pem_of
 
+EC = (
+    ec.generate_private_key(ec.SECP256R1())
+    .public_key()
+    .public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+)
 NOTHING = MysqlConfig(
     host=None,
     port=None,
@@ -62,26 +70,133 @@ def test_defaults() -> None:
     assert replace(found, host="::1").address == "[::1]:3306"
 
 
+OTHERS = ("db1", "192.0.2.7", "localhost.example.com", "127.0.0.1.example.com", "0.0.0.0")
+UNPROVED = (None, "DISABLED", "PREFERRED", "REQUIRED")
+
+
 @pytest.mark.parametrize(
     ("given_", "mode"),
     [
-        ({"host": "db1"}, "REQUIRED"),
-        ({"host": "192.0.2.7"}, "REQUIRED"),
-        ({"host": "localhost.example.com"}, "REQUIRED"),
-        ({"host": "127.0.0.1.example.com"}, "REQUIRED"),
-        ({"host": "0.0.0.0"}, "REQUIRED"),
+        *(({"host": host, "accept_unverified_server": True}, "REQUIRED") for host in OTHERS),
         ({"host": "LOCALHOST"}, "PREFERRED"),
         ({"host": "127.9.9.9"}, "PREFERRED"),
         ({"host": "::1"}, "PREFERRED"),
         ({"socket": Path("/run/my.sock")}, "PREFERRED"),
         ({"host": "db1", "ssl_ca": Path("/ca.pem")}, "VERIFY_CA"),
-        ({"host": "db1", "ssl_mode": "PREFERRED"}, "PREFERRED"),
+        (
+            {"host": "db1", "ssl_mode": "PREFERRED", "accept_unverified_server": True},
+            "PREFERRED",
+        ),
     ],
 )
 def test_a_server_on_another_host_needs_tls(given_: dict[str, Any], mode: str) -> None:
     """By default; without it is only for a connection that never leaves this host, or on demand."""
     for prefix in ("mysql", "target"):
         assert login(user="repl", prefix=prefix, **given_).ssl_mode == mode
+
+
+@pytest.mark.parametrize("host", OTHERS)
+@pytest.mark.parametrize("mode", UNPROVED)
+@pytest.mark.parametrize("prefix", ["mysql", "target"])
+def test_a_server_on_another_host_proves_itself(host: str, mode: str | None, prefix: str) -> None:
+    """Or there is no login; the refusal has the options that would prove it, and the risk's."""
+    with pytest.raises(SourceError, match=f"nothing proves which server answers at {host}") as no:
+        login(user="repl", host=host, ssl_mode=mode, prefix=prefix)
+    assert no.value.refused
+    for option in ("ssl-ca", "server-public-key", "socket", "accept-unverified-server"):
+        assert f"--{prefix}-{option}" in no.value.hint
+    assert f"has the name {host}" in no.value.hint
+    assert "ca.pem" in no.value.hint
+
+
+def test_authorities_that_are_given_and_not_used() -> None:
+    """The refusal names them: only the mode is wrong."""
+    with pytest.raises(SourceError) as no:
+        login(user="repl", host="db1", ssl_mode="REQUIRED", ssl_ca=Path("/ca.pem"))
+    assert "verify it by /ca.pem: --mysql-ssl-mode VERIFY_CA" in no.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given_", "is_guarded"),
+    [
+        ({"socket": Path("/run/my.sock")}, True),
+        ({"host": "db1", "ssl_ca": Path("/ca.pem")}, True),
+        ({"host": "db1", "ssl_ca": Path("/ca.pem"), "ssl_mode": "VERIFY_IDENTITY"}, True),
+        ({"host": "127.0.0.1"}, False),
+        ({"host": "127.0.0.1", "ssl_mode": "REQUIRED"}, False),
+        ({"host": "db1", "accept_unverified_server": True}, False),
+    ],
+)
+def test_what_guards_a_password(given_: dict[str, Any], *, is_guarded: bool) -> None:
+    """A socket and a verified certificate; neither a loopback address nor TLS alone."""
+    assert login(user="repl", **given_).guarded is is_guarded
+
+
+def key_file(tmp_path: Path) -> Path:
+    path = tmp_path / "public_key.pem"
+    path.write_bytes(pem_of(KEY))
+    return path
+
+
+KEY = new_key()
+
+
+def test_the_key_of_the_server(tmp_path: Path) -> None:
+    """Without TLS it guards the password, given as an option or as MySQL's own clients have it."""
+    path = key_file(tmp_path)
+    found = login(user="repl", host="db1", ssl_mode="DISABLED", server_public_key=path)
+    assert (found.guarded, found.proved) == (True, False)
+    assert found.public_key == pem_of(KEY).decode()
+    file = tmp_path / "my.cnf"
+    file.write_text(
+        f"[client]\nuser=a\nhost=db1\nssl_mode=DISABLED\nserver_public_key_path={path}\n"
+    )
+    assert login(defaults_file=file).public_key == found.public_key
+
+
+@pytest.mark.parametrize("mode", [None, "PREFERRED", "REQUIRED", "VERIFY_CA"])
+def test_the_key_is_of_no_use_inside_tls(tmp_path: Path, mode: str | None) -> None:
+    """There both clients send the password itself, so that is no guard."""
+    given_ = {"ssl_mode": mode, "ssl_ca": Path("/ca.pem"), "server_public_key": key_file(tmp_path)}
+    with pytest.raises(SourceError, match="no key is used") as no:
+        login(user="repl", host="db1", **given_)
+    assert "--mysql-ssl-mode DISABLED" in no.value.hint
+
+
+@pytest.mark.parametrize("content", [b"", b"no key", b"-----BEGIN PUBLIC KEY-----\nAAAA\n", EC])
+def test_a_file_without_a_key(tmp_path: Path, content: bytes) -> None:
+    """A client that could not read it would take the key that a server sends."""
+    path = tmp_path / "public_key.pem"
+    path.write_bytes(content)
+    with pytest.raises(SourceError, match=f"{path} has no public RSA key") as no:
+        login(user="repl", host="db1", ssl_mode="DISABLED", server_public_key=path)
+    assert "public_key.pem" in no.value.hint
+
+
+HERE = Path("/run/mysqld/mysqld.sock")
+
+
+def test_the_server_of_this_host_is_asked_through_its_socket() -> None:
+    """If there was one at the start, and nothing says another way."""
+    assert login(user="repl", local_socket=HERE).socket == str(HERE)
+    assert login(user="repl", local_socket=None).address == "127.0.0.1:3306"
+    for other in (
+        {"host": "127.0.0.1"},
+        {"port": 3307},
+        {"ssl_mode": "REQUIRED"},
+        {"ssl_ca": Path("/ca.pem")},
+    ):
+        assert login(user="repl", local_socket=HERE, **other).socket is None
+
+
+@pytest.mark.parametrize("line", ["host=127.0.0.1", "port=3307", "ssl-mode=REQUIRED"])
+def test_an_option_file_may_say_another_way(tmp_path: Path, line: str) -> None:
+    """Its address is not put aside for the socket; one of user and password alone has none."""
+    file = tmp_path / "my.cnf"
+    file.write_text("[client]\nuser=a\n")
+    assert login(defaults_file=file, local_socket=HERE).socket == str(HERE)
+    file.write_text(f"[client]\nuser=a\n{line}\n")
+    assert login(defaults_file=file, local_socket=HERE).socket is None
 
 
 def test_everything_from_the_option_file(option_file: Path) -> None:
@@ -103,10 +218,10 @@ def test_options_win_over_the_option_file(option_file: Path, tmp_path: Path) -> 
         user="bob",
         password_file=secret,
         port=3308,
-        ssl_mode="REQUIRED",
+        ssl_mode="VERIFY_IDENTITY",
         ssl_ca=Path("/other.pem"),
     )
-    assert (found.user, found.password, found.ssl_mode) == ("bob", "three", "REQUIRED")
+    assert (found.user, found.password, found.ssl_mode) == ("bob", "three", "VERIFY_IDENTITY")
     assert (found.host, found.port, found.socket) == ("db1", 3308, None)
     assert found.ssl_ca == "/other.pem"
 

@@ -191,7 +191,10 @@ def start(program: Program, tmp_path: Path) -> Any:
         child.stop(0.1)
 
 
-TELL = 'cat "${1#*=}" >options; printf "%s\\n" "$@" >arguments; env >environment'
+TELL = (
+    'cat "${1#*=}" >options; printf "%s\\n" "$@" >arguments; env >environment; '
+    'sed -n "s/^server-public-key-path=//p" options | xargs -r cat >key'
+)
 
 
 @pytest.fixture
@@ -271,7 +274,7 @@ def test_positions_it_cannot_start_at(start: Any, position: int) -> None:
 )
 def test_tls_options(told: Any, tool: Tool, mode: str, has: list[str], lacks: list[str]) -> None:
     """Each flavour in its own words; a CA is named only where it is to be believed."""
-    options, _, _ = told(tool, login={"ssl_mode": mode})
+    options, _, _ = told(tool, login={"ssl_mode": mode, "accepted": True})
     lines = options.splitlines()
     assert set(has) <= set(lines)
     for word in lacks:
@@ -283,11 +286,12 @@ def test_mariadbs_client_has_no_plugin_that_sends_the_password(
     told: Any, tmp_path: Path, mode: str
 ) -> None:
     """Unless it verifies who asks, or asks by a socket; others that are there it can load."""
-    options, _, _ = told(MARIADB, login={"ssl_mode": mode})
+    accepted = {"ssl_mode": mode, "accepted": True}
+    options, _, _ = told(MARIADB, login=accepted)
     assert 'plugin-dir="/dev/null"' in options.splitlines()
     plugin = tmp_path / "client_ed25519.so"
     plugin.touch()
-    options, _, _ = told(replace(MARIADB, plugins=(plugin,)), login={"ssl_mode": mode})
+    options, _, _ = told(replace(MARIADB, plugins=(plugin,)), login=accepted)
     place = Path(parse_options(options, "f")["plugin-dir"])
     assert [path.resolve() for path in place.iterdir()] == [plugin]
 
@@ -314,6 +318,37 @@ def test_a_server_that_is_proved_may_ask_for_anything(told: Any) -> None:
     """PAM's accounts are for those: by a socket, or with the certificate and its name verified."""
     for login in ({"ssl_mode": "VERIFY_IDENTITY"}, {"ssl_mode": "PREFERRED", "socket": "/s"}):
         assert "plugin-dir" not in told(MARIADB, login=login)[0]
+
+
+def test_the_known_key(told: Any, tmp_path: Path) -> None:
+    """MySQL's client gets it, as it was read and checked, and does not ask the server for one."""
+    known = {"ssl_mode": "DISABLED", "public_key": "the key\n"}
+    options, _, _ = told(login=known)
+    assert "get-server-public-key" not in options
+    assert re.fullmatch(r"/dev/fd/\d+", parse_options(options, "f")["server-public-key-path"])
+    assert (tmp_path / "key").read_text() == "the key\n"
+
+
+@pytest.mark.parametrize(
+    ("login", "says", "hint"),
+    [
+        ({"ssl_mode": "DISABLED", "public_key": "k"}, "cannot use an RSA key", "--mysql-ssl-ca"),
+        ({"ssl_mode": "VERIFY_CA"}, "does not insist on TLS", "VERIFY_IDENTITY"),
+    ],
+)
+def test_what_mariadbs_client_does_not_guard(
+    start: Any, login: dict[str, Any], says: str, hint: str
+) -> None:
+    """Its servers have no key; before 11.4 it insists on TLS only to check a name, too."""
+    with pytest.raises(SourceError, match=says) as caught:
+        start("exit 0", MARIADB, login=login)
+    assert hint in caught.value.hint
+    assert caught.value.refused
+    start("exit 0", MARIADB, login=login | {"accepted": True})
+    start("exit 0", MARIADB, login=login | {"host": "127.0.0.1"})
+    start("exit 0", MYSQL, login=login)
+    if "public_key" not in login:
+        start("exit 0", MARIADB_11, login=login)
 
 
 def test_socket_options(told: Any) -> None:
