@@ -19,7 +19,6 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme, md5
@@ -215,27 +214,22 @@ class LiveProbes:
         does.
         """
         size, told = self._config.s3.part_size, ""
-        try:
-            with NamedTemporaryFile() as file:
-                file.truncate(size - _SIZE)
-                file.seek(0, os.SEEK_END)
-                file.write(self._body)
-                file.flush()
-                part = FileSlice(Path(file.name), 0, size)
-                with closing(part.open()) as reader:
-                    for data in iter(partial(reader.read, _BLOCK), b""):
-                        self._part_crc64 = crc64nvme(data, self._part_crc64)
-                try:
-                    self._send(part)
-                except UploadMissingError as error:
-                    told = str(error)
-                    self._uploads.pop()
-                    self._create(self._key, crc64=False)
-                    self._send(part)
-        except OSError as exc:
-            raise SpoolError(
-                f"cannot write a temporary file: {exc.strerror or exc}", hint="set TMPDIR"
-            ) from exc
+        with os.fdopen(os.memfd_create("part"), "wb") as file:  # a hole takes no memory
+            file.truncate(size - _SIZE)
+            file.seek(0, os.SEEK_END)
+            file.write(self._body)
+            file.flush()
+            part = FileSlice(Path(f"/proc/self/fd/{file.fileno()}"), 0, size)
+            with closing(part.open()) as reader:
+                for data in iter(partial(reader.read, _BLOCK), b""):
+                    self._part_crc64 = crc64nvme(data, self._part_crc64)
+            try:
+                self._send(part)
+            except UploadMissingError as error:
+                told = str(error)
+                self._uploads.pop()
+                self._create(self._key, crc64=False)
+                self._send(part)
         if told:
             hint = "archived binlogs are compared by their ETags, or read back"
             return warn("store", "upload a part", told, hint)
