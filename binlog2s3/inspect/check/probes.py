@@ -31,7 +31,7 @@ from binlog2s3.errors import (
     UploadMissingError,
 )
 from binlog2s3.formatting import size_text
-from binlog2s3.inspect.check.bucket import Settings, ending_rule, is_denied, tried_there
+from binlog2s3.inspect.check.bucket import NO_STORE, Settings, ending_rule, is_denied, tried_there
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 from binlog2s3.store.contract import FileSlice, PartInfo, Store
 
@@ -44,10 +44,7 @@ NO_UPLOAD = "bm8tc3VjaC11cGxvYWQ"
 _CONDITIONS = (
     "two streamers of one source could replace each other's objects: make sure that only one runs"
 )
-
-
 _BLOCK = 1 << 16
-_NO_ARCHIVE = "this store cannot be used for an archive"
 
 
 class LiveProbes:
@@ -251,9 +248,7 @@ class LiveProbes:
         info = self._store.head(self._key)
         is_whole = info is not None and info.size == size
         if not is_whole or self._store.get(self._key, size - _SIZE, size) != self._body:
-            return fail(
-                "store", "complete an upload", "the object differs from its part", _NO_ARCHIVE
-            )
+            return fail("store", "complete an upload", "the object differs from its part", NO_STORE)
         return "the object has the part's bytes"
 
     def copy(self) -> Row | str:
@@ -279,7 +274,7 @@ class LiveProbes:
             self._completed(self._copy, upload_id, [part], _SIZE, crc64nvme(self._body))
             if self._store.get(self._copy) != self._body:
                 said = "the object differs from the part that was copied"
-                return fail("store", "copy a part", said, _NO_ARCHIVE)
+                return fail("store", "copy a part", said, NO_STORE)
             without = f" ({told})" if told else ""
             return "done" if crc64 else f"only into an upload without a checksum{without}"
         hint = "full chunks are uploaded again when a binlog is closed"
