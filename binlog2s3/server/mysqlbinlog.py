@@ -473,13 +473,6 @@ _KNOWN_ERRORS = (
         "is the spool's file system full? never delete run-* there: it may be the only copy",
     ),
     _KnownError(
-        r"Cannot replicate anonymous transaction",
-        "the binlog has transactions without GTIDs, which a server with gtid_mode=ON does not "
-        "send: SET GLOBAL gtid_mode = ON_PERMISSIVE there until they are read, or they are lost "
-        f"when it purges that binlog; {_AGAIN}",
-        transient=True,
-    ),
-    _KnownError(
         r"Too many connections|max_user_connections",
         "the server has reached a connection limit",
         transient=True,

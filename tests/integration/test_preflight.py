@@ -833,6 +833,7 @@ def test_a_store_without_conditions(
         ("store", "put if absent"): "warn",
         ("store", "CRC64NVME"): "warn",
         ("store", "copy a part"): "warn",
+        ("store", "complete if absent"): "warn",
     }
     assert left(nanio, check.bucket) == []
 
@@ -850,7 +851,10 @@ def test_encryption_that_a_store_does_not_confirm(
     """It fails as the streamer would; what lies there in clear is taken away."""
     check = Check(source, versitygw, versitygw.make_bucket(), disk_tmp_path)
     check.options["sse"] = "AES256"
-    assert not_well(check.rows(6)) == {("store", "put"): "fail"}
+    assert not_well(check.rows(6)) == {
+        ("store", "put"): "fail",
+        ("store", "upload a part"): "fail",
+    }
     assert left(versitygw, check.bucket) == []
 
 
@@ -934,10 +938,11 @@ def test_a_signal_in_the_middle_leaves_nothing(
 def test_an_error_in_the_middle_leaves_nothing(check: Check, minio: MinioServer) -> None:
     """A store that fails from some request on, but deletes: what was put is taken away."""
     with RecordingProxy(minio.endpoint_url) as proxy:
-        proxy.rules.append(on(Answer(500, body=b"broken"), method="PUT", path=r"/upload"))
+        proxy.rules.append(on(Answer(500, body=b"broken"), method="PUT", path=r"/(upload|copy)$"))
         check.options["endpoint-url"] = proxy.url
         rows = check.rows(6)
-    assert rows["store", "copy a part"]["result"] == "fail"
+    for name in ("upload a part", "copy a part"):
+        assert rows["store", name]["result"] == "fail"
     assert rows["store", "clean-up"]["result"] == "ok"
     assert left(minio, check.bucket) == []
 

@@ -24,7 +24,7 @@ _READING = ("list live/", "list archive/", "read archive/")
 _NO_RULES = (
     "every deleted chunk stays as an old version: delete old versions below live/ by other means"
 )
-_NO_STORE = "this store cannot be used for an archive"
+NO_STORE = "this store cannot be used for an archive"
 _SETTINGS = ("Object Lock", "lifecycle rules", "versioning")
 
 
@@ -175,7 +175,7 @@ class BucketCheck:
                 )
                 return fail("store", "read archive/", str(error), hint)
             return fail(
-                "store", "read archive/", "it returns an object that does not exist", _NO_STORE
+                "store", "read archive/", "it returns an object that does not exist", NO_STORE
             )
         return "allowed; archive/ is empty" if first is None else first.key
 

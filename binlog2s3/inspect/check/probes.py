@@ -19,7 +19,6 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme, md5
@@ -32,7 +31,7 @@ from binlog2s3.errors import (
     UploadMissingError,
 )
 from binlog2s3.formatting import size_text
-from binlog2s3.inspect.check.bucket import Settings, ending_rule, is_denied, tried_there
+from binlog2s3.inspect.check.bucket import NO_STORE, Settings, ending_rule, is_denied, tried_there
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 from binlog2s3.store.contract import FileSlice, PartInfo, Store
 
@@ -45,10 +44,7 @@ NO_UPLOAD = "bm8tc3VjaC11cGxvYWQ"
 _CONDITIONS = (
     "two streamers of one source could replace each other's objects: make sure that only one runs"
 )
-
-
 _BLOCK = 1 << 16
-_NO_ARCHIVE = "this store cannot be used for an archive"
 
 
 class LiveProbes:
@@ -215,27 +211,22 @@ class LiveProbes:
         does.
         """
         size, told = self._config.s3.part_size, ""
-        try:
-            with NamedTemporaryFile() as file:
-                file.truncate(size - _SIZE)
-                file.seek(0, os.SEEK_END)
-                file.write(self._body)
-                file.flush()
-                part = FileSlice(Path(file.name), 0, size)
-                with closing(part.open()) as reader:
-                    for data in iter(partial(reader.read, _BLOCK), b""):
-                        self._part_crc64 = crc64nvme(data, self._part_crc64)
-                try:
-                    self._send(part)
-                except UploadMissingError as error:
-                    told = str(error)
-                    self._uploads.pop()
-                    self._create(self._key, crc64=False)
-                    self._send(part)
-        except OSError as exc:
-            raise SpoolError(
-                f"cannot write a temporary file: {exc.strerror or exc}", hint="set TMPDIR"
-            ) from exc
+        with os.fdopen(os.memfd_create("part"), "wb") as file:  # a hole takes no memory
+            file.truncate(size - _SIZE)
+            file.seek(0, os.SEEK_END)
+            file.write(self._body)
+            file.flush()
+            part = FileSlice(Path(f"/proc/self/fd/{file.fileno()}"), 0, size)
+            with closing(part.open()) as reader:
+                for data in iter(partial(reader.read, _BLOCK), b""):
+                    self._part_crc64 = crc64nvme(data, self._part_crc64)
+            try:
+                self._send(part)
+            except UploadMissingError as error:
+                told = str(error)
+                self._uploads.pop()
+                self._create(self._key, crc64=False)
+                self._send(part)
         if told:
             hint = "archived binlogs are compared by their ETags, or read back"
             return warn("store", "upload a part", told, hint)
@@ -257,9 +248,7 @@ class LiveProbes:
         info = self._store.head(self._key)
         is_whole = info is not None and info.size == size
         if not is_whole or self._store.get(self._key, size - _SIZE, size) != self._body:
-            return fail(
-                "store", "complete an upload", "the object differs from its part", _NO_ARCHIVE
-            )
+            return fail("store", "complete an upload", "the object differs from its part", NO_STORE)
         return "the object has the part's bytes"
 
     def copy(self) -> Row | str:
@@ -285,7 +274,7 @@ class LiveProbes:
             self._completed(self._copy, upload_id, [part], _SIZE, crc64nvme(self._body))
             if self._store.get(self._copy) != self._body:
                 said = "the object differs from the part that was copied"
-                return fail("store", "copy a part", said, _NO_ARCHIVE)
+                return fail("store", "copy a part", said, NO_STORE)
             without = f" ({told})" if told else ""
             return "done" if crc64 else f"only into an upload without a checksum{without}"
         hint = "full chunks are uploaded again when a binlog is closed"

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.points import Moment
 from binlog2s3.config.values import S3Config
-from binlog2s3.errors import ArchiveError, MisplacedError, RecoveryError
+from binlog2s3.errors import ArchiveError, MisplacedError, RecoveryError, StoreError
 from binlog2s3.formatting import us_of
 from binlog2s3.recover.model import Latest, ToTime
 from binlog2s3.recover.reach import BackupReach, best_for, nearest
@@ -212,6 +213,22 @@ def test_a_backup_is_forgotten_unless_a_lock_keeps_it() -> None:
     assert registered(catalog) == [backup]
     remove(catalog, backup.id, lambda _: Hold(TIME), yes=True)
     assert registered(catalog) == []
+
+
+class KeepsAll(Bucket):
+    """A store that answers each delete with 200, and deletes nothing."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        del keys
+
+
+def test_what_is_called_removed_is_gone(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is looked up."""
+    store, backup = KeepsAll(), by_gtids(3)
+    store.put(LAYOUT.backup(backup.id), backup.to_json())
+    with pytest.raises(StoreError, match="says that it deleted 1 objects, and 1 of them"):
+        remove(Catalog(store, LAYOUT), backup.id, None)
+    assert "removed" not in capsys.readouterr().out
 
 
 def test_a_backup_that_cannot_be_read_is_forgotten() -> None:
