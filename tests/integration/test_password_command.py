@@ -2,7 +2,6 @@
 
 import shlex
 import socket
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,11 @@ from binlog2s3.server.mysqlbinlog import Child, find
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
+from tests.impostor import Impostor, Trick
 from tests.integration.bucket import Bucket
 from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.login import ROOT
-from tests.unit.server.test_clear_text import PASSWORD, Asking
 from tests.waiting import wait_until
 
 
@@ -74,16 +73,17 @@ def test_mysqlbinlog_sends_a_token_to_a_proved_server_only(
     """A server that asks in clear text gets it behind a socket, and not over the network."""
     path = disk_tmp_path / "s"
     family, address = (socket.AF_UNIX, str(path)) if proved else (socket.AF_INET, ("127.0.0.1", 0))
-    with closing(socket.socket(family)) as listener:
-        listener.bind(address)
-        listener.listen()
-        server = Asking("mysql_clear_password", listener)
-        login = replace(ROOT, password=PASSWORD)
-        if proved:
-            login = replace(login, socket=str(path))
-        else:
-            login = replace(login, port=listener.getsockname()[1])
-        (disk_tmp_path / "run").mkdir()
+    listener = socket.socket(family)
+    listener.bind(address)
+    listener.listen()
+    login = replace(ROOT, password="Open-Sesame")
+    if proved:
+        login = replace(login, socket=str(path))
+    else:
+        login = replace(login, port=listener.getsockname()[1])
+    (disk_tmp_path / "run").mkdir()
+    trick = Trick(plugin="mysql_clear_password", first=False)
+    with Impostor(trick, tls=False, listener=listener) as impostor:
         child = Child(
             find("mysql", mysql_binaries.binlog),
             login,
@@ -93,6 +93,7 @@ def test_mysqlbinlog_sends_a_token_to_a_proved_server_only(
             on_line=lambda _line: None,
         )
         try:
-            assert (PASSWORD.encode() in server.end()) is proved, child.lines
+            wait_until(lambda: child.poll() is not None, what="mysqlbinlog gives up")
         finally:
             child.stop()
+    assert impostor.got(login.password) == ("in clear text" if proved else "nothing"), child.lines

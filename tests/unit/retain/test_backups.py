@@ -227,7 +227,7 @@ def test_what_is_called_removed_is_gone(capsys: pytest.CaptureFixture[str]) -> N
     store, backup = KeepsAll(), by_gtids(3)
     store.put(LAYOUT.backup(backup.id), backup.to_json())
     with pytest.raises(StoreError, match="says that it deleted 1 objects, and 1 of them"):
-        remove(Catalog(store, LAYOUT), backup.id, None)
+        remove(Catalog(store, LAYOUT), backup.id, None, yes=True)
     assert "removed" not in capsys.readouterr().out
 
 

@@ -15,7 +15,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.config.values import StreamConfig
+from binlog2s3.config.values import MysqlConfig, StreamConfig
 from binlog2s3.errors import GapError, SourceError, UnloggedError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.version import ServerVersion
@@ -190,7 +190,8 @@ class Asks:
         **config: Any,
     ) -> Heading:
         made = SimpleNamespace(
-            stream=stream_config(**config), mysql=SimpleNamespace(mysqlbinlog=self._program)
+            stream=stream_config(**config),
+            mysql=MysqlConfig(user="u", mysqlbinlog=self._program),
         )
         pilot = Asked(made, found, others)
         pilot.is_same_end = self.is_same_end
