@@ -8,6 +8,7 @@ after the point where the history left a lineage.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import pairwise
 
 from binlog2s3.archive.history import Leg, is_within
 from binlog2s3.archive.known import Known
@@ -128,6 +129,25 @@ class Branches:
                         f"lineage {one.id}, which is left out{_from(leg)}, has transactions up to "
                         f"{time_text(later)}: later than all in lineage {self._route.tip.id}"
                     ),
+                )
+
+    def forgotten(self, first: int, last: int) -> Iterator[str]:
+        """What the server was left without between two binlogs of the route, in words.
+
+        Put back to a snapshot, it has nothing of that. After a crash only the end of its binlog may
+        be lost: its tables have the rows then, and what it wrote later may build on them.
+        """
+        crossed = {self._route.leg(number).lineage.id for number in range(first, last + 1)}
+        for leg, following in pairwise(self._route.line.legs):
+            id_, server = leg.lineage.id, leg.lineage.server_uuid
+            is_crossed = {id_, following.lineage.id} <= crossed
+            if not is_crossed or following.lineage.server_uuid != server:
+                continue
+            if self._newest_outside(id_, 0):
+                yield (
+                    f"the source continued without the transactions that lineage {id_} has"
+                    f"{_from(leg)}: this history does not have them. If the source was not put "
+                    "back but crashed (sync_binlog not 1), it may have their rows all the same"
                 )
 
     def _end_on_route(self, lineage: str, name: BinlogName, size: int) -> int:

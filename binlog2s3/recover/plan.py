@@ -221,7 +221,7 @@ class _Planner:
         self._warnings += [f"the newest transactions are left out: {text}" for text in texts]
 
     def _say_what_is_left_out(self, first: int, stop: RoutePosition) -> None:
-        """Warn of what the source said that its binlogs do not have."""
+        """Warn of what the source said that its binlogs do not have, and of what it forgot."""
         route, found = self._route, dict[str, list[BinlogName]]()
         for number in range(first, stop.number + 1):
             known = route.known(number)
@@ -235,6 +235,7 @@ class _Planner:
         for text, names in found.items():
             where = f"{names[0]} to {names[-1]}" if names[1:] else f"{names[0]}"
             self._warnings.append(f"{_LEFT_OUT}: {text} ({where})")
+        self._warnings += self._search.branches.forgotten(first, stop.number)
         for text in self._search.left_out():
             if text not in found:
                 self._warnings.append(f"{_LEFT_OUT}: {text}")

@@ -818,6 +818,30 @@ def test_a_dead_branch_does_not_make_the_history_newer() -> None:
     assert planned(model, Latest(), lineage=second).transactions == 2
 
 
+def test_what_the_source_forgot_is_told() -> None:
+    """A crash may have lost the end of its binlog alone: the rows of that are in its tables."""
+    model = Model()
+    committed(model, 3)
+    model.put_back(2)
+    committed(model, 2)
+    first, second = (branch.lineage.id for branch in model.branches)
+    (said,) = planned(model, Latest()).warnings
+    assert f"without the transactions that lineage {first} has from {FIRST}:{HEAD + 100} on" in said
+    assert "(sync_binlog not 1)" in said
+    beyond = Start(gtids=having(model.truth[:2]), lineage=second)
+    assert planned(model, Latest(), start=beyond).warnings == ()
+    assert planned(model, ToGtid(gtid(model.truth[0]))).warnings == ()
+
+
+def test_nothing_is_said_of_a_cut_behind_which_nothing_is() -> None:
+    """The source lost no transaction: its streamer began a lineage all the same."""
+    model = Model()
+    committed(model, 3)
+    model.put_back(0)
+    committed(model, 2)
+    assert planned(model, Latest()).warnings == ()
+
+
 def test_the_hint_for_a_target_from_before_a_reset_is_enough() -> None:
     """Its GTIDs alone are of both: the hint says which lineage it is of, too."""
     model = Model()
