@@ -171,7 +171,15 @@ def lag_of(lag: Lag) -> Field:
 def _source_of(status: Status) -> Iterator[Field]:
     server = status.server
     asked = f", asked {age_text(server.asked_at, status.at)} ago" if server.asked_at else ""
-    yield "source", place_text(server.position) + asked, ""
+    durable, position = status.durable, server.position
+    is_passed = (
+        durable is not None
+        and position is not None
+        and durable.binlog == position.binlog
+        and (durable.offset, status.lag.bytes or 0) > (position.offset, 0)
+    )
+    later = "; what was read since then counts, too" if asked and is_passed else ""
+    yield "source", place_text(position) + asked + later, ""
     facts = [server.flavour or "", server.uuid]
     if server.read_only:
         facts.append("read_only")

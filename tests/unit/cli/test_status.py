@@ -126,6 +126,23 @@ def test_all_that_is_known_is_there() -> None:
         assert words in text, words
 
 
+@pytest.mark.parametrize(
+    ("offset", "behind", "is_said"),
+    [(900, 0, False), (900, 80, True), (901, 0, True), (899, 1, False)],
+)
+def test_a_source_that_is_behind_what_was_read(offset: int, behind: int, *, is_said: bool) -> None:
+    """Its position is older than the rest, and its lag counts up to what came since."""
+    assert STREAMING.server.position is not None
+    at = replace(STREAMING.server.position, binlog="b.000001", offset=900)
+    status = replace(
+        STREAMING,
+        durable=replace(at, offset=offset),
+        server=replace(STREAMING.server, position=at),
+        lag=Lag(bytes=behind, transactions=None, seconds=0.5),
+    )
+    assert ("counts, too" in shown(status, "source")[0]) is is_said
+
+
 def test_what_is_not_known_is_unknown_and_never_0() -> None:
     """A status without anything has no number at all."""
     text = plain(page(NOTHING))
