@@ -17,6 +17,7 @@ from binlog2s3.binlog.events import (
     QUERIES,
     Buffer,
     EventType,
+    decode_mariadb_alter,
     query_layout,
 )
 from binlog2s3.binlog.tables import ROWS_EVENTS
@@ -27,6 +28,7 @@ _POST_HEADER = 8
 """Table id and flags."""
 _STATEMENT_END = 0x01
 _WANTED = wanted_types(
+    EventType.MARIADB_GTID,
     EventType.TABLE_MAP,
     *ROWS_EVENTS,
     *QUERIES,
@@ -39,7 +41,8 @@ _WANTED = wanted_types(
     EventType.XA_PREPARE,
     EventType.INCIDENT,
 )
-_FRAMES = (b"BEGIN", b"COMMIT", b"ROLLBACK")
+_FRAMES = (b"BEGIN", b"COMMIT")
+"""A group that ends in ROLLBACK is another one."""
 _KEY = Struct("<BII")
 """Type, time, server id."""
 
@@ -54,6 +57,8 @@ class Fingerprint:
         self._events = EventSplitter(most=least + HEAD_MOST, least=least, wanted=_WANTED)
         self._left = 0  # bytes of a large event that are still to come, without its checksum
         self._digest = hashlib.sha256()
+        self._maps = 0
+        self._tables: dict[bytes, int] = {}
 
     def feed(self, data: Buffer) -> None:
         """Take the next bytes. Raises ValueError if they are no events."""
@@ -68,7 +73,17 @@ class Fingerprint:
         """The digest of what was fed since the last call."""
         found = self._digest.digest()
         self._digest = hashlib.sha256()
+        self._maps = 0
+        self._tables.clear()
         return found
+
+    def _table(self, body: bytes, *, new: bool = False) -> bytes:
+        """Which of the transaction's tables an event is of, instead of the server's number."""
+        table = body[:_TABLE_ID_SIZE]
+        if new:  # a number may be another table's, later in the same transaction
+            self._maps += 1
+            self._tables[table] = self._maps
+        return self._tables.get(table, 0).to_bytes(8, "little")
 
     def _take(self, data: bytes, size: int) -> None:
         timestamp, event_type, server_id, _, _, _ = HEADER.unpack_from(data)
@@ -80,10 +95,16 @@ class Fingerprint:
             if body[text:] in _FRAMES:
                 return
             body = body[database:]  # settings of the session may have other forms
+        elif event_type == EventType.MARIADB_GTID:
+            alter = decode_mariadb_alter(body, 0, len(body))
+            if alter is None:
+                return
+            body = b"%b %d %d" % (alter[0].encode(), *alter[1:])
         elif event_type == EventType.TABLE_MAP:
-            body = body[_TABLE_ID_SIZE:]
+            body = self._table(body, new=True) + body[_TABLE_ID_SIZE:]
         elif event_type in ROWS_EVENTS:  # other flags are those of the session that wrote it
-            body = bytes([body[_TABLE_ID_SIZE] & _STATEMENT_END]) + body[_POST_HEADER:]
+            flags = bytes([body[_TABLE_ID_SIZE] & _STATEMENT_END])
+            body = self._table(body) + flags + body[_POST_HEADER:]
         self._digest.update(_KEY.pack(event_type, timestamp, server_id))
         self._digest.update(len(body).to_bytes(8, "little"))
         self._digest.update(body)

@@ -10,11 +10,12 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from itertools import dropwhile
 from pathlib import Path
 from typing import TypeVar
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.events import CHECKSUM_SIZE
 from binlog2s3.binlog.fingerprint import Fingerprint
@@ -107,40 +108,56 @@ class Finder:
                 return deepest
         return None
 
-    def has_end(
-        self, name: BinlogName, offset: int, source_has: Sequence[BinlogName], newest: BinlogName
-    ) -> bool:
+    def has_end(self, place: Parent, source_has: Sequence[BinlogName], newest: BinlogName) -> bool:
         """Whether the source has the last transactions before a place of the lineage, as they are.
 
         It has them in `newest` of its binlogs, or shortly before, at other offsets: another node of
         a cluster. Each of the last hundred that it has there must be the same in all that servers
-        write alike (`binlog.fingerprint`), and the very last one must be among them. Raises
-        SourceError, also if the bucket does not have all bytes before that place yet.
+        write alike (`binlog.fingerprint`), none between them may be missing, and the last one of
+        each domain and server must be among them: nodes may have numbers of their own in common.
+        Raises SourceError, also if the bucket does not have all bytes before that place yet.
         """
+        if not place.binlog or not place.offset:
+            return False
+        name = BinlogName.parse(place.binlog)
+        needed = {
+            f"{domain}-{server}-{number}"
+            for domain, server, number in MariadbGtidList.parse(place.gtid_set).gtids()
+        }
+        theirs: dict[str, bytes] = {}
         try:
-            ours = self._last_before(name, offset)
-            if not ours:
+            ours = self._last_before(name, place.offset, needed)
+            if not needed or not needed <= ours.keys():
                 return False
-            last = next(reversed(ours))
             older = [one for one in sorted(source_has, reverse=True) if one <= newest]
             for one in older[:_MOST_OLDER]:
+                if ours.keys() <= theirs.keys():
+                    break
                 with self._reading(one) as blocks:
-                    theirs = _fingerprints(self._working(blocks), ours)
+                    found = _fingerprints(self._working(blocks), ours)
                 if self._stopped():
                     raise SourceError("not compared to the end: stopping", transient=True)
-                if last in theirs:
-                    return all(ours[gtid] == found for gtid, found in theirs.items())
+                if any(ours[gtid] != digest for gtid, digest in found.items()):
+                    return False
+                theirs |= found
         except (ArchiveError, DamageError, ValueError) as error:
             _log.warning("cannot be compared", binlog=name, error=error)
-        return False
+            return False
+        since = set(dropwhile(lambda gtid: gtid not in theirs, ours))
+        return needed <= theirs.keys() and theirs.keys() == since
 
     def _working(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         for block in blocks:
             yield block
             self._work(0.0)
 
-    def _last_before(self, name: BinlogName, offset: int) -> dict[str, bytes]:
-        """The last transactions before a place: their GTIDs, and their fingerprints."""
+    def _last_before(
+        self, name: BinlogName, offset: int, needed: Collection[str]
+    ) -> dict[str, bytes]:
+        """The last transactions before a place: their GTIDs, and their fingerprints.
+
+        Those of an older binlog, too, if it may have one that is needed.
+        """
         sizes = {one.name: one.size for one in self._catalog.readable(self._lineage)}
         if (size := sizes.get(name, 0)) < offset:
             raise SourceError(
@@ -150,12 +167,14 @@ class Finder:
                 transient=True,
             )
         listed = [one for one in sorted(sizes) if one <= name]
+        found: dict[str, bytes] = {}
         for one in listed[: -_MOST_OLDER - 1 : -1]:
             binlog = self._catalog.binlog(self._lineage, one)
             end = offset if one == name else binlog.size
-            if found := _fingerprints(self._working(binlog.blocks(0, end))):
-                return found
-        return {}
+            found = _fingerprints(self._working(binlog.blocks(0, end))) | found
+            if set(needed) <= found.keys():
+                break
+        return found
 
     def _compare(self, name: BinlogName, most: int | None = None) -> Common | None:
         """How far this binlog is the same on both sides; None if its format event differs.

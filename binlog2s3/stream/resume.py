@@ -246,14 +246,14 @@ class Pilot:
         have in common unless somebody sets them. Equal GTIDs alone prove nothing: a server that was
         reset uses them again.
         """
-        if plain.facts.flavour != "mariadb":
+        executed = server.executed() if plain.facts.flavour == "mariadb" else None
+        if not acceptable(tip, executed):  # as after a reset; no binlog needs to be read for that
             return None
-        found = self._successor(server, plain, tip, server.executed())
+        found = self._successor(server, plain, tip, executed)
         origin, names = found.parent, [row.name for row in plain.listed]
-        if origin is None or origin.join != "exact" or not origin.binlog or not origin.offset:
+        if origin is None or origin.join != "exact":
             return None
-        place = BinlogName.parse(origin.binlog)
-        if not finder.has_end(place, origin.offset, names, found.begin):
+        if not finder.has_end(origin, names, found.begin):
             return None
         _log.warning(
             "another server with the same server_id and gtid_domain_id: it has the archive's "

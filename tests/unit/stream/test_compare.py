@@ -452,6 +452,7 @@ def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None
 
 ROWS_FLAGS, RELAXED = 6, 0x04
 """Where a rows event has its flags; what a node that applies sets there."""
+SERVER = BinlogWriter().server_id
 
 
 def node(
@@ -463,14 +464,21 @@ def node(
     relaxed: bool = False,
     other: int = 0,
     before: int = 0,
+    hole: int = 0,
+    own: str = "",
 ) -> BinlogWriter:
     """Transactions of rows, as one node writes them: ids of tables and flags are its own.
 
-    `other`: this number has another value in its row.
+    `other`: this number has another value in its row. `hole`: this one it does not have. `own`: it
+    has written this to itself, under a number that each node has: 0-s-1.
     """
     made = BinlogWriter(server_version="10.11.8-MariaDB", timestamp=time)
     made.gtid_list(MariadbGtidList({(7, made.server_id): before} if before else {}))
+    if own:
+        made.mariadb_transaction([statement(f"insert {own}"), XID], gtid=(0, 1))
     for number in range(first, first + count):
+        if number == hole:
+            continue
         kind, body = rows(EventType.WRITE_ROWS_V1, table, 1, value=b"%09d" % number)
         if number == other:
             body = body.replace(b"%09d" % number, b"other    ")
@@ -483,7 +491,9 @@ def node(
     return made
 
 
-def has_end(catalog: Catalog, there: Source, end: int, newest: int) -> bool:
+def has_end(
+    catalog: Catalog, there: Source, end: int, newest: int, gtids: str = f"7-{SERVER}-20"
+) -> bool:
     finder = Finder(
         catalog,
         LINEAGE,
@@ -493,7 +503,8 @@ def has_end(catalog: Catalog, there: Source, end: int, newest: int) -> bool:
         work=there.worked.append,
     )
     names = [name(number) for number in range(1, newest + 2)]
-    return finder.has_end(name(1), end, [one for one in names if one in there.known], name(newest))
+    place = documents.parent_of(LINEAGE.id, binlog=str(name(1)), offset=end, gtid_set=gtids)
+    return finder.has_end(place, [one for one in names if one in there.known], name(newest))
 
 
 OURS = node(1, 20, table=30)
@@ -513,6 +524,11 @@ LAST = OURS.transactions[-1].end
         ((node(1, 25, table=9, other=20),), False),
         ((node(1, 25, table=9, other=15),), False),  # the last one alone is not enough
         ((node(1, 19, table=9),), False),
+        ((node(1, 25, table=9, hole=15),), False),
+        (  # all that differs is in the binlog before
+            (node(1, 19, table=9, time=NOW + 1), node(20, 5, table=9, before=19)),
+            False,
+        ),
         ((node(21, 5, table=9, before=20),), False),  # it has purged all that could be compared
     ],
 )
@@ -523,6 +539,27 @@ def test_the_end_of_a_history_at_another_node(
     there = source(tmp_path, *theirs)
     catalog = archive(store, OURS, node(21, 1, table=30, before=20))
     assert has_end(catalog, there, LAST, len(theirs)) is equal
+
+
+@pytest.mark.parametrize(
+    ("theirs", "equal"),
+    [
+        ((node(1, 25, table=9, own="one"),), True),
+        ((node(1, 25, table=9, own="two"),), False),
+        ((node(1, 20, table=9), node(21, 3, table=9, before=20, own="two")), False),
+        ((node(1, 25, table=9),), False),
+        ((node(12, 13, table=9, before=11),), False),  # purged: it may have had another one
+    ],
+)
+def test_each_domain_and_server_is_compared(
+    store: MemoryStore, tmp_path: Path, theirs: tuple[BinlogWriter, ...], equal: bool
+) -> None:
+    """What a node writes without the cluster has numbers that another node may have, too."""
+    ours = node(1, 20, table=30, own="one")
+    catalog = archive(store, ours, node(21, 1, table=30, before=20))
+    end = ours.transactions[-1].end
+    there = source(tmp_path, *theirs)
+    assert has_end(catalog, there, end, len(theirs), f"0-{SERVER}-1,7-{SERVER}-20") is equal
 
 
 def test_what_is_not_in_the_bucket_is_not_compared_yet(store: MemoryStore, tmp_path: Path) -> None:
@@ -540,4 +577,6 @@ def test_only_the_last_hundred_are_compared(store: MemoryStore, tmp_path: Path) 
     """Memory does not grow with the binlog."""
     long, theirs = node(1, 250, table=30), node(1, 250, table=9, other=100)
     catalog = archive(store, long, node(251, 1, table=30, before=250))
-    assert has_end(catalog, source(tmp_path, theirs), long.transactions[-1].end, 1)
+    assert has_end(
+        catalog, source(tmp_path, theirs), long.transactions[-1].end, 1, f"7-{SERVER}-250"
+    )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -156,7 +157,7 @@ class Asked(Pilot):
         super().__init__(
             config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event(), nothing
         )
-        self.compared = 0
+        self.compared = self.cuts = 0
         self.is_same_end = False
         self._found = found
         self._tips = others
@@ -170,13 +171,17 @@ class Asked(Pilot):
     def _others(self, uuid: str) -> Sequence[Tip]:
         return self._tips
 
+    def _cut(self, tip: Tip, executed: Gtids) -> Parent | None:
+        self.cuts += 1
+        return super()._cut(tip, executed)
+
 
 class Asks:
     """Makes pilots and asks them."""
 
     def __init__(self, program: Path) -> None:
         self._program = program
-        self.compared = 0
+        self.compared = self.cuts = 0
         self.is_same_end = False
 
     def __call__(
@@ -199,6 +204,7 @@ class Asks:
             return pilot.heading(server, tip, doubt)  # type: ignore[arg-type]
         finally:
             self.compared += pilot.compared
+            self.cuts += pilot.cuts
 
 
 @pytest.fixture
@@ -395,18 +401,33 @@ class Node(Server):
         return MariadbGtidList.parse(self._executed)
 
 
-@pytest.mark.parametrize("is_same_end", [True, False])
-def test_another_node_of_a_cluster(ask: Asks, program: Path, is_same_end: bool) -> None:
-    """It has the archive's transactions at other offsets: an exact join, if that is proved."""
+@pytest.fixture
+def at_mariadb(program: Path) -> Tip:
+    """Where the archive of a MariaDB ends; the program is MariaDB's."""
     said = program.read_text().replace("mysqlbinlog  Ver 9.7.4 for", "mysqlbinlog  Ver 3.5 MariaDB")
     program.write_text(said)
-    ask.is_same_end = is_same_end
-    tip = replace(
+    return replace(
         TIP,
         lineage=replace(LINEAGE, server_uuid=OWN, flavour="mariadb"),
         gtids=MariadbGtidList.parse("7-1-42"),
         gtids_before=MariadbGtidList.parse("7-1-20"),
     )
+
+
+def test_no_archive_is_read_for_a_mariadb_that_was_reset(ask: Asks, at_mariadb: Tip) -> None:
+    """Its GTIDs show at once that it is no other node with the archive's transactions."""
+    other = Node(rows(1), executed="7-1-3")
+    other.before = {1: ""}
+    heading = ask(other, at_mariadb)
+    assert heading.parent is not None
+    assert (heading.begin, heading.parent.join, ask.cuts) == (name(1), "unknown", 0)
+
+
+@pytest.mark.parametrize("is_same_end", [True, False])
+def test_another_node_of_a_cluster(ask: Asks, at_mariadb: Tip, is_same_end: bool) -> None:
+    """It has the archive's transactions at other offsets: an exact join, if that is proved."""
+    tip = at_mariadb
+    ask.is_same_end = is_same_end
     other = Node(rows(1, 2, 3), executed="7-1-62")
     other.before = {1: "", 2: "7-1-14", 3: "7-1-50"}
     heading = ask(other, tip)
