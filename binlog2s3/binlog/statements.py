@@ -240,8 +240,8 @@ class _Tokens:
 class Statement:
     """A statement: its first word in capitals, its kind, its tables.
 
-    `also`: what else it may do, to these or to other tables; every DROP has "drop". `whole`: it has
-    no other tables. `db` is the database that it was run in.
+    `also`: what else it may do, to these or to other tables; every DROP but that of an index has
+    "drop". `whole`: it has no other tables. `db` is the database that it was run in.
     """
 
     word: str
@@ -324,6 +324,8 @@ def _also(word: str, tables: tuple[str, ...], clear: StatementHead) -> frozenset
         if all(tables) and (clear.cut or _is_filled(words)):
             found.add("insert")
         return frozenset(found)
+    if word == "DROP" and "INDEX" in clear.keywords()[1:3]:
+        return _NOTHING_ELSE  # its table is still there
     other, effects = _MAY_BE.get(word, ("", _NOTHING_ELSE))
     if not other or clear.cut:
         return effects

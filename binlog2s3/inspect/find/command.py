@@ -60,7 +60,7 @@ def run(config: FindConfig) -> int:
         if config.as_json:
             view = JsonOutput(sys.stdout, context, query)
         elif config.print_only is not None:
-            view = GtidOutput(sys.stdout)
+            view = GtidOutput(sys.stdout, query)
         with progress_display(sys.stderr) as display:
             _FindRun(config, query, catalog, survey, view, SearchProgress(display)).run()
     return 0
@@ -114,8 +114,7 @@ class _FindRun:
                 self.view.hit(hit)
                 self.progress.found += 1
         self.progress.display.aside()
-        if not isinstance(self.view, GtidOutput):
-            self._tell_silence(search.stats)
+        self._tell_silence(search.stats)
         self.view.end(search.stats, self.warnings)
         sys.stdout.flush()
 

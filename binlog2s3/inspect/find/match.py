@@ -107,7 +107,7 @@ class Matcher:
     def take(self, statement: Statement) -> None:
         if "" in statement.tables:
             self.told.add(statement.kind)
-        if statement.word == "DROP":
+        if statement.word == "DROP" and "drop" in statement.also:
             self.dropped.update(statement.tables)
         kinds = kinds_of(statement) & (self.wanted.kinds or _ANY)
         if kinds and may_be_about(statement, self.wanted.tables):

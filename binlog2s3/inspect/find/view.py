@@ -265,16 +265,17 @@ def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
 
 @dataclass(slots=True)
 class GtidOutput:
-    """The GTIDs alone, a line each. What a script must not take unseen is a warning."""
+    """The GTIDs alone, a line each. What a script must not take unseen is an error."""
 
     out: TextIO
+    query: SearchQuery
     found: int = 0
 
     def begin(self) -> None:
         """Nothing comes before them."""
 
     def hit(self, hit: Hit) -> None:
-        """Print one transaction. Raises ArchiveError if it has no GTID."""
+        """Print one transaction. Raises ArchiveError if it has no GTID, or is not certain."""
         one = hit.transaction
         if one.gtid is None:
             raise ArchiveError(
@@ -282,13 +283,25 @@ class GtidOutput:
                 hint=f"--to-position {hit.binlog}:{one.begin} of `pitr` is just before it",
             )
         if why := _why_uncertain(hit):
-            say("warning", f"{one.gtid}: {why}")
+            raise ArchiveError(
+                f"{one.gtid}: {why}",
+                hint="look at it with the same command without --print, and pass it by hand",
+            )
         print(one.gtid, file=self.out)
         self.found += 1
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
-        """Raise ArchiveError if there is none, which would be an empty word of a script."""
-        del warnings  # they were said
+        """Raise ArchiveError if there is none, which would be an empty word of a script.
+
+        Also if it was to be the newest one, and what is newer could not all be searched.
+        """
+        if stats.is_silent:
+            say("warning", stats.streamer)
+        if warnings and stats.ended_early and self.query.order == "newest":
+            raise ArchiveError(
+                "what is newer could not all be searched: the newest one may be another",
+                hint="see the warnings; look at it with the same command without --print",
+            )
         if not self.found:
             similar = ", ".join(stats.similar_tables)
             raise ArchiveError(

@@ -58,6 +58,7 @@ SURE, PERHAPS, NO = (True, True), (True, False), (False, True)
         ("CREATE TABLE stock LIKE orders", NO),
         ("CREATE INDEX i ON orders (a)", SURE),
         ("DROP VIEW orders", PERHAPS),
+        ("DROP INDEX i ON orders", SURE),
         ("CREATE VIEW v AS SELECT * FROM orders", PERHAPS),
         ("CREATE TRIGGER t BEFORE INSERT ON orders FOR EACH ROW SET NEW.a = 1", PERHAPS),
         ("GRANT ALL ON shop.* TO me", PERHAPS),
@@ -192,6 +193,9 @@ def test_rows_by_table_and_type_together() -> None:
         ("DROP TABLE stock", "drop", NO),
         ("DROP DATABASE shop", "drop", SURE),
         ("DROP VIEW orders", "drop", PERHAPS),
+        ("DROP INDEX i ON orders", "drop", NO),  # the table is still there
+        ("DROP ONLINE INDEX i ON orders", "drop", NO),
+        ("DROP TABLE `index`, orders", "drop", SURE),
         ("CREATE OR REPLACE TABLE orders (a INT)", "drop", PERHAPS),
         ("ALTER TABLE orders DROP COLUMN a", "drop", NO),
         ("TRUNCATE orders", "drop", NO),

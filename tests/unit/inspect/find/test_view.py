@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
 from typing import Any, Literal
@@ -335,24 +336,34 @@ def test_progress_is_told_now_and_then() -> None:
     assert words_of(TALLY, 3, 0.1) == "5.0 MiB of 10.0 MiB, 3 found"
 
 
-def gtids(*hits: Hit, stats: SearchStats = TALLY) -> str:
+def gtids(*hits: Hit, stats: SearchStats = TALLY, warnings: Sequence[str] = ()) -> str:
     out = StringIO()
-    view = GtidOutput(out)
+    view = GtidOutput(out, SOUGHT)
     view.begin()
     for hit in hits:
         view.hit(hit)
-    view.end(stats, ())
+    view.end(stats, warnings)
     return out.getvalue()
 
 
 def test_a_script_gets_gtids_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    """A line each; of one that is not certain a warning says so."""
+    """A line each; that the streamer is silent is said beside them."""
     other = replace(HIT, transaction=replace(HIT.transaction, gtid=f"{UUID}:48214"))
     assert gtids(HIT, other) == f"{UUID}:48213\n{UUID}:48214\n"
     assert capsys.readouterr().err == ""
-    unsure = replace(HIT, match=Match(found=True, certain=False))
-    assert gtids(unsure) == f"{UUID}:48213\n"
-    assert capsys.readouterr().err.startswith(f"warning: {UUID}:48213: not certain")
+    silent = replace(TALLY, streamer="the streamer last reported at noon", is_silent=True)
+    assert gtids(HIT, stats=silent) == f"{UUID}:48213\n"
+    assert capsys.readouterr().err == "warning: the streamer last reported at noon\n"
+    assert gtids(HIT, warnings=["earlier history is not searched"]) == f"{UUID}:48213\n"
+
+
+def test_a_script_never_gets_what_may_be_another_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not certain, or the newest of what could be read."""
+    with pytest.raises(ArchiveError, match=f"^{UUID}:48213: not certain"):
+        gtids(replace(HIT, match=Match(found=True, certain=False)))
+    with pytest.raises(ArchiveError, match="the newest one may be another"):
+        gtids(HIT, stats=replace(TALLY, ended_early=True), warnings=["not searched: b.000009"])
+    assert capsys.readouterr().err == ""
 
 
 def test_a_script_never_gets_an_empty_word() -> None:
