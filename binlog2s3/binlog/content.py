@@ -259,7 +259,7 @@ class ContentReader:
         elif event_type in QUERIES:
             self._take_statement(event_type, head)
         elif event_type == EventType.XA_PREPARE:
-            self._two_phase = decode_xa_prepare(head)
+            self._two_phase = decode_xa_prepare(head) or self._two_phase
         elif event_type == EventType.MARIADB_GTID:
             self._two_phase = decode_alter(head) or self._two_phase
         elif event_type == EventType.PARTIAL_ROW_DATA:

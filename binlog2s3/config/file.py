@@ -301,7 +301,7 @@ def _beside(file: Path, option: Option, value: Any, raw: str) -> Any:
         program, *words = shlex.split(raw)
         if "/" not in program or program.startswith("/"):
             return value
-        return shlex.join([str(directory / program), *words])
+        return shlex.join([str(directory / Path(program).expanduser()), *words])
     is_program = option.name == "mysqlbinlog" and "/" not in raw
     return directory / value if option.kind in ("path", "file") and not is_program else value
 

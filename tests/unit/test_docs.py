@@ -721,7 +721,7 @@ def _commands(block: str) -> list[str]:
         for char in re.sub(r"\\.|(?<!\S)#.*", "", line):
             if char in "'\"" and open_ in ("", char):
                 open_ = "" if open_ else char
-        depth += bool(re.match(r"\s*(for|while) ", line)) - bool(re.match(r"\s*done\b", line))
+        depth += bool(re.match(r"\s*\(?(for|while) ", line)) - bool(re.match(r"\s*done\b", line))
         heredoc = re.search(r"<<([A-Z]+)\b", line)
         end = heredoc[1] if heredoc else ""
     return [re.sub(r"\s+#[^'\"]*$", "", line).rstrip() for line in found if line.strip()]

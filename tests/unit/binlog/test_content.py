@@ -294,6 +294,8 @@ def test_the_phases_of_xa_are_told(is_compressed: bool) -> None:
 
     assert told(begun, XA_PREPARE).two_phase == TwoPhase("prepare", name)
     assert told(begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])).two_phase is None
+    in_one = begun, (EventType.XA_PREPARE, b"\1" + XA_PREPARE[1][1:])
+    assert told(begun, XA_PREPARE, *in_one).two_phase == TwoPhase("prepare", name)
     two = (EventType.XA_PREPARE, b"\0" + struct.pack("<III", 7, 2, 1) + b"abc")
     assert told(begun, two).two_phase == TwoPhase("prepare", Xid(7, b"ab", b"c"))
     assert told(statement("XA COMMIT X'6162',X'63',7")).two_phase == TwoPhase(

@@ -144,6 +144,8 @@ def test_a_program_in_the_file(tmp_path: Path) -> None:
         "mysql-password-command": f"{tmp_path}/bin/token a 'b c'",
         "mysqlbinlog": tmp_path / "mysqlbinlog",
     }
+    at_home = read('[mysql]\npassword_command = "~/bin/token"\n', tmp_path)
+    assert at_home.values == {"mysql-password-command": str(Path("~/bin/token").expanduser())}
     on_path = '[mysql]\npassword_command = "token  a"\nmysqlbinlog = "mysqlbinlog-8.4"\n'
     assert read(on_path, tmp_path).values == {
         "mysql-password-command": "token  a",
