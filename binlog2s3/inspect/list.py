@@ -22,7 +22,7 @@ from binlog2s3.archive.listing import (
     gather,
 )
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
-from binlog2s3.formatting import moment_of, moment_text
+from binlog2s3.formatting import count_text, moment_of, moment_text, size_text
 from binlog2s3.output import Plain, clean, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.store.s3 import opened
@@ -115,7 +115,7 @@ def head_of(listed: LineageListing) -> list[tuple[str, str]]:
     ]
     if parent is not None:
         head.append(("parent", f"{parent.place}, join {parent.join}"))
-        head.append(("", f"after {parent.gtid_set or 'no GTIDs'}"))
+        head.append(("", f"after {parent.gtid_set or 'no earlier GTIDs'}"))
     if (floor := lineage.floor) is not None:
         head.append(("pruned", f"before {floor.binlog}, {moment_text(floor.raised_at)}"))
     return head
@@ -142,7 +142,7 @@ def summary_of(listed: LineageListing) -> str:
     if not listed.binlogs:
         return "no binlogs yet" if listed.lineage.floor is None else "all binlogs were pruned"
     count, size = len(listed.binlogs), sum(binlog.size for binlog in listed.binlogs)
-    return f"{count} binlog{'s' if count > 1 else ''}, {size} bytes"
+    return f"{count_text(count, 'binlog')}, {size_text(size)}"
 
 
 def render(listing: Listing, out: TextIO) -> None:

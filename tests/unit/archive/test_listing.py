@@ -629,7 +629,7 @@ lineage {ID} (current)
 2026-01-02T03:04:05Z  {gtids}
   mysql-bin.000002    70  open      -                     -                     -\
                      -
-  2 binlogs, 1304 bytes
+  2 binlogs, 1.3 KiB
 
 """
     )
