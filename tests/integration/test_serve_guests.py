@@ -97,16 +97,21 @@ def test_strangers_and_a_limit_of_threads_end_no_replica(scene: Scene) -> None:
         assert is_served(scene)
     wait_until(lambda: threads_of(process.pid) < 20, what="they have left")
     with contextlib.ExitStack() as ends:
-        # less than a stack is left; the C library keeps those of five threads that have ended
-        size = 1024 * status_of(process.pid, "VmSize") + (2 << 20)
-        before = resource.prlimit(process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+        pid, endless = process.pid, resource.RLIM_INFINITY
+        before = resource.prlimit(pid, resource.RLIMIT_AS)
+
+        def is_starved() -> bool:
+            """Whether a thread could not start; the C library keeps stacks of some that ended."""
+            less_than_a_stack = 1024 * status_of(pid, "VmSize") + (2 << 20)
+            resource.prlimit(pid, resource.RLIMIT_AS, (less_than_a_stack, endless))
+            ends.callback(idle(scene).close)
+            return "can't start new thread" in scene.serve.log()
+
         try:
-            for _ in range(12):
-                ends.callback(idle(scene).close)
-            wait_until(lambda: "can't start new thread" in scene.serve.log(), what="none starts")
+            wait_until(is_starved, what="none starts")
             assert not is_served(scene)
         finally:
-            resource.prlimit(process.pid, resource.RLIMIT_AS, before)
+            resource.prlimit(pid, resource.RLIMIT_AS, before)
         wait_until(lambda: is_served(scene), what="it serves again")
     scene.write(10)
     scene.wait_until_equal()
