@@ -115,15 +115,11 @@ class _EntryReader:
         found = self._do({name: partial(bare, name) for name in names})
         return {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
 
-    def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
+    def _do(self, tasks: Mapping[object, Callable[[], object]]) -> dict[BinlogName, object]:
         """Do these, several at a time. Those that fail with an ArchiveError are left out."""
-        for name, task in tasks.items():
-            self._workers.submit(name, task)
         done: dict[BinlogName, object] = {}
         failed: BaseException | None = None
-        for number in range(1, len(tasks) + 1):
-            while (outcome := self._workers.take(1.0)) is None:
-                pass
+        for number, outcome in enumerate(self._workers.batch(tasks), 1):
             self._advance(number, len(tasks))
             if outcome.error is None:
                 done[cast("BinlogName", outcome.token)] = outcome.value
