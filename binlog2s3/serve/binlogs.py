@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -9,10 +10,9 @@ from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.reader import Range, Readable
-from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.recover import one_binlog
 from binlog2s3.serve.model import ServedBinlog
 
@@ -123,23 +123,20 @@ class Binlogs:
             if read_here:
                 return None
             readable = self._catalog.binlog(binlog.lineage, binlog.name)
-            size = binlog.end or readable.size
-            found = one_binlog.found_by_reading(binlog.lineage, binlog.name, readable, size, [])
-            if readable.state == "archived" and not self._has_checksums(found):
+            if readable.state == "archived" and not _has_checksums(readable):
                 raise StoreError(
                     f"{binlog.name} has no entry, and its events have no checksums: nothing proves "
                     "its bytes",
                     hint="`binlog2s3 verify --repair` makes the entry",
                     transient=True,
                 )
+            size = binlog.end or readable.size
+            found = one_binlog.found_by_reading(binlog.lineage, binlog.name, readable, size, [])
         with self._lock:
             self._found[binlog.place] = found
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
         return found
-
-    def _has_checksums(self, found: Found) -> bool:
-        return decode_format(self.blocks.head(found, len(MAGIC)), offset=0).checksum == "crc32"
 
     def by_entry(self, binlog: ServedBinlog) -> Found | None:
         """An archived binlog as its entry describes it; None as long as it has none."""
@@ -156,6 +153,18 @@ class Binlogs:
             end = one_binlog.last_transaction_end(self.blocks, found)
             found = replace(found, known=replace(found.known, transaction_end=end))
         return found
+
+
+def _has_checksums(readable: Readable) -> bool:
+    """Whether its events have checksums, as its first bytes say.
+
+    Also if they do not begin as a binlog does: who reads all of it finds out more.
+    """
+    scanner = Scanner()
+    with suppress(DamageError):
+        for data in readable.blocks(0, min(readable.size, MADE_UP_BYTES)):
+            scanner.feed(data)
+    return all(one.checksum == "crc32" for one in scanner.formats[:1])
 
 
 def _not_looked_up(lineage: str, name: BinlogName) -> Found:

@@ -18,6 +18,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.history import ArchiveHistory
+from binlog2s3.store.contract import ObjectInfo
 from tests.binlog_writer import UUID_A, BinlogWriter
 from tests.documents import BEAT, ID, LINEAGE, NAME
 from tests.surveyed import KEY, LAYOUT, Bucket, workers, written
@@ -43,6 +44,29 @@ def bucket() -> Bucket:
     found = Bucket(replace(LINEAGE, first_binlog=NAME))
     found.beat(replace(BEAT, lineage=ID))
     return found
+
+
+class Watched(Bucket):
+    """Notes what is looked at and got. The document `held` is read only once it is `free`."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        super().__init__(lineage)
+        self.looked_at: list[str] = []
+        self.got: list[str] = []
+        self.held = ""
+        self.free = threading.Event()
+
+    def head(self, key: str) -> ObjectInfo | None:
+        self.looked_at.append(key)
+        return super().head(key)
+
+    def get(
+        self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
+    ) -> bytes:
+        self.got.append(key)
+        if key == self.held:
+            self.free.wait(60)
+        return super().get(key, begin, end, most=most)
 
 
 def flipped(data: bytes | bytearray, offset: int) -> bytes:
@@ -282,6 +306,34 @@ def test_without_checksums_and_without_an_entry(bucket: Bucket) -> None:
         wait_until(lambda: len(got.of(EventType.GTID)) == 26, what="the entry proves it")
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_what_nothing_proves_is_not_read_again_and_again(follows: bool) -> None:
+    """Neither for the view nor for a client, however often they look, until there is an entry."""
+    bucket = Watched(replace(LINEAGE, first_binlog=NAME))
+    bucket.beat(replace(BEAT, lineage=ID))
+    binlog = large(checksum=False, rotate=True)
+    first = binlog.transactions[1].end
+    if follows:
+        chunks = bucket.chunks(binlog.data, 0, first)
+    else:
+        bucket.archive(binlog.data, entry=False)
+        bucket.archive(written(2, first=25).data, SECOND)
+    got = Got()
+    with history_of(bucket) as history, sending(history, at(NAME, registered=False), got):
+        if follows:
+            wait_until(lambda: len(got.of(EventType.GTID)) == 2, what="what is proved")
+            bucket.archive(binlog.data, entry=False)
+            bucket.delete(chunks)
+        bucket.looked_at.clear()
+        for _ in range(5):
+            assert history.look(60)
+        wait_until(lambda: bucket.looked_at.count(KEY) >= 5, what="all have looked")
+        read = sum(one.end - one.begin for one in bucket.asked if one.key == KEY)
+        assert read < len(binlog.data) // 2, "no more than its first event"
+        bucket.archive(binlog.data)
+        wait_until(lambda: len(got.of(EventType.GTID)) >= 24, what="the entry proves it")
+
+
 @pytest.mark.parametrize("checksum", [True, False])
 def test_all_is_sent_as_it_is(bucket: Bucket, checksum: bool) -> None:
     """Whatever the chunks are, with checksums and without."""
@@ -328,6 +380,39 @@ def test_a_question_that_takes_long_blocks_nobody(bucket: Bucket) -> None:
         assert not slow.events
         free.set()
         wait_until(lambda: first or slow.events, what="the first client gets its answer")
+
+
+def test_entries_of_another_lineage_are_not_taken_for_ones_own() -> None:
+    """Of two who ask at the same time, as a client and the thread that follows a fail-over do.
+
+    Binlogs of both lineages have the same names.
+    """
+    bucket = Watched(replace(LINEAGE, first_binlog=NAME))
+    names = [replace(NAME, number=NAME.number + number) for number in range(20)]
+    for lineage, first in ((ID, 1), (OTHER_ID, 1000)):
+        bucket.lineage = replace(LINEAGE, id=lineage, first_binlog=NAME, gtid_set="")
+        bucket.put(LAYOUT.lineage(lineage), bucket.lineage.to_json())
+        for number, name in enumerate(names):
+            bucket.archive(written(1, first=first + number).data, name)
+    bucket.held = LAYOUT.entry(ID, names[10])
+    found: dict[str, list[str]] = {}
+
+    def ask(lineage: str) -> None:
+        survey = bucket.survey()
+        found[lineage] = [str(survey.brief(lineage, name).gtids_added) for name in names]
+
+    threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in (ID, OTHER_ID)]
+    threads[0].start()
+    wait_until(lambda: LAYOUT.entry(ID, names[-1]) in bucket.got, what="the first one asks")
+    threads[1].start()
+    wait_until(lambda: LAYOUT.entry(OTHER_ID, names[-1]) in bucket.got, what="the other one, too")
+    bucket.free.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == {
+        ID: [f"{UUID_A}:{number}" for number in range(1, 21)],
+        OTHER_ID: [f"{UUID_A}:{number}" for number in range(1000, 1020)],
+    }
 
 
 def test_what_was_read_for_a_question_is_read_once(bucket: Bucket) -> None:
