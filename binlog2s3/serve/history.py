@@ -619,7 +619,8 @@ class ArchiveHistory:
         binlog = tail.binlog
         readable = self._catalog.binlog(binlog.lineage, binlog.name)
         tail.readable, tail.is_archived = readable, readable.state == "archived"
-        if tail.read < readable.size:
+        before = tail.read
+        if before < readable.size:
             try:
                 for data in self._new_bytes(tail, readable):
                     begin = tail.read
@@ -630,6 +631,8 @@ class ArchiveHistory:
                 self._recent.clear()
                 raise
             self._stuck = 0
+            if tail.read > before and self._view.problem:  # all of it was read: it was repaired
+                self._show(self._view.binlogs, only_last=True)
         if not tail.is_complete:
             return False
         return self._go_on(tail)
@@ -651,7 +654,7 @@ class ArchiveHistory:
             tail.binlog = replace(tail.binlog, before=before, broken=broken)
         view = self._view
         if view.whole == tail.whole and view.binlogs[-1] is tail.binlog:
-            return  # a problem that is shown stays: it may be in what comes next
+            return  # a problem that is shown stays until all was read
         self._show((*self._view.binlogs[:-1], tail.binlog), only_last=True)
 
     def _break_before(self, tail: Tail, before: Gtids) -> str:

@@ -19,7 +19,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.store.contract import ObjectInfo
-from tests.binlog_writer import UUID_A, BinlogWriter
+from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME
 from tests.surveyed import KEY, LAYOUT, Bucket, workers, written
 from tests.unit.serve.test_dump import (
@@ -227,6 +227,51 @@ def test_nothing_of_a_damaged_chunk_is_sent(bucket: Bucket, checksum: bool) -> N
             wait_until(lambda: no or len(again.of(EventType.GTID)) == 24, what="all of it")
             assert not no
             assert again.own() == bytes(binlog.data[4:])
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_problem_is_over_with_the_repair(bucket: Bucket, checksum: bool) -> None:
+    """Also if what was repaired is a part of a transaction that has not ended yet."""
+    binlog = BinlogWriter(checksum=checksum)
+    binlog.previous_gtids(GtidSet())
+    for number in (1, 2):
+        rows = [statement(f"INSERT {row} {'x' * 1000}") for row in range(20)]
+        binlog.transaction([statement("BEGIN"), *rows, XID], gtid=(UUID_A, "", number))
+    first = binlog.transactions[0].end
+    part = next(end for end in binlog.ends if end > first + 10_000)
+    bucket.chunks(binlog.data, 0, first)
+    key, whole = damaged_chunk(bucket, binlog.data[:part], first, flip=part - 2000)
+    got = Got()
+    with history_of(bucket) as history:
+        wait_until(lambda: history.view().problem, what="the status says it")
+        bucket.objects[key].data = whole
+        wait_until(lambda: not history.view().problem, what="it was repaired")
+        assert history.view().whole == first
+        with sending(history, by_gtid(heartbeat=1.0), got) as raised:
+            wait_until(lambda: raised or got.of(EventType.GTID), what="a replica begins")
+            bucket.chunks(binlog.data, part, len(binlog.data))
+            wait_until(lambda: raised or len(got.of(EventType.GTID)) == 2, what="the rest")
+            assert not raised
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_problem_stays_until_all_of_the_damage_is_repaired(
+    bucket: Bucket, checksum: bool
+) -> None:
+    """However often it is looked at."""
+    binlog = large(checksum=checksum)
+    first, second = binlog.transactions[1].end, binlog.transactions[12].end
+    bucket.chunks(binlog.data, 0, first)
+    key, whole = damaged_chunk(bucket, binlog.data[:second], first, flip=first + 100_000)
+    damaged_chunk(bucket, binlog.data, second, flip=second + 400_000)
+    with history_of(bucket) as history:
+        wait_until(lambda: history.view().problem, what="the status says it")
+        told = history.view().problem
+        bucket.objects[key].data = whole
+        wait_until(lambda: history.view().problem not in ("", told), what="the other chunk is told")
+        for _ in range(5):
+            history.look(0.1)
+            assert history.view().problem
 
 
 def test_replicas_are_told_of_damage_and_not_of_gtids(bucket: Bucket) -> None:

@@ -3,19 +3,23 @@
 import struct
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import RecoveryError, StoreError
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.protocol import DumpByPosition
 from binlog2s3.serve.directory import of_server
+from binlog2s3.serve.history import ArchiveHistory
+from binlog2s3.workers import Workers
 from tests.binlog_writer import XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, NAME, TIME, parent_of
 from tests.surveyed import LAYOUT, MARIADB, Bucket
@@ -166,6 +170,24 @@ def test_a_replica_that_is_a_little_ahead() -> None:
         bucket.chunks(data, 0, len(data), name=NAMES[2])
         wait_until(lambda: gtids_in(got) == LAST[1:] or raised, what="the rest")
         assert not raised
+
+
+def test_a_question_for_which_no_thread_starts() -> None:
+    """As if the store did not answer: the same one is answered later."""
+    bucket = streamed(three(), 3)
+    history = ArchiveHistory(
+        bucket, Catalog(bucket, LAYOUT), Workers(4), lineage=None, poll_seconds=0.01
+    )
+    history.start()
+    with closing(history):
+        before = threading.stack_size(1 << 46)  # more than there is
+        try:
+            with pytest.raises(StoreError, match="can't start new thread") as caught:
+                history.first_for(MariadbGtidList.parse("0-1-4"))
+        finally:
+            threading.stack_size(before)
+        assert caught.value.transient
+        assert history.first_for(MariadbGtidList.parse("0-1-4")).binlog.name == NAMES[0]
 
 
 @pytest.mark.parametrize("upto", range(7))
