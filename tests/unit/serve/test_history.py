@@ -229,6 +229,12 @@ def test_nothing_of_a_damaged_chunk_is_sent(bucket: Bucket, checksum: bool) -> N
             assert again.own() == bytes(binlog.data[4:])
 
 
+def problem(history: ArchiveHistory) -> str:
+    """What the view says after one more look at the bucket, which fails as long as it says it."""
+    history.look(0.05)
+    return history.view().problem
+
+
 @pytest.mark.parametrize("checksum", [True, False])
 def test_a_problem_is_over_with_the_repair(bucket: Bucket, checksum: bool) -> None:
     """Also if what was repaired is a part of a transaction that has not ended yet."""
@@ -240,12 +246,13 @@ def test_a_problem_is_over_with_the_repair(bucket: Bucket, checksum: bool) -> No
     first = binlog.transactions[0].end
     part = next(end for end in binlog.ends if end > first + 10_000)
     bucket.chunks(binlog.data, 0, first)
-    key, whole = damaged_chunk(bucket, binlog.data[:part], first, flip=part - 2000)
     got = Got()
     with history_of(bucket) as history:
-        wait_until(lambda: history.view().problem, what="the status says it")
+        wait_until(lambda: history.view().whole == first, what="what is proved")
+        key, whole = damaged_chunk(bucket, binlog.data[:part], first, flip=part - 2000)
+        wait_until(lambda: problem(history), what="the status says it")
         bucket.objects[key].data = whole
-        wait_until(lambda: not history.view().problem, what="it was repaired")
+        wait_until(lambda: not problem(history), what="it was repaired")
         assert history.view().whole == first
         with sending(history, by_gtid(heartbeat=1.0), got) as raised:
             wait_until(lambda: raised or got.of(EventType.GTID), what="a replica begins")
@@ -262,16 +269,16 @@ def test_a_problem_stays_until_all_of_the_damage_is_repaired(
     binlog = large(checksum=checksum)
     first, second = binlog.transactions[1].end, binlog.transactions[12].end
     bucket.chunks(binlog.data, 0, first)
-    key, whole = damaged_chunk(bucket, binlog.data[:second], first, flip=first + 100_000)
-    damaged_chunk(bucket, binlog.data, second, flip=second + 400_000)
     with history_of(bucket) as history:
-        wait_until(lambda: history.view().problem, what="the status says it")
-        told = history.view().problem
+        wait_until(lambda: history.view().whole == first, what="what is proved")
+        damaged_chunk(bucket, binlog.data, second, flip=second + 400_000)
+        key, whole = damaged_chunk(bucket, binlog.data[:second], first, flip=first + 100_000)
+        wait_until(lambda: problem(history), what="the status says it")
+        told = problem(history)
         bucket.objects[key].data = whole
-        wait_until(lambda: history.view().problem not in ("", told), what="the other chunk is told")
+        wait_until(lambda: problem(history) not in ("", told), what="the other chunk is told")
         for _ in range(5):
-            history.look(0.1)
-            assert history.view().problem
+            assert problem(history)
 
 
 def test_replicas_are_told_of_damage_and_not_of_gtids(bucket: Bucket) -> None:
