@@ -3,7 +3,7 @@
 The list is the truth that plans are held against; the bucket side answers as `recovery.History`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -333,6 +333,12 @@ class Model:
                     commit_exact=self.exact,
                     original_commit_us=None,
                 )
+
+    def with_gtids(
+        self, lineage: str, name: BinlogName, gtids: Collection[str], begin: int, end: int
+    ) -> Sequence[Transaction]:
+        inside = self.transactions(lineage, name, begin, end)
+        return with_gtids((one for one in inside if one.end <= end), gtids)
 
     def content(self, *_: object) -> Content:
         return Content()

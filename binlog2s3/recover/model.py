@@ -4,7 +4,7 @@ Law: a plan names exact byte ranges that begin and end between transactions, and
 To carry it out, nothing more has to be decided, and at the end the result can be compared with it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -190,6 +190,14 @@ class BucketHistory(Protocol):
 
         Reads only their blocks. Damaged events are skipped: a transaction with such an event is
         included if its bounds can be found.
+        """
+
+    def with_gtids(
+        self, lineage: str, name: BinlogName, gtids: Collection[str], begin: int, end: int
+    ) -> Sequence[Transaction]:
+        """Of the transactions of MariaDB in [`begin`, `end`), those with one of these GTIDs.
+
+        And the last one of each domain. All in order.
         """
 
     def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:

@@ -6,7 +6,7 @@ Law: a stretch follows the one before it without a break only if names, GTIDs an
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -39,6 +39,7 @@ from binlog2s3.binlog.place import (
     MariadbPart,
     MysqlPart,
     StatePlaces,
+    gtid_text,
     places_at,
     places_of,
     repeated_upto,
@@ -259,7 +260,7 @@ class Route:
             end = parse(cut.gtid_set, "mariadb") if cut.gtid_set else None
         if not isinstance(end, MariadbGtidList) or end == before:
             return None
-        upto = repeated_upto(self.transactions(first), end)
+        upto = repeated_upto(self._with_gtids(first, [gtid_text(one) for one in end.gtids()]), end)
         return MariadbPart({domain: (first, offset) for domain, offset in upto.items()})
 
     def forget(self, number: int) -> None:
@@ -317,12 +318,21 @@ class Route:
         found = self.history.gtid_list(self.lineage(number), self.stretches[number].name)
         return found if isinstance(found, MariadbGtidList) else None
 
-    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
+    def gtid_transactions(
+        self, number: int, gtids: Collection[str], near: str = ""
+    ) -> Iterator[Transaction]:
         """See `GtidLine`."""
         before = self.repeated(number)
-        for one in self.transactions(number, self._near(number, near) if near else 0):
+        for one in self._with_gtids(number, gtids, self._near(number, near) if near else 0):
             if before is None or not before.has(number, one):
                 yield one
+
+    def _with_gtids(
+        self, number: int, gtids: Collection[str], begin: int = 0
+    ) -> Sequence[Transaction]:
+        """Those of a stretch with one of these GTIDs, and the last one of each domain."""
+        name, size = self.stretches[number].name, self.size(number)
+        return self.history.with_gtids(self.lineage(number), name, gtids, begin, size)
 
     def _near(self, number: int, gtid: str) -> int:
         """Where the last block begins that begins with a lower number of the same server."""

@@ -7,7 +7,7 @@ asked for, whatever is added and wherever its bytes move meanwhile.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import merge
@@ -26,6 +26,7 @@ from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import with_gtids
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
@@ -39,6 +40,10 @@ Advance = Callable[[int, int], None]
 
 ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Found]
 """See `one_binlog.found_by_reading`."""
+
+SearchBinlog = Callable[[Hashable, Callable[[], Sequence[Transaction]]], Sequence[Transaction]]
+"""Calls what searches a binlog, in any thread, or knows what it has found: the same key for each
+means the same."""
 
 _LEAST_LISTED = 8
 """From so many binlogs of one page's range on, list them instead of a request for each."""
@@ -137,7 +142,7 @@ class Survey:
     Any question raises ArchiveError if the bucket contradicts itself. `unreadable`: why lineages
     are left out. `problems`: what is missing at a binlog's end, which pages are not used, and why
     it is unknown which lineage is current. `doubts`: how often something was not as a page says.
-    `read`: how a binlog without an entry is found out.
+    `read`: how a binlog without an entry is found out. `search`: how GTIDs are searched for.
     """
 
     def __init__(
@@ -149,9 +154,11 @@ class Survey:
         advance: Advance = lambda _, __: None,
         span: int = SPAN,
         read: ReadBinlog = one_binlog.found_by_reading,
+        search: SearchBinlog = lambda _, search: search(),
     ) -> None:
         self._store = store
         self._read = read
+        self._search = search
         self._archived_only = ""
         self._catalog = catalog
         self._span = span
@@ -421,6 +428,19 @@ class Survey:
     ) -> Iterator[Transaction]:
         """The whole transactions that begin in [`begin`, `end`), in order."""
         yield from one_binlog.transactions(self.blocks, self.find(lineage, name), begin, end)
+
+    def with_gtids(
+        self, lineage: str, name: BinlogName, gtids: Collection[str], begin: int, end: int
+    ) -> Sequence[Transaction]:
+        """See `BucketHistory`."""
+        found = self.find(lineage, name)
+
+        def search() -> Sequence[Transaction]:
+            inside = one_binlog.transactions(self.blocks, found, begin, end)
+            return with_gtids((one for one in inside if one.end <= end), gtids)
+
+        key = (lineage, name, found.readable.ranges, frozenset(gtids), begin, end)
+        return self._search(key, search)
 
     def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
         """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""

@@ -2,8 +2,10 @@
 
 import threading
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from binlog2s3.archive.blocks import Blocks, Found
@@ -11,7 +13,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner
+from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.recover import one_binlog
 from binlog2s3.serve.model import ServedBinlog
@@ -21,19 +23,14 @@ _WAIT_SECONDS = 5.0
 
 
 class UnreadError(Exception):
-    """A binlog has to be read as a whole first; with the arguments of `found_by_reading`.
+    """A binlog has to be read first, perhaps as a whole: `read` does it. Then the answer is known.
 
     No `Binlog2s3Error`: whoever asks must not take it for one of the bucket's.
     """
 
-    def __init__(
-        self, lineage: Lineage, name: BinlogName, readable: Readable, durable: int
-    ) -> None:
-        super().__init__(f"{name} of {lineage.id} was not read yet")
-        self.lineage = lineage
-        self.name = name
-        self.readable = readable
-        self.durable = durable
+    def __init__(self, read: Callable[[], None]) -> None:
+        super().__init__("a binlog was not read yet")
+        self.read = read
 
 
 class BusyError(StoreError):
@@ -41,13 +38,16 @@ class BusyError(StoreError):
 
 
 class ReadWhole:
-    """What was found by reading binlogs without an entry, for all surveys. Thread-safe.
+    """What was found by reading binlogs, for all surveys. Thread-safe.
 
-    That may take minutes, so only one is read at a time, and nobody else waits for it.
+    That may take minutes, so who asks reads with no lock that others need to ask. Of binlogs without
+    an entry, which all ask for, only one is read at a time. What was searched for is known to the
+    thread that has asked, as long as its question.
     """
 
     def __init__(self) -> None:
         self._reading = threading.Lock()
+        self._own = threading.local()
         self._known: dict[tuple[str, BinlogName], tuple[tuple[Range, ...], int, _Outcome]] = {}
 
     def found(
@@ -64,7 +64,7 @@ class ReadWhole:
         """
         ranges, upto, outcome = self._known.get((lineage.id, name), ((), -1, None))
         if outcome is None or ranges != readable.ranges or upto != durable:
-            raise UnreadError(lineage, name, readable, durable)
+            raise UnreadError(partial(self._read, lineage, name, readable, durable))
         if isinstance(outcome, ArchiveError):
             raise ArchiveError(str(outcome), hint=outcome.hint)
         found, lost = outcome
@@ -77,22 +77,41 @@ class ReadWhole:
             if isinstance(outcome, ArchiveError):
                 self._known.pop(key, None)
 
-    def read(self, unread: UnreadError) -> None:
-        """Read it. Raises StoreError; BusyError if another one is being read."""
+    @contextmanager
+    def question(self) -> Iterator[None]:
+        """A question of the calling thread."""
+        self._own.searched = {}
+        try:
+            yield
+        finally:
+            self._own.searched = {}
+
+    def search(
+        self, key: Hashable, search: Callable[[], Sequence[Transaction]]
+    ) -> Sequence[Transaction]:
+        """What this has found for this question; UnreadError if it was not called yet."""
+        searched: dict[Hashable, Sequence[Transaction]] = self._own.searched
+
+        def read() -> None:
+            searched[key] = search()
+
+        if key not in searched:
+            raise UnreadError(read)
+        return searched[key]
+
+    def _read(self, lineage: Lineage, name: BinlogName, readable: Readable, durable: int) -> None:
+        """Read a binlog. Raises StoreError; BusyError if another one is being read."""
         if not self._reading.acquire(timeout=_WAIT_SECONDS):
             raise BusyError("a binlog is being read for another client", transient=True)
         try:
             problems: list[ArchiveError] = []
-            key = unread.lineage.id, unread.name
             outcome: _Outcome
             try:
-                found = one_binlog.found_by_reading(
-                    unread.lineage, unread.name, unread.readable, unread.durable, problems
-                )
+                found = one_binlog.found_by_reading(lineage, name, readable, durable, problems)
                 outcome = found, problems
             except ArchiveError as error:
                 outcome = error
-            self._known[key] = unread.readable.ranges, unread.durable, outcome
+            self._known[lineage.id, name] = readable.ranges, durable, outcome
         finally:
             self._reading.release()
 

@@ -9,7 +9,7 @@ asked often only while a client waits. If the store does not answer, the view st
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -40,8 +40,10 @@ from binlog2s3.binlog.place import (
     MysqlPart,
     NoPlaceError,
     domain_of,
+    gtid_text,
     places_of,
     repeated_upto,
+    with_gtids,
 )
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import (
@@ -240,12 +242,13 @@ class ArchiveHistory:
         What has to be read for it, which may take minutes, is read while others may ask. `shared`:
         other threads have that survey, too.
         """
-        while True:
-            try:
-                with self._asking if shared else nullcontext():
-                    return question()
-            except UnreadError as unread:
-                self._read_whole.read(unread)
+        with self._read_whole.question():
+            while True:
+                try:
+                    with self._asking if shared else nullcontext():
+                        return question()
+                except UnreadError as unread:
+                    unread.read()
 
     def _begin_after(self, have: GtidSet) -> Beginning | None:
         """Where a MySQL replica begins."""
@@ -512,7 +515,13 @@ class ArchiveHistory:
     def _look(self) -> None:
         """Find all archived binlogs, and the first one after them."""
         self._read_whole.forget_errors()
-        survey = Survey(self._store, self._catalog, self._workers, read=self._read_whole.found)
+        survey = Survey(
+            self._store,
+            self._catalog,
+            self._workers,
+            read=self._read_whole.found,
+            search=self._read_whole.search,
+        )
         if not survey.lineages:
             raise survey.unreadable[0] if survey.unreadable else _nothing(self._catalog)
         tip = self._wanted or survey.current
@@ -773,29 +782,40 @@ class _ViewLine:
         before = tail.scanner.previous_gtids if tail is not None else self._binlogs[number].before
         return before if isinstance(before, MariadbGtidList) else None
 
-    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
+    def gtid_transactions(
+        self, number: int, gtids: Collection[str], near: str = ""
+    ) -> Iterator[Transaction]:
         """See `GtidLine`."""
         if self._route is not None and number < self._archived:
-            yield from self._route.gtid_transactions(number, near)
+            yield from self._route.gtid_transactions(number, gtids, near)
             return
         binlog = self._binlogs[number]
-        repeated = self._repeated(number)
-        for one in self._transactions(binlog):
+        before: MariadbGtidList | None = None  # what it repeats of it is no shared bytes
+        if number and not binlog.begin and isinstance(binlog.joined, MariadbGtidList):
+            before = binlog.joined
+            gtids = {*gtids, *map(gtid_text, before.gtids())}
+        found = self._with_gtids(binlog, gtids)
+        repeated = repeated_upto(found, before) if before is not None else {}
+        for one in found:
             if one.gtid is None or one.end > repeated.get(domain_of(one.gtid), binlog.begin):
                 yield one
 
-    def _repeated(self, number: int) -> Mapping[int, int]:
-        """Up to where it repeats the lineage before, by domain, unless that is shared bytes."""
-        binlog = self._binlogs[number]
-        if not number or binlog.begin or not isinstance(binlog.joined, MariadbGtidList):
-            return {}
-        return repeated_upto(self._transactions(binlog), binlog.joined)
+    def _with_gtids(self, binlog: ServedBinlog, gtids: Collection[str]) -> Sequence[Transaction]:
+        """Those with one of these GTIDs, and the last one of each domain.
 
-    def _transactions(self, binlog: ServedBinlog) -> Iterator[Transaction]:
-        readable = self._history._catalog.binlog(binlog.lineage, binlog.name)  # noqa: SLF001
-        scanner = Scanner()
-        for data in readable.blocks(0, readable.size):
-            yield from scanner.feed(data)
+        Of one that grows, as it is when it is first searched for a question.
+        """
+        catalog = self._history._catalog  # noqa: SLF001
+
+        def transactions() -> Iterator[Transaction]:
+            readable, scanner = catalog.binlog(binlog.lineage, binlog.name), Scanner()
+            for data in readable.blocks(0, readable.size):
+                yield from scanner.feed(data)
+
+        key = (binlog.place, binlog.end, frozenset(gtids))
+        return self._history._read_whole.search(  # noqa: SLF001
+            key, lambda: with_gtids(transactions(), gtids)
+        )
 
     def spot_text(self, number: int, offset: int) -> str:
         """See `GtidLine`."""
