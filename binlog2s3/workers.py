@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Any
 
 from binlog2s3.errors import StoreError
 
@@ -55,7 +56,7 @@ class Workers:
         self._put(_Task(token, work, self._outcomes))
         self.busy += 1
 
-    def batch(self, tasks: Mapping[object, Callable[[], object]]) -> Iterator[Outcome]:
+    def batch(self, tasks: Mapping[Any, Callable[[], object]]) -> Iterator[Outcome]:
         """Do these, several at a time; their outcomes, in the order they arrive.
 
         The keys are the tokens. Raises StoreError if there is no thread.

@@ -15,6 +15,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.place import with_gtids
 from binlog2s3.binlog.scanner import Transaction
 from tests.documents import parent_of
 

@@ -209,10 +209,9 @@ def _read(
 ) -> Iterator[_Found]:
     """These entries, as they arrive; `tell` is called with how many have."""
     group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
-    done, tasks = 0, {
-        start: partial(_read_some, catalog, wanted[start : start + group])
-        for start in range(0, len(wanted), group)
-    }
+    starts = range(0, len(wanted), group)
+    tasks = {at: partial(_read_some, catalog, wanted[at : at + group]) for at in starts}
+    done = 0
     for outcome in workers.batch(tasks):
         if outcome.error is not None:
             raise outcome.error

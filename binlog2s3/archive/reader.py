@@ -119,8 +119,8 @@ class Readable:
         """Bytes from `begin` to the end, each block only after its check; raises as `blocks`.
 
         They are read twice. `before`: the CRC64NVME of the bytes before them: together those of an
-        archived binlog have the one of its entry. Nothing, and nothing is read, if there is no entry
-        yet.
+        archived binlog have the one of its entry. If there is no entry yet, nothing; then it does
+        not read them, either.
         """
         if self.state == "archived" and self.crc64 is None:
             return

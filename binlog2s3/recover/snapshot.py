@@ -120,7 +120,7 @@ class _EntryReader:
         found = self._do({name: partial(bare, name) for name in names})
         return {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
 
-    def _do(self, tasks: Mapping[object, Callable[[], object]]) -> dict[BinlogName, object]:
+    def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
         """Do these, several at a time. Those that fail with an ArchiveError are left out."""
         done: dict[BinlogName, object] = {}
         failed: BaseException | None = None

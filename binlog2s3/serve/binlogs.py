@@ -40,9 +40,9 @@ class BusyError(StoreError):
 class ReadWhole:
     """What was found by reading binlogs, for all surveys. Thread-safe.
 
-    That may take minutes, so who asks reads with no lock that others need to ask. Of binlogs without
-    an entry, which all ask for, only one is read at a time. What was searched for is known to the
-    thread that has asked, as long as its question.
+    That may take minutes, so it is done without the lock that others need to ask. Of binlogs
+    without an entry, which all may ask for, only one is read at a time. What a search has found is
+    known to the thread that has asked, as long as its question.
     """
 
     def __init__(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -193,7 +194,7 @@ class Searched:
         self._thread.start()
         wait_until(self.begun.is_set, what="the binlog is searched")
 
-    def __enter__(self) -> "Searched":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
