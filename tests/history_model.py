@@ -3,10 +3,11 @@
 The list is the truth that plans are held against; the bucket side answers as `recovery.History`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import TypeVar
 
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.known import Known
@@ -15,10 +16,11 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import with_gtids
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.recover.model import Search
 from tests.documents import parent_of
 
+Result = TypeVar("Result")
 HEAD = 150
 BLOCK = 400
 ROTATE = 40
@@ -335,11 +337,10 @@ class Model:
                     original_commit_us=None,
                 )
 
-    def with_gtids(
-        self, lineage: str, name: BinlogName, gtids: Collection[str], begin: int, end: int
-    ) -> Sequence[Transaction]:
-        inside = self.transactions(lineage, name, begin, end)
-        return with_gtids((one for one in inside if one.end <= end), gtids)
+    def searched(
+        self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
+    ) -> Result:
+        return search(one for one in self.transactions(lineage, name, begin, end) if one.end <= end)
 
     def content(self, *_: object) -> Content:
         return Content()

@@ -422,19 +422,22 @@ def is_state(state: MariadbGtidList, there: MariadbGtidList) -> bool:
     return True
 
 
-def with_gtids(
-    transactions: Iterable[Transaction], gtids: Collection[str]
-) -> Sequence[Transaction]:
-    """Those with one of these GTIDs, and the last one of each domain, in order."""
-    found: list[Transaction] = []
-    last: dict[int, Transaction] = {}
-    for one in transactions:
-        if one.gtid is not None:
-            last[domain_of(one.gtid)] = one
-            if one.gtid in gtids:
-                found.append(one)
-    others = (one for one in last.values() if one.gtid not in gtids)
-    return sorted([*found, *others], key=lambda one: one.end)
+@dataclass(frozen=True, slots=True)
+class WithGtids:
+    """Finds those with one of these GTIDs, and the last one of each domain, in order."""
+
+    gtids: frozenset[str]
+
+    def __call__(self, transactions: Iterable[Transaction]) -> Sequence[Transaction]:
+        found: list[Transaction] = []
+        last: dict[int, Transaction] = {}
+        for one in transactions:
+            if one.gtid is not None:
+                last[domain_of(one.gtid)] = one
+                if one.gtid in self.gtids:
+                    found.append(one)
+        others = (one for one in last.values() if one.gtid not in self.gtids)
+        return sorted([*found, *others], key=lambda one: one.end)
 
 
 def repeated_upto(transactions: Iterable[Transaction], state: MariadbGtidList) -> Mapping[int, int]:

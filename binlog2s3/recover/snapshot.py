@@ -7,11 +7,11 @@ asked for, whatever is added and wherever its bytes move meanwhile.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import merge
-from typing import cast
+from typing import TypeVar, cast
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
@@ -26,24 +26,24 @@ from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import with_gtids
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
+from binlog2s3.recover.model import Search
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
+Result = TypeVar("Result")
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many have, of how many."""
 
 ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Found]
 """See `one_binlog.found_by_reading`."""
 
-SearchBinlog = Callable[[Hashable, Callable[[], Sequence[Transaction]]], Sequence[Transaction]]
-"""Calls what searches a binlog, in any thread, or knows what it has found: the same key for each
-means the same."""
+SearchBinlog = Callable[[Hashable, Callable[[], object]], object]
+"""Calls what reads a binlog, in any thread; or knows what that has found, by its key."""
 
 _LEAST_LISTED = 8
 """From so many binlogs of one page's range on, list them instead of a request for each."""
@@ -142,7 +142,7 @@ class Survey:
     Any question raises ArchiveError if the bucket contradicts itself. `unreadable`: why lineages
     are left out. `problems`: what is missing at a binlog's end, which pages are not used, and why
     it is unknown which lineage is current. `doubts`: how often something was not as a page says.
-    `read`: how a binlog without an entry is found out. `search`: how GTIDs are searched for.
+    `read`: how a binlog without an entry is found out. `search`: how one is searched.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Survey:
         advance: Advance = lambda _, __: None,
         span: int = SPAN,
         read: ReadBinlog = one_binlog.found_by_reading,
-        search: SearchBinlog = lambda _, search: search(),
+        search: SearchBinlog = lambda _, read: read(),
     ) -> None:
         self._store = store
         self._read = read
@@ -429,18 +429,18 @@ class Survey:
         """The whole transactions that begin in [`begin`, `end`), in order."""
         yield from one_binlog.transactions(self.blocks, self.find(lineage, name), begin, end)
 
-    def with_gtids(
-        self, lineage: str, name: BinlogName, gtids: Collection[str], begin: int, end: int
-    ) -> Sequence[Transaction]:
+    def searched(
+        self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
+    ) -> Result:
         """See `BucketHistory`."""
         found = self.find(lineage, name)
 
-        def search() -> Sequence[Transaction]:
+        def read() -> Result:
             inside = one_binlog.transactions(self.blocks, found, begin, end)
-            return with_gtids((one for one in inside if one.end <= end), gtids)
+            return search(one for one in inside if one.end <= end)
 
-        key = (lineage, name, found.readable.ranges, frozenset(gtids), begin, end)
-        return self._search(key, search)
+        key = (lineage, name, found.readable.ranges, begin, end, search)
+        return cast("Result", self._search(key, read))
 
     def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
         """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""

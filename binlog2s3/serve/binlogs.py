@@ -2,7 +2,7 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,7 +13,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner, Transaction
+from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.recover import one_binlog
 from binlog2s3.serve.model import ServedBinlog
@@ -86,17 +86,15 @@ class ReadWhole:
         finally:
             self._own.searched = {}
 
-    def search(
-        self, key: Hashable, search: Callable[[], Sequence[Transaction]]
-    ) -> Sequence[Transaction]:
+    def search(self, key: Hashable, read: Callable[[], object]) -> object:
         """What this has found for this question; UnreadError if it was not called yet."""
-        searched: dict[Hashable, Sequence[Transaction]] = self._own.searched
+        searched: dict[Hashable, object] = self._own.searched
 
-        def read() -> None:
-            searched[key] = search()
+        def keep() -> None:
+            searched[key] = read()
 
         if key not in searched:
-            raise UnreadError(read)
+            raise UnreadError(keep)
         return searched[key]
 
     def _read(self, lineage: Lineage, name: BinlogName, readable: Readable, durable: int) -> None:

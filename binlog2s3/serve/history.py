@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from binlog2s3.archive.blocks import Found, event_at
 from binlog2s3.archive.catalog import Catalog
@@ -39,11 +39,11 @@ from binlog2s3.binlog.place import (
     ExecutedPart,
     MysqlPart,
     NoPlaceError,
+    WithGtids,
     domain_of,
     gtid_text,
     places_of,
     repeated_upto,
-    with_gtids,
 )
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import (
@@ -57,6 +57,7 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover import one_binlog
 from binlog2s3.recover.branches import Branches
+from binlog2s3.recover.model import Search
 from binlog2s3.recover.origin import outside, unnamed_before
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
@@ -794,17 +795,14 @@ class _ViewLine:
         if number and not binlog.begin and isinstance(binlog.joined, MariadbGtidList):
             before = binlog.joined
             gtids = {*gtids, *map(gtid_text, before.gtids())}
-        found = self._with_gtids(binlog, gtids)
+        found = self._searched(binlog, WithGtids(frozenset(gtids)))
         repeated = repeated_upto(found, before) if before is not None else {}
         for one in found:
             if one.gtid is None or one.end > repeated.get(domain_of(one.gtid), binlog.begin):
                 yield one
 
-    def _with_gtids(self, binlog: ServedBinlog, gtids: Collection[str]) -> Sequence[Transaction]:
-        """Those with one of these GTIDs, and the last one of each domain.
-
-        Of one that grows, as it is when it is first searched for a question.
-        """
+    def _searched(self, binlog: ServedBinlog, search: Search[Result]) -> Result:
+        """What a search finds in a binlog; in one that grows, when a question first needs it."""
         catalog = self._history._catalog  # noqa: SLF001
 
         def transactions() -> Iterator[Transaction]:
@@ -812,10 +810,9 @@ class _ViewLine:
             for data in readable.blocks(0, readable.size):
                 yield from scanner.feed(data)
 
-        key = (binlog.place, binlog.end, frozenset(gtids))
-        return self._history._read_whole.search(  # noqa: SLF001
-            key, lambda: with_gtids(transactions(), gtids)
-        )
+        key = (binlog.place, binlog.end, search)  # it has an end as soon as another one follows
+        found = self._history._read_whole.search(key, lambda: search(transactions()))  # noqa: SLF001
+        return cast("Result", found)
 
     def spot_text(self, number: int, offset: int) -> str:
         """See `GtidLine`."""

@@ -13,7 +13,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.events import EventType
-from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError, StoreError
 from binlog2s3.replication.feed import NotServedError
@@ -22,9 +22,9 @@ from binlog2s3.serve.directory import of_server
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.model import Beginning
 from binlog2s3.workers import Workers
-from tests.binlog_writer import XID, BinlogWriter, statement
-from tests.documents import BEAT, ID, NAME, TIME, parent_of
-from tests.surveyed import LAYOUT, MARIADB, Bucket
+from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
+from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, parent_of
+from tests.surveyed import LAYOUT, MARIADB, Bucket, written
 from tests.unit.serve.test_dump import OTHER_ID, Got, everything, history_of, sending
 from tests.waiting import wait_until
 
@@ -177,7 +177,7 @@ def test_a_replica_that_is_a_little_ahead() -> None:
 class Searched:
     """A question whose binlog is being searched, until it is `free`."""
 
-    def __init__(self, bucket: Bucket, history: ArchiveHistory, state: str) -> None:
+    def __init__(self, bucket: Bucket, history: ArchiveHistory, state: Gtids) -> None:
         self.begun, self.free = threading.Event(), threading.Event()
         self.found: list[Beginning] = []
 
@@ -187,7 +187,7 @@ class Searched:
                 self.free.wait(60)
 
         def ask() -> None:
-            self.found.append(history.first_for(MariadbGtidList.parse(state)))
+            self.found.append(history.first_for(state))
 
         bucket.before_open = hold
         self._thread = threading.Thread(target=ask, name="asks", daemon=True)
@@ -216,7 +216,7 @@ def test_a_search_for_a_gtid_blocks_nobody(binlogs: int, archived: int) -> None:
             assert history.elsewhere(NAMES[1], 4, is_here=True) == []
             answered.set()
 
-        with Searched(bucket, history, "0-9-3") as search:
+        with Searched(bucket, history, MariadbGtidList.parse("0-9-3")) as search:
             other = threading.Thread(target=ask, daemon=True)
             other.start()
             wait_until(answered.is_set, what="another client is answered")
@@ -233,7 +233,8 @@ def test_a_binlog_that_ends_while_it_is_searched() -> None:
     bucket.chunks(more.data, 0, upto, name=NAMES[1])
     with history_of(bucket) as history:
         wait_until(lambda: history.view().whole == upto, what="all is there")
-        with Searched(bucket, history, "0-9-3,1-1-1") as search:
+        state = MariadbGtidList.parse("0-9-3,1-1-1")
+        with Searched(bucket, history, state) as search:
             bucket.chunks(more.data, upto, len(more.data), name=NAMES[1])
             bucket.chunks(last.data, 0, len(last.data), name=NAMES[2])
 
@@ -244,6 +245,31 @@ def test_a_binlog_that_ends_while_it_is_searched() -> None:
 
             wait_until(has_gone_on, what="the next one is followed")
         assert [one.binlog.name for one in search.found] == [NAMES[1]]
+
+
+def test_a_search_for_transactions_without_gtids_blocks_nobody() -> None:
+    """A binlog that has both is read, to see which come last of those that a replica has."""
+    bucket = Bucket(replace(LINEAGE, first_binlog=NAME))
+    bucket.beat(replace(BEAT, lineage=ID))
+    mixed = written(1, first=4, rotate=False)
+    mixed.transaction([statement("BEGIN"), statement("INSERT"), XID])
+    mixed.transaction([statement("BEGIN"), XID], gtid=(UUID_A, "", 5))
+    mixed.rotate(str(NAMES[2]))
+    binlogs = (written(3), mixed, written(2, first=6))
+    for name, binlog in zip(NAMES, binlogs, strict=True):
+        bucket.archive(binlog.data, name)
+    with history_of(bucket) as history:
+        answered = threading.Event()
+
+        def ask() -> None:
+            assert history.first_for(GtidSet.parse(f"{UUID_A}:1-3")).binlog.name == NAMES[1]
+            answered.set()
+
+        with Searched(bucket, history, GtidSet.parse(f"{UUID_A}:1-5")) as search:
+            threading.Thread(target=ask, daemon=True).start()
+            wait_until(answered.is_set, what="another client is answered")
+            assert not search.found
+        assert [one.binlog.name for one in search.found] == [NAMES[2]]
 
 
 def test_a_question_for_which_no_thread_starts() -> None:
