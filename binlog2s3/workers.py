@@ -1,15 +1,20 @@
 """A few threads that each do one blocking task at a time and return its outcome.
 
-The outcomes come back in one queue, so that only the loop's thread has state.
+The outcomes come back in one queue, so that only the loop's thread has state. A batch has a queue
+of its own.
 
 Law: the threads are daemon threads, because a request on a dead network may block for longer than
-the process may take to stop. The loop decides how long it waits.
+the process may take to stop. The loop decides how long it waits. Nobody gets the outcome of what
+another one has asked for.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
+from typing import Any
+
+from binlog2s3.errors import StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +30,15 @@ class Outcome:
 class _Task:
     token: object
     work: Callable[[], object]
+    outcomes: "SimpleQueue[Outcome | None]"
 
 
 class Workers:
     """At most `count` threads; each is started when all others are busy.
 
-    `submit` never blocks; `take` returns outcomes in the order they arrive.
+    `submit` never blocks; `take` returns outcomes in the order they arrive. They are for one loop;
+    any thread may call `batch`. If the system starts no more threads, those that there are do the
+    work; if there are none, that is a transient StoreError.
     """
 
     def __init__(self, count: int) -> None:
@@ -38,16 +46,40 @@ class Workers:
         self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
         self.count = count
         self.busy = 0
+        """How many outcomes of `submit` were not taken yet."""
+        self._lock = threading.Lock()
+        self._undone = 0
         self._started = 0
 
     def submit(self, token: object, work: Callable[[], object]) -> None:
-        """Let the next free thread do it."""
+        """Let the next free thread do it. Raises StoreError if there is no thread."""
+        self._put(_Task(token, work, self._outcomes))
         self.busy += 1
-        self._tasks.put(_Task(token, work))
-        if self._started < min(self.busy, self.count):
-            name = f"store-{self._started}"
-            threading.Thread(target=self._work, name=name, daemon=True).start()
-            self._started += 1
+
+    def batch(self, tasks: Mapping[Any, Callable[[], object]]) -> Iterator[Outcome]:
+        """Do these, several at a time; their outcomes, in the order they arrive.
+
+        The keys are the tokens. Raises StoreError if there is no thread.
+        """
+        outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
+        for token, work in tasks.items():
+            self._put(_Task(token, work, outcomes))
+        for _ in tasks:
+            outcome = outcomes.get()
+            assert outcome is not None  # noqa: S101 - `wake` is for the loop
+            yield outcome
+
+    def _put(self, task: _Task) -> None:
+        with self._lock:
+            if self._started < min(self._undone + 1, self.count):
+                try:
+                    start_thread(self._work, f"store-{self._started}")
+                    self._started += 1
+                except StoreError:
+                    if not self._started:
+                        raise
+            self._undone += 1
+        self._tasks.put(task)
 
     def take(self, timeout_seconds: float) -> Outcome | None:
         """The next outcome; None after the timeout or a `wake`."""
@@ -77,4 +109,21 @@ class Workers:
                 outcome = Outcome(task.token, value=task.work())
             except BaseException as error:  # noqa: BLE001 - the loop raises what it does not expect
                 outcome = Outcome(task.token, error=error)
-            self._outcomes.put(outcome)
+            with self._lock:
+                self._undone -= 1
+            task.outcomes.put(outcome)
+
+
+def start_thread(target: Callable[[], None], name: str) -> None:
+    """Start a daemon thread. If the system starts no more of them, that is a transient StoreError.
+
+    For threads that ask the store: as if it did not answer, the same may work later.
+    """
+    try:
+        threading.Thread(target=target, name=name, daemon=True).start()
+    except RuntimeError as error:
+        raise StoreError(
+            f"the store is not asked: {error}",
+            hint="the system's limit of threads or of memory is reached",
+            transient=True,
+        ) from error

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import TypeVar
 
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.known import Known
@@ -16,8 +17,10 @@ from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.recover.model import Search
 from tests.documents import parent_of
 
+Result = TypeVar("Result")
 HEAD = 150
 BLOCK = 400
 ROTATE = 40
@@ -333,6 +336,11 @@ class Model:
                     commit_exact=self.exact,
                     original_commit_us=None,
                 )
+
+    def searched(
+        self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
+    ) -> Result:
+        return search(one for one in self.transactions(lineage, name, begin, end) if one.end <= end)
 
     def content(self, *_: object) -> Content:
         return Content()

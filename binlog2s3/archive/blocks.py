@@ -30,7 +30,8 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, HEADER_SIZE, EventType, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, MAGIC, Scanner
-from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
+from binlog2s3.workers import start_thread
 
 Result = TypeVar("Result")
 MOST_AHEAD = 8
@@ -340,7 +341,8 @@ class Ahead(Iterator[Result]):
     """The results of tasks, in order. Its own threads run some of the tasks ahead.
 
     At most `most` tasks are started before their result is taken: `first` of them at the beginning,
-    one more with each result. The threads are daemons and end with `close`, which does not wait.
+    one more with each result. The threads are daemons and end with `close`, which does not wait. If
+    the system starts none, that is a transient StoreError.
     """
 
     def __init__(
@@ -386,14 +388,16 @@ class Ahead(Iterator[Result]):
             task = next(self._tasks, None)
             if task is None:
                 return
+            if self._running < min(self._threads, len(self._slots) + 1):
+                try:
+                    start_thread(self._work, f"ahead-{self._running + 1}")
+                    self._running += 1
+                except StoreError:
+                    if not self._running:
+                        raise
             slot = _Slot(task)
             self._slots.append(slot)
             self._queue.put(slot)
-            if self._running < min(self._threads, len(self._slots)):
-                self._running += 1
-                threading.Thread(
-                    target=self._work, name=f"ahead-{self._running}", daemon=True
-                ).start()
 
     def _work(self) -> None:
         while (slot := self._queue.get()) is not None:

@@ -210,14 +210,9 @@ def _read(
     """These entries, as they arrive; `tell` is called with how many have."""
     group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
     starts = range(0, len(wanted), group)
-    for start in starts:
-        workers.submit(start, partial(_read_some, catalog, wanted[start : start + group]))
-    waiting, done = len(starts), 0
-    while waiting:
-        outcome = workers.take(1.0)
-        if outcome is None:
-            continue
-        waiting -= 1
+    tasks = {at: partial(_read_some, catalog, wanted[at : at + group]) for at in starts}
+    done = 0
+    for outcome in workers.batch(tasks):
         if outcome.error is not None:
             raise outcome.error
         found = cast("list[_Found]", outcome.value)

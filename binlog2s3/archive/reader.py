@@ -119,8 +119,11 @@ class Readable:
         """Bytes from `begin` to the end, each block only after its check; raises as `blocks`.
 
         They are read twice. `before`: the CRC64NVME of the bytes before them: together those of an
-        archived binlog have the one of its entry. Nothing if there is no entry yet.
+        archived binlog have the one of its entry. If there is no entry yet, nothing; then it does
+        not read them, either.
         """
+        if self.state == "archived" and self.crc64 is None:
+            return
         reading = _Reading(self, begin, self.size)
         sums, whole = list[int](), before
         for block in _pieces(reading.blocks()):

@@ -9,7 +9,7 @@ domain, SET gtid_seq_no), so they only say where to look. A GTID that is at two 
 is never guessed.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeAlias
 
@@ -158,10 +158,13 @@ class GtidLine(Protocol):
     def gtid_list(self, number: int) -> MariadbGtidList | None:
         """The GTIDs that a binlog itself begins with, with the newest of each domain."""
 
-    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
-        """The transactions of a binlog that no binlog before it has.
+    def gtid_transactions(
+        self, number: int, gtids: Collection[str], near: str = ""
+    ) -> Iterable[Transaction]:
+        """The transactions of a binlog that no binlog before it has, in order.
 
-        `near`: those before the one with this GTID may be left out, if each number occurs once.
+        At least those with these GTIDs, and the last one of each domain. `near`: those before the
+        one with this GTID may be left out, if each number occurs once.
         """
 
     def spot_text(self, number: int, offset: int) -> str:
@@ -246,7 +249,7 @@ def _look(
         is_one = len(those) == 1 and not added[number].goes_back
         near = next(iter(texts)) if is_one else ""
         ends = found.ends.setdefault(number, {})
-        for one in line.gtid_transactions(number, near):
+        for one in line.gtid_transactions(number, texts, near):
             if one.gtid is None:
                 continue
             ends[domain_of(one.gtid)] = one.end
@@ -417,6 +420,24 @@ def is_state(state: MariadbGtidList, there: MariadbGtidList) -> bool:
         if there.newest(domain) not in ours and not (listed and ours.issuperset(listed)):
             return False
     return True
+
+
+@dataclass(frozen=True, slots=True)
+class WithGtids:
+    """Finds those with one of these GTIDs, and the last one of each domain, in order."""
+
+    gtids: frozenset[str]
+
+    def __call__(self, transactions: Iterable[Transaction]) -> Sequence[Transaction]:
+        found: list[Transaction] = []
+        last: dict[int, Transaction] = {}
+        for one in transactions:
+            if one.gtid is not None:
+                last[domain_of(one.gtid)] = one
+                if one.gtid in self.gtids:
+                    found.append(one)
+        others = (one for one in last.values() if one.gtid not in self.gtids)
+        return sorted([*found, *others], key=lambda one: one.end)
 
 
 def repeated_upto(transactions: Iterable[Transaction], state: MariadbGtidList) -> Mapping[int, int]:

@@ -4,9 +4,9 @@ Law: a plan names exact byte ranges that begin and end between transactions, and
 To carry it out, nothing more has to be decided, and at the end the result can be compared with it.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias, TypeVar
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.known import Known
@@ -14,6 +14,10 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+
+Result = TypeVar("Result")
+Search: TypeAlias = Callable[[Iterable[Transaction]], Result]
+"""What is looked for in transactions, which come in order. Equal ones find the same."""
 
 # What is wanted
 
@@ -191,6 +195,11 @@ class BucketHistory(Protocol):
         Reads only their blocks. Damaged events are skipped: a transaction with such an event is
         included if its bounds can be found.
         """
+
+    def searched(
+        self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
+    ) -> Result:
+        """What a search finds in the whole transactions that lie in [`begin`, `end`)."""
 
     def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
         """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""

@@ -28,6 +28,7 @@ from binlog2s3.binlog.gtid import (
 )
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, NoPlaceError, is_state
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover.goal import Search
@@ -342,6 +343,26 @@ def _is_behind(route: Route, number: int, start: Start) -> bool:
     return start.lineage is not None and route.leg_numbers(number)[0] == number
 
 
+@dataclass(frozen=True, slots=True)
+class _Lacks:
+    """Finds whether there are transactions without a GTID after the last one that a server has.
+
+    `at`: the number of their stretch; of which it has some or not.
+    """
+
+    part: ExecutedPart
+    at: int
+    has_some: bool
+
+    def __call__(self, transactions: Iterable[Transaction]) -> bool:
+        lacks = False
+        for one in transactions:
+            lacks = one.gtid is None or (lacks and not self.part.has(self.at, one))
+            if lacks and not self.has_some:
+                break
+        return lacks
+
+
 def unnamed_before(route: Route, part: ExecutedPart, number: int) -> int | None:
     """The stretch before this one with transactions without a GTID that a server may lack.
 
@@ -352,12 +373,7 @@ def unnamed_before(route: Route, part: ExecutedPart, number: int) -> int | None:
     for at in range(min(number, len(route) - 1), -1, -1):
         known = route.brief(at)
         has_some = part.touches(at, known.gtids_added)
-        lacks = False
-        for one in route.transactions(at) if at < number and known.anonymous else ():
-            lacks = one.gtid is None or (lacks and not part.has(at, one))
-            if lacks and not has_some:
-                break
-        if lacks:
+        if at < number and known.anonymous and route.searched(at, _Lacks(part, at, has_some)):
             return at
         if has_some:
             return None

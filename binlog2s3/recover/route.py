@@ -6,9 +6,10 @@ Law: a stretch follows the one before it without a break only if names, GTIDs an
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 from binlog2s3.archive.documents import UNLOGGED, Parent
 from binlog2s3.archive.history import (
@@ -39,12 +40,16 @@ from binlog2s3.binlog.place import (
     MariadbPart,
     MysqlPart,
     StatePlaces,
+    WithGtids,
+    gtid_text,
     places_at,
     places_of,
     repeated_upto,
 )
 from binlog2s3.binlog.scanner import MAGIC, Transaction
-from binlog2s3.recover.model import BinlogPosition, BucketHistory
+from binlog2s3.recover.model import BinlogPosition, BucketHistory, Search
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +209,14 @@ class Route:
             if found.end <= upto:
                 yield found
 
+    def searched(
+        self, number: int, search: Search[Result], begin: int = 0, end: int | None = None
+    ) -> Result:
+        """What a search finds in the transactions of a stretch that lie in [begin, end)."""
+        upto = self.size(number) if end is None else min(end, self.size(number))
+        name = self.stretches[number].name
+        return self.history.searched(self.lineage(number), name, begin, upto, search)
+
     def numbers_of(self, name: BinlogName, offset: int) -> list[int]:
         """The stretches that have this offset of a binlog of this name."""
         found = []
@@ -259,7 +272,9 @@ class Route:
             end = parse(cut.gtid_set, "mariadb") if cut.gtid_set else None
         if not isinstance(end, MariadbGtidList) or end == before:
             return None
-        upto = repeated_upto(self.transactions(first), end)
+        upto = repeated_upto(
+            self.searched(first, WithGtids(frozenset(map(gtid_text, end.gtids())))), end
+        )
         return MariadbPart({domain: (first, offset) for domain, offset in upto.items()})
 
     def forget(self, number: int) -> None:
@@ -317,10 +332,13 @@ class Route:
         found = self.history.gtid_list(self.lineage(number), self.stretches[number].name)
         return found if isinstance(found, MariadbGtidList) else None
 
-    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
+    def gtid_transactions(
+        self, number: int, gtids: Collection[str], near: str = ""
+    ) -> Iterator[Transaction]:
         """See `GtidLine`."""
         before = self.repeated(number)
-        for one in self.transactions(number, self._near(number, near) if near else 0):
+        begin = self._near(number, near) if near else 0
+        for one in self.searched(number, WithGtids(frozenset(gtids)), begin):
             if before is None or not before.has(number, one):
                 yield one
 
@@ -356,6 +374,16 @@ class _UpTo:
         return bool(added) and (number, 0) < self.spot
 
 
+@dataclass(frozen=True, slots=True)
+class _Gathered:
+    """Finds all GTIDs."""
+
+    flavour: Flavour
+
+    def __call__(self, transactions: Iterable[Transaction]) -> Gtids:
+        return gathered((one.gtid for one in transactions if one.gtid), self.flavour)
+
+
 class RouteGtids:
     """Which GTIDs the stretches of a route add, and where a GTID set ends on the route."""
 
@@ -374,8 +402,7 @@ class RouteGtids:
 
     def added_before(self, number: int, offset: int) -> Gtids:
         """The GTIDs that a stretch adds before an offset, found by reading it."""
-        found = (one.gtid for one in self._route.transactions(number, 0, offset) if one.gtid)
-        return gathered(found, self._route.flavour)
+        return self._route.searched(number, _Gathered(self._route.flavour), 0, offset)
 
     def before(self, number: int, offset: int) -> Gtids | None:
         """All GTIDs executed before an offset of a stretch; None if the stretch does not say."""

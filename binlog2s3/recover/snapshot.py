@@ -7,11 +7,11 @@ asked for, whatever is added and wherever its bytes move meanwhile.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import merge
-from typing import cast
+from typing import TypeVar, cast
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
@@ -31,14 +31,19 @@ from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
+from binlog2s3.recover.model import Search
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
+Result = TypeVar("Result")
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many have, of how many."""
 
 ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Found]
 """See `one_binlog.found_by_reading`."""
+
+SearchBinlog = Callable[[Hashable, Callable[[], object]], object]
+"""Calls what reads a binlog, in any thread; or knows what that has found, by its key."""
 
 _LEAST_LISTED = 8
 """From so many binlogs of one page's range on, list them instead of a request for each."""
@@ -117,13 +122,9 @@ class _EntryReader:
 
     def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
         """Do these, several at a time. Those that fail with an ArchiveError are left out."""
-        for name, task in tasks.items():
-            self._workers.submit(name, task)
         done: dict[BinlogName, object] = {}
         failed: BaseException | None = None
-        for number in range(1, len(tasks) + 1):
-            while (outcome := self._workers.take(1.0)) is None:
-                pass
+        for number, outcome in enumerate(self._workers.batch(tasks), 1):
             self._advance(number, len(tasks))
             if outcome.error is None:
                 done[cast("BinlogName", outcome.token)] = outcome.value
@@ -141,7 +142,7 @@ class Survey:
     Any question raises ArchiveError if the bucket contradicts itself. `unreadable`: why lineages
     are left out. `problems`: what is missing at a binlog's end, which pages are not used, and why
     it is unknown which lineage is current. `doubts`: how often something was not as a page says.
-    `read`: how a binlog without an entry is found out.
+    `read`: how a binlog without an entry is found out. `search`: how one is searched.
     """
 
     def __init__(
@@ -153,9 +154,11 @@ class Survey:
         advance: Advance = lambda _, __: None,
         span: int = SPAN,
         read: ReadBinlog = one_binlog.found_by_reading,
+        search: SearchBinlog = lambda _, read: read(),
     ) -> None:
         self._store = store
         self._read = read
+        self._search = search
         self._archived_only = ""
         self._catalog = catalog
         self._span = span
@@ -425,6 +428,19 @@ class Survey:
     ) -> Iterator[Transaction]:
         """The whole transactions that begin in [`begin`, `end`), in order."""
         yield from one_binlog.transactions(self.blocks, self.find(lineage, name), begin, end)
+
+    def searched(
+        self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
+    ) -> Result:
+        """See `BucketHistory`."""
+        found = self.find(lineage, name)
+
+        def read() -> Result:
+            inside = one_binlog.transactions(self.blocks, found, begin, end)
+            return search(one for one in inside if one.end <= end)
+
+        key = (lineage, name, found.readable.ranges, begin, end, search)
+        return cast("Result", self._search(key, read))
 
     def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
         """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""

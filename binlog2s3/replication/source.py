@@ -259,6 +259,8 @@ class Source:
                 client.drain()
         except (OSError, EOFError) as error:
             _log.debug("a client has left", number=client.number, why=str(error))
+        except MemoryError:  # what it asked for may have been too much, or others had it
+            _log.recurring("a client was lost", number=client.number, why="no memory is left")
         except Exception as error:  # noqa: BLE001 - the command must learn of it
             self.failure = self.defect = defect_of(error)
             _log.error("an internal error has ended a client", self.defect, number=client.number)

@@ -2,17 +2,19 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeAlias
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.reader import Range, Readable
-from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
+from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.recover import one_binlog
 from binlog2s3.serve.model import ServedBinlog
 
@@ -21,19 +23,14 @@ _WAIT_SECONDS = 5.0
 
 
 class UnreadError(Exception):
-    """A binlog has to be read as a whole first; with the arguments of `found_by_reading`.
+    """A binlog has to be read first, perhaps as a whole: `read` does it. Then the answer is known.
 
     No `Binlog2s3Error`: whoever asks must not take it for one of the bucket's.
     """
 
-    def __init__(
-        self, lineage: Lineage, name: BinlogName, readable: Readable, durable: int
-    ) -> None:
-        super().__init__(f"{name} of {lineage.id} was not read yet")
-        self.lineage = lineage
-        self.name = name
-        self.readable = readable
-        self.durable = durable
+    def __init__(self, read: Callable[[], None]) -> None:
+        super().__init__("a binlog was not read yet")
+        self.read = read
 
 
 class BusyError(StoreError):
@@ -41,13 +38,16 @@ class BusyError(StoreError):
 
 
 class ReadWhole:
-    """What was found by reading binlogs without an entry, for all surveys. Thread-safe.
+    """What was found by reading binlogs, for all surveys. Thread-safe.
 
-    That may take minutes, so only one is read at a time, and nobody else waits for it.
+    That may take minutes, so it is done without the lock that others need to ask. Of binlogs
+    without an entry, which all may ask for, only one is read at a time. What a search has found is
+    known to the thread that has asked, as long as its question.
     """
 
     def __init__(self) -> None:
         self._reading = threading.Lock()
+        self._own = threading.local()
         self._known: dict[tuple[str, BinlogName], tuple[tuple[Range, ...], int, _Outcome]] = {}
 
     def found(
@@ -64,7 +64,7 @@ class ReadWhole:
         """
         ranges, upto, outcome = self._known.get((lineage.id, name), ((), -1, None))
         if outcome is None or ranges != readable.ranges or upto != durable:
-            raise UnreadError(lineage, name, readable, durable)
+            raise UnreadError(partial(self._read, lineage, name, readable, durable))
         if isinstance(outcome, ArchiveError):
             raise ArchiveError(str(outcome), hint=outcome.hint)
         found, lost = outcome
@@ -77,22 +77,39 @@ class ReadWhole:
             if isinstance(outcome, ArchiveError):
                 self._known.pop(key, None)
 
-    def read(self, unread: UnreadError) -> None:
-        """Read it. Raises StoreError; BusyError if another one is being read."""
+    @contextmanager
+    def question(self) -> Iterator[None]:
+        """A question of the calling thread."""
+        self._own.searched = {}
+        try:
+            yield
+        finally:
+            self._own.searched = {}
+
+    def search(self, key: Hashable, read: Callable[[], object]) -> object:
+        """What this has found for this question; UnreadError if it was not called yet."""
+        searched: dict[Hashable, object] = self._own.searched
+
+        def keep() -> None:
+            searched[key] = read()
+
+        if key not in searched:
+            raise UnreadError(keep)
+        return searched[key]
+
+    def _read(self, lineage: Lineage, name: BinlogName, readable: Readable, durable: int) -> None:
+        """Read a binlog. Raises StoreError; BusyError if another one is being read."""
         if not self._reading.acquire(timeout=_WAIT_SECONDS):
             raise BusyError("a binlog is being read for another client", transient=True)
         try:
             problems: list[ArchiveError] = []
-            key = unread.lineage.id, unread.name
             outcome: _Outcome
             try:
-                found = one_binlog.found_by_reading(
-                    unread.lineage, unread.name, unread.readable, unread.durable, problems
-                )
+                found = one_binlog.found_by_reading(lineage, name, readable, durable, problems)
                 outcome = found, problems
             except ArchiveError as error:
                 outcome = error
-            self._known[key] = unread.readable.ranges, unread.durable, outcome
+            self._known[lineage.id, name] = readable.ranges, durable, outcome
         finally:
             self._reading.release()
 
@@ -123,23 +140,20 @@ class Binlogs:
             if read_here:
                 return None
             readable = self._catalog.binlog(binlog.lineage, binlog.name)
-            size = binlog.end or readable.size
-            found = one_binlog.found_by_reading(binlog.lineage, binlog.name, readable, size, [])
-            if readable.state == "archived" and not self._has_checksums(found):
+            if readable.state == "archived" and not _has_checksums(readable):
                 raise StoreError(
                     f"{binlog.name} has no entry, and its events have no checksums: nothing proves "
                     "its bytes",
                     hint="`binlog2s3 verify --repair` makes the entry",
                     transient=True,
                 )
+            size = binlog.end or readable.size
+            found = one_binlog.found_by_reading(binlog.lineage, binlog.name, readable, size, [])
         with self._lock:
             self._found[binlog.place] = found
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
         return found
-
-    def _has_checksums(self, found: Found) -> bool:
-        return decode_format(self.blocks.head(found, len(MAGIC)), offset=0).checksum == "crc32"
 
     def by_entry(self, binlog: ServedBinlog) -> Found | None:
         """An archived binlog as its entry describes it; None as long as it has none."""
@@ -156,6 +170,18 @@ class Binlogs:
             end = one_binlog.last_transaction_end(self.blocks, found)
             found = replace(found, known=replace(found.known, transaction_end=end))
         return found
+
+
+def _has_checksums(readable: Readable) -> bool:
+    """Whether its events have checksums, as its first bytes say.
+
+    Also if they do not begin as a binlog does: who reads all of it finds out more.
+    """
+    scanner = Scanner()
+    with suppress(DamageError):
+        for data in readable.blocks(0, min(readable.size, MADE_UP_BYTES)):
+            scanner.feed(data)
+    return all(one.checksum == "crc32" for one in scanner.formats[:1])
 
 
 def _not_looked_up(lineage: str, name: BinlogName) -> Found:

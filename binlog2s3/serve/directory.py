@@ -7,7 +7,7 @@ directory is complete: no more binlogs are expected, and a client that has all o
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -412,9 +412,11 @@ class _FileLine:
         """See `GtidLine`."""
         return self._added[number].before
 
-    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
+    def gtid_transactions(
+        self, number: int, gtids: Collection[str], near: str = ""
+    ) -> Iterator[Transaction]:
         """See `GtidLine`."""
-        del near
+        del gtids, near
         for at, gtid in enumerate(self._gtids_of(self._binlogs[number]), 1):
             yield Transaction(
                 begin=at - 1,

@@ -9,11 +9,11 @@ asked often only while a client waits. If the store does not answer, the view st
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from binlog2s3.archive.blocks import Found, event_at
 from binlog2s3.archive.catalog import Catalog
@@ -39,7 +39,9 @@ from binlog2s3.binlog.place import (
     ExecutedPart,
     MysqlPart,
     NoPlaceError,
+    WithGtids,
     domain_of,
+    gtid_text,
     places_of,
     repeated_upto,
 )
@@ -55,6 +57,7 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.recover import one_binlog
 from binlog2s3.recover.branches import Branches
+from binlog2s3.recover.model import Search
 from binlog2s3.recover.origin import outside, unnamed_before
 from binlog2s3.recover.route import Route, RouteGtids
 from binlog2s3.recover.snapshot import Survey
@@ -240,12 +243,13 @@ class ArchiveHistory:
         What has to be read for it, which may take minutes, is read while others may ask. `shared`:
         other threads have that survey, too.
         """
-        while True:
-            try:
-                with self._asking if shared else nullcontext():
-                    return question()
-            except UnreadError as unread:
-                self._read_whole.read(unread)
+        with self._read_whole.question():
+            while True:
+                try:
+                    with self._asking if shared else nullcontext():
+                        return question()
+                except UnreadError as unread:
+                    unread.read()
 
     def _begin_after(self, have: GtidSet) -> Beginning | None:
         """Where a MySQL replica begins."""
@@ -512,7 +516,13 @@ class ArchiveHistory:
     def _look(self) -> None:
         """Find all archived binlogs, and the first one after them."""
         self._read_whole.forget_errors()
-        survey = Survey(self._store, self._catalog, self._workers, read=self._read_whole.found)
+        survey = Survey(
+            self._store,
+            self._catalog,
+            self._workers,
+            read=self._read_whole.found,
+            search=self._read_whole.search,
+        )
         if not survey.lineages:
             raise survey.unreadable[0] if survey.unreadable else _nothing(self._catalog)
         tip = self._wanted or survey.current
@@ -619,7 +629,8 @@ class ArchiveHistory:
         binlog = tail.binlog
         readable = self._catalog.binlog(binlog.lineage, binlog.name)
         tail.readable, tail.is_archived = readable, readable.state == "archived"
-        if tail.read < readable.size:
+        before = tail.read
+        if before < readable.size:
             try:
                 for data in self._new_bytes(tail, readable):
                     begin = tail.read
@@ -630,6 +641,8 @@ class ArchiveHistory:
                 self._recent.clear()
                 raise
             self._stuck = 0
+            if tail.read > before and self._view.problem:  # all of it was read: it was repaired
+                self._show(self._view.binlogs, only_last=True)
         if not tail.is_complete:
             return False
         return self._go_on(tail)
@@ -651,7 +664,7 @@ class ArchiveHistory:
             tail.binlog = replace(tail.binlog, before=before, broken=broken)
         view = self._view
         if view.whole == tail.whole and view.binlogs[-1] is tail.binlog:
-            return  # a problem that is shown stays: it may be in what comes next
+            return  # a problem that is shown stays until all was read
         self._show((*self._view.binlogs[:-1], tail.binlog), only_last=True)
 
     def _break_before(self, tail: Tail, before: Gtids) -> str:
@@ -770,29 +783,36 @@ class _ViewLine:
         before = tail.scanner.previous_gtids if tail is not None else self._binlogs[number].before
         return before if isinstance(before, MariadbGtidList) else None
 
-    def gtid_transactions(self, number: int, near: str = "") -> Iterator[Transaction]:
+    def gtid_transactions(
+        self, number: int, gtids: Collection[str], near: str = ""
+    ) -> Iterator[Transaction]:
         """See `GtidLine`."""
         if self._route is not None and number < self._archived:
-            yield from self._route.gtid_transactions(number, near)
+            yield from self._route.gtid_transactions(number, gtids, near)
             return
         binlog = self._binlogs[number]
-        repeated = self._repeated(number)
-        for one in self._transactions(binlog):
+        before: MariadbGtidList | None = None  # what it repeats of it is no shared bytes
+        if number and not binlog.begin and isinstance(binlog.joined, MariadbGtidList):
+            before = binlog.joined
+            gtids = {*gtids, *map(gtid_text, before.gtids())}
+        found = self._searched(binlog, WithGtids(frozenset(gtids)))
+        repeated = repeated_upto(found, before) if before is not None else {}
+        for one in found:
             if one.gtid is None or one.end > repeated.get(domain_of(one.gtid), binlog.begin):
                 yield one
 
-    def _repeated(self, number: int) -> Mapping[int, int]:
-        """Up to where it repeats the lineage before, by domain, unless that is shared bytes."""
-        binlog = self._binlogs[number]
-        if not number or binlog.begin or not isinstance(binlog.joined, MariadbGtidList):
-            return {}
-        return repeated_upto(self._transactions(binlog), binlog.joined)
+    def _searched(self, binlog: ServedBinlog, search: Search[Result]) -> Result:
+        """What a search finds in a binlog; in one that grows, when a question first needs it."""
+        catalog = self._history._catalog  # noqa: SLF001
 
-    def _transactions(self, binlog: ServedBinlog) -> Iterator[Transaction]:
-        readable = self._history._catalog.binlog(binlog.lineage, binlog.name)  # noqa: SLF001
-        scanner = Scanner()
-        for data in readable.blocks(0, readable.size):
-            yield from scanner.feed(data)
+        def transactions() -> Iterator[Transaction]:
+            readable, scanner = catalog.binlog(binlog.lineage, binlog.name), Scanner()
+            for data in readable.blocks(0, readable.size):
+                yield from scanner.feed(data)
+
+        key = (binlog.place, binlog.end, search)  # it has an end as soon as another one follows
+        found = self._history._read_whole.search(key, lambda: search(transactions()))  # noqa: SLF001
+        return cast("Result", found)
 
     def spot_text(self, number: int, offset: int) -> str:
         """See `GtidLine`."""

@@ -124,14 +124,10 @@ def look_all(
     names = {*all_sources(store, prefix)[0]}
     ignored = names & {*expect.ignored}
     looked_at = names - ignored
-    for name in looked_at:
-        workers.submit(name, partial(_glance, store, prefix, name, target, now))
     found = [_absent(name, target, now) for name in {*expect.names} - names]
     found += [replace(_blank(name, target, now), ignored=True) for name in ignored]
-    for _ in looked_at:
-        outcome = None
-        while outcome is None:
-            outcome = workers.take(1.0)
+    tasks = {name: partial(_glance, store, prefix, name, target, now) for name in looked_at}
+    for outcome in workers.batch(tasks):
         if isinstance(outcome.value, Status):
             found.append(outcome.value)
         elif isinstance(outcome.error, StoreError | ArchiveError):

@@ -826,7 +826,7 @@ MUTANTS = (
         "Without checksums of events, `serve` sends nothing of an archived binlog that its entry "
         "does not prove.",
         ("tests/unit/serve/test_history.py::test_a_binlog_that_is_archived_in_the_middle",),
-        ((Readable.proved_blocks, never(when(1, of=3))),),
+        ((Readable.proved_blocks, never(when(2, of=4))),),
     ),
     Mutant(
         "no-link-in-the-spool",

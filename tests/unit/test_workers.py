@@ -1,7 +1,13 @@
 """Workers: blocking work goes in, outcomes come back, the loop never waits longer than it says."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 
+import pytest
+
+from binlog2s3.errors import StoreError
 from binlog2s3.workers import Outcome, Workers
 from tests.waiting import wait_until
 
@@ -109,3 +115,72 @@ def test_threads_do_not_keep_a_process_alive() -> None:
     assert all(thread.daemon for thread in threads)
     end.set()
     workers.close()
+
+
+# Batches
+
+
+def doubled(tag: str, number: int) -> tuple[str, int]:
+    return tag, 2 * number
+
+
+def test_threads_that_share_workers_get_only_their_own_outcomes() -> None:
+    """Also if their tokens are the same ones, as binlogs of two lineages have the same names."""
+    workers, wrong = Workers(4), list[object]()
+
+    def ask(tag: str) -> None:
+        for _ in range(20):
+            tasks = {number: partial(doubled, tag, number) for number in range(50)}
+            found = {one.token: one.value for one in workers.batch(tasks)}
+            if found != {number: (tag, 2 * number) for number in range(50)}:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=ask, args=(tag,), daemon=True) for tag in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert not wrong
+
+
+def test_a_batch_that_was_given_up_leaves_nothing_to_the_next_one() -> None:
+    """What its threads still do is lost."""
+    workers = Workers(2)
+    for _ in workers.batch({number: partial(doubled, "given up", number) for number in range(9)}):
+        break
+    found = workers.batch({number: partial(doubled, "next", number) for number in range(9)})
+    assert {one.value for one in found} == {("next", 2 * number) for number in range(9)}
+    assert workers.take(0.0) is None
+
+
+@contextmanager
+def no_new_threads() -> Iterator[None]:
+    before = threading.stack_size(1 << 46)  # more than there is
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_system_that_starts_no_thread_is_a_store_that_does_not_answer() -> None:
+    """Nothing of it is done later, and the next batch is done by new threads."""
+    workers, done = Workers(2), list[str]()
+    with no_new_threads():
+        with pytest.raises(StoreError, match="can't start new thread") as caught:
+            list(workers.batch({"a": lambda: done.append("a"), "b": lambda: done.append("b")}))
+        with pytest.raises(StoreError):
+            workers.submit("c", lambda: done.append("c"))
+    assert caught.value.transient
+    assert workers.busy == 0
+    assert [one.token for one in workers.batch({"d": lambda: done.append("d")})] == ["d"]
+    assert done == ["d"]
+
+
+def test_the_threads_that_there_are_do_the_work() -> None:
+    """If the system starts no more of them: it only takes longer."""
+    workers = Workers(4)
+    assert [one.value for one in workers.batch({0: partial(doubled, "first", 1)})]
+    with no_new_threads():
+        found = list(workers.batch({n: partial(doubled, "more", n) for n in range(9)}))
+    assert sorted(one.token for one in found if isinstance(one.token, int)) == list(range(9))

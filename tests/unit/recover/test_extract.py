@@ -631,3 +631,23 @@ def test_results_come_in_order_and_more_of_them_ahead_with_time() -> None:
     seen, begun = results(range(50), first=1, most=4)
     assert seen == list(range(50))
     assert sorted(begun) == seen
+
+
+def test_threads_that_do_not_start() -> None:
+    """Without any it is as if the store did not answer; with one, it only takes longer."""
+    tasks = [lambda n=n: n for n in range(9)]
+    before = threading.stack_size(1 << 46)  # more than there is
+    try:
+        with pytest.raises(StoreError, match="can't start new thread") as caught:
+            list(Ahead(tasks, threads=2))
+    finally:
+        threading.stack_size(before)
+    assert caught.value.transient
+    ahead = Ahead(tasks, threads=2, first=1)
+    found = [next(ahead)]
+    before = threading.stack_size(1 << 46)
+    try:
+        found += ahead
+    finally:
+        threading.stack_size(before)
+    assert found == list(range(9))

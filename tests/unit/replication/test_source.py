@@ -286,6 +286,24 @@ def test_an_error_that_nobody_expected_is_told(caplog: pytest.LogCaptureFixture)
         assert other.log_in()[:1] == b"\0"
 
 
+def test_a_client_that_takes_more_memory_than_there_is_is_lost() -> None:
+    """That is no defect: others are served, and the source stays well."""
+    answers = Answers()
+    answers.raises = MemoryError()
+    with source_of(answers) as source, ExitStack() as ends:
+        wire = opened(ends, source)
+        wire.log_in()
+        wire.dump()
+        wait_until(lambda: not wire.is_open(), what="the client has ended")
+        assert source.defect is None
+        assert source.failure is None
+        answers.raises = None
+        other = opened(ends, source)
+        other.log_in()
+        other.dump()
+        wait_until(lambda: len(answers.asked) == 2, what="the next one is served")
+
+
 # GTID sets
 
 

@@ -18,7 +18,8 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.history import ArchiveHistory
-from tests.binlog_writer import UUID_A, BinlogWriter
+from binlog2s3.store.contract import ObjectInfo
+from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME
 from tests.surveyed import KEY, LAYOUT, Bucket, workers, written
 from tests.unit.serve.test_dump import (
@@ -43,6 +44,29 @@ def bucket() -> Bucket:
     found = Bucket(replace(LINEAGE, first_binlog=NAME))
     found.beat(replace(BEAT, lineage=ID))
     return found
+
+
+class Watched(Bucket):
+    """Notes what is looked at and got. The document `held` is read only once it is `free`."""
+
+    def __init__(self, lineage: Lineage) -> None:
+        super().__init__(lineage)
+        self.looked_at: list[str] = []
+        self.got: list[str] = []
+        self.held = ""
+        self.free = threading.Event()
+
+    def head(self, key: str) -> ObjectInfo | None:
+        self.looked_at.append(key)
+        return super().head(key)
+
+    def get(
+        self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
+    ) -> bytes:
+        self.got.append(key)
+        if key == self.held:
+            self.free.wait(60)
+        return super().get(key, begin, end, most=most)
 
 
 def flipped(data: bytes | bytearray, offset: int) -> bytes:
@@ -205,6 +229,58 @@ def test_nothing_of_a_damaged_chunk_is_sent(bucket: Bucket, checksum: bool) -> N
             assert again.own() == bytes(binlog.data[4:])
 
 
+def problem(history: ArchiveHistory) -> str:
+    """What the view says after one more look at the bucket, which fails as long as it says it."""
+    history.look(0.05)
+    return history.view().problem
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_problem_is_over_with_the_repair(bucket: Bucket, checksum: bool) -> None:
+    """Also if what was repaired is a part of a transaction that has not ended yet."""
+    binlog = BinlogWriter(checksum=checksum)
+    binlog.previous_gtids(GtidSet())
+    for number in (1, 2):
+        rows = [statement(f"INSERT {row} {'x' * 1000}") for row in range(20)]
+        binlog.transaction([statement("BEGIN"), *rows, XID], gtid=(UUID_A, "", number))
+    first = binlog.transactions[0].end
+    part = next(end for end in binlog.ends if end > first + 10_000)
+    bucket.chunks(binlog.data, 0, first)
+    got = Got()
+    with history_of(bucket) as history:
+        wait_until(lambda: history.view().whole == first, what="what is proved")
+        key, whole = damaged_chunk(bucket, binlog.data[:part], first, flip=part - 2000)
+        wait_until(lambda: problem(history), what="the status says it")
+        bucket.objects[key].data = whole
+        wait_until(lambda: not problem(history), what="it was repaired")
+        assert history.view().whole == first
+        with sending(history, by_gtid(heartbeat=1.0), got) as raised:
+            wait_until(lambda: raised or got.of(EventType.GTID), what="a replica begins")
+            bucket.chunks(binlog.data, part, len(binlog.data))
+            wait_until(lambda: raised or len(got.of(EventType.GTID)) == 2, what="the rest")
+            assert not raised
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_a_problem_stays_until_all_of_the_damage_is_repaired(
+    bucket: Bucket, checksum: bool
+) -> None:
+    """However often it is looked at."""
+    binlog = large(checksum=checksum)
+    first, second = binlog.transactions[1].end, binlog.transactions[12].end
+    bucket.chunks(binlog.data, 0, first)
+    with history_of(bucket) as history:
+        wait_until(lambda: history.view().whole == first, what="what is proved")
+        damaged_chunk(bucket, binlog.data, second, flip=second + 400_000)
+        key, whole = damaged_chunk(bucket, binlog.data[:second], first, flip=first + 100_000)
+        wait_until(lambda: problem(history), what="the status says it")
+        told = problem(history)
+        bucket.objects[key].data = whole
+        wait_until(lambda: problem(history) not in ("", told), what="the other chunk is told")
+        for _ in range(5):
+            assert problem(history)
+
+
 def test_replicas_are_told_of_damage_and_not_of_gtids(bucket: Bucket) -> None:
     """Whether the source keeps GTIDs is known from what came before a binlog that is damaged."""
     bucket.archive(written(3).data)
@@ -282,6 +358,34 @@ def test_without_checksums_and_without_an_entry(bucket: Bucket) -> None:
         wait_until(lambda: len(got.of(EventType.GTID)) == 26, what="the entry proves it")
 
 
+@pytest.mark.parametrize("follows", [True, False])
+def test_what_nothing_proves_is_not_read_again_and_again(follows: bool) -> None:
+    """Neither for the view nor for a client, however often they look, until there is an entry."""
+    bucket = Watched(replace(LINEAGE, first_binlog=NAME))
+    bucket.beat(replace(BEAT, lineage=ID))
+    binlog = large(checksum=False, rotate=True)
+    first = binlog.transactions[1].end
+    if follows:
+        chunks = bucket.chunks(binlog.data, 0, first)
+    else:
+        bucket.archive(binlog.data, entry=False)
+        bucket.archive(written(2, first=25).data, SECOND)
+    got = Got()
+    with history_of(bucket) as history, sending(history, at(NAME, registered=False), got):
+        if follows:
+            wait_until(lambda: len(got.of(EventType.GTID)) == 2, what="what is proved")
+            bucket.archive(binlog.data, entry=False)
+            bucket.delete(chunks)
+        bucket.looked_at.clear()
+        for _ in range(5):
+            assert history.look(60)
+        wait_until(lambda: bucket.looked_at.count(KEY) >= 5, what="all have looked")
+        read = sum(one.end - one.begin for one in bucket.asked if one.key == KEY)
+        assert read < len(binlog.data) // 2, "no more than its first event"
+        bucket.archive(binlog.data)
+        wait_until(lambda: len(got.of(EventType.GTID)) >= 24, what="the entry proves it")
+
+
 @pytest.mark.parametrize("checksum", [True, False])
 def test_all_is_sent_as_it_is(bucket: Bucket, checksum: bool) -> None:
     """Whatever the chunks are, with checksums and without."""
@@ -328,6 +432,39 @@ def test_a_question_that_takes_long_blocks_nobody(bucket: Bucket) -> None:
         assert not slow.events
         free.set()
         wait_until(lambda: first or slow.events, what="the first client gets its answer")
+
+
+def test_entries_of_another_lineage_are_not_taken_for_ones_own() -> None:
+    """Of two who ask at the same time, as a client and the thread that follows a fail-over do.
+
+    Binlogs of both lineages have the same names.
+    """
+    bucket = Watched(replace(LINEAGE, first_binlog=NAME))
+    names = [replace(NAME, number=NAME.number + number) for number in range(20)]
+    for lineage, first in ((ID, 1), (OTHER_ID, 1000)):
+        bucket.lineage = replace(LINEAGE, id=lineage, first_binlog=NAME, gtid_set="")
+        bucket.put(LAYOUT.lineage(lineage), bucket.lineage.to_json())
+        for number, name in enumerate(names):
+            bucket.archive(written(1, first=first + number).data, name)
+    bucket.held = LAYOUT.entry(ID, names[10])
+    found: dict[str, list[str]] = {}
+
+    def ask(lineage: str) -> None:
+        survey = bucket.survey()
+        found[lineage] = [str(survey.brief(lineage, name).gtids_added) for name in names]
+
+    threads = [threading.Thread(target=ask, args=(one,), daemon=True) for one in (ID, OTHER_ID)]
+    threads[0].start()
+    wait_until(lambda: LAYOUT.entry(ID, names[-1]) in bucket.got, what="the first one asks")
+    threads[1].start()
+    wait_until(lambda: LAYOUT.entry(OTHER_ID, names[-1]) in bucket.got, what="the other one, too")
+    bucket.free.set()
+    for thread in threads:
+        thread.join(60)
+    assert found == {
+        ID: [f"{UUID_A}:{number}" for number in range(1, 21)],
+        OTHER_ID: [f"{UUID_A}:{number}" for number in range(1000, 1020)],
+    }
 
 
 def test_what_was_read_for_a_question_is_read_once(bucket: Bucket) -> None:

@@ -3,22 +3,28 @@
 import struct
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.events import EventType
-from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import RecoveryError, StoreError
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.protocol import DumpByPosition
 from binlog2s3.serve.directory import of_server
-from tests.binlog_writer import XID, BinlogWriter, statement
-from tests.documents import BEAT, ID, NAME, TIME, parent_of
-from tests.surveyed import LAYOUT, MARIADB, Bucket
+from binlog2s3.serve.history import ArchiveHistory
+from binlog2s3.serve.model import Beginning
+from binlog2s3.workers import Workers
+from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
+from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, parent_of
+from tests.surveyed import LAYOUT, MARIADB, Bucket, written
 from tests.unit.serve.test_dump import OTHER_ID, Got, everything, history_of, sending
 from tests.waiting import wait_until
 
@@ -166,6 +172,122 @@ def test_a_replica_that_is_a_little_ahead() -> None:
         bucket.chunks(data, 0, len(data), name=NAMES[2])
         wait_until(lambda: gtids_in(got) == LAST[1:] or raised, what="the rest")
         assert not raised
+
+
+class Searched:
+    """A question whose binlog is being searched, until it is `free`."""
+
+    def __init__(self, bucket: Bucket, history: ArchiveHistory, state: Gtids) -> None:
+        self.begun, self.free = threading.Event(), threading.Event()
+        self.found: list[Beginning] = []
+
+        def hold(key: str, _: int) -> None:
+            if str(NAMES[1]) in key and threading.current_thread().name in ("asks", "ahead-1"):
+                self.begun.set()
+                self.free.wait(60)
+
+        def ask() -> None:
+            self.found.append(history.first_for(state))
+
+        bucket.before_open = hold
+        self._thread = threading.Thread(target=ask, name="asks", daemon=True)
+        self._thread.start()
+        wait_until(self.begun.is_set, what="the binlog is searched")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.free.set()
+        self._thread.join(60)
+
+
+@pytest.mark.parametrize(("binlogs", "archived"), [(2, 1), (2, 2), (3, 0), (3, 1), (3, 3)])
+def test_a_search_for_a_gtid_blocks_nobody(binlogs: int, archived: int) -> None:
+    """Two servers of one domain wrote in the binlog, so it is read to find a place in it."""
+    bucket = streamed(three()[:binlogs], archived)
+    with history_of(bucket) as history:
+        wait_until(lambda: len(history.view().binlogs) == binlogs, what="all is there")
+        wait_until(lambda: history.newest_place()[0][1] > 4 or archived == binlogs, what="read")
+        answered = threading.Event()
+
+        def ask() -> None:
+            assert history.first_for(MariadbGtidList.parse("0-1-4")).binlog.name == NAMES[0]
+            assert history.elsewhere(NAMES[1], 4, is_here=True) == []
+            answered.set()
+
+        with Searched(bucket, history, MariadbGtidList.parse("0-9-3")) as search:
+            other = threading.Thread(target=ask, daemon=True)
+            other.start()
+            wait_until(answered.is_set, what="another client is answered")
+            assert not search.found
+        assert [one.binlog.name for one in search.found] == [NAMES[1]]
+
+
+def test_a_binlog_that_ends_while_it_is_searched() -> None:
+    """What it got meanwhile is not passed over."""
+    more = binlog_of("0-1-5", [*LOWER, "1-1-2"], rotate=str(NAMES[2]))
+    last = binlog_of("0-1-5,0-9-3,1-1-2", ["1-1-3"], newest="0-9-3")
+    upto = more.transactions[1].end
+    bucket = streamed([three()[0]], 1)
+    bucket.chunks(more.data, 0, upto, name=NAMES[1])
+    with history_of(bucket) as history:
+        wait_until(lambda: history.view().whole == upto, what="all is there")
+        state = MariadbGtidList.parse("0-9-3,1-1-1")
+        with Searched(bucket, history, state) as search:
+            bucket.chunks(more.data, upto, len(more.data), name=NAMES[1])
+            bucket.chunks(last.data, 0, len(last.data), name=NAMES[2])
+
+            def has_gone_on() -> bool:
+                history.look(0.05)
+                view = history.view()
+                return len(view.binlogs) == 3 and view.whole == last.transactions[-1].end
+
+            wait_until(has_gone_on, what="the next one is followed")
+        assert [one.binlog.name for one in search.found] == [NAMES[1]]
+
+
+def test_a_search_for_transactions_without_gtids_blocks_nobody() -> None:
+    """A binlog that has both is read, to see which come last of those that a replica has."""
+    bucket = Bucket(replace(LINEAGE, first_binlog=NAME))
+    bucket.beat(replace(BEAT, lineage=ID))
+    mixed = written(1, first=4, rotate=False)
+    mixed.transaction([statement("BEGIN"), statement("INSERT"), XID])
+    mixed.transaction([statement("BEGIN"), XID], gtid=(UUID_A, "", 5))
+    mixed.rotate(str(NAMES[2]))
+    binlogs = (written(3), mixed, written(2, first=6))
+    for name, binlog in zip(NAMES, binlogs, strict=True):
+        bucket.archive(binlog.data, name)
+    with history_of(bucket) as history:
+        answered = threading.Event()
+
+        def ask() -> None:
+            assert history.first_for(GtidSet.parse(f"{UUID_A}:1-3")).binlog.name == NAMES[1]
+            answered.set()
+
+        with Searched(bucket, history, GtidSet.parse(f"{UUID_A}:1-5")) as search:
+            threading.Thread(target=ask, daemon=True).start()
+            wait_until(answered.is_set, what="another client is answered")
+            assert not search.found
+        assert [one.binlog.name for one in search.found] == [NAMES[2]]
+
+
+def test_a_question_for_which_no_thread_starts() -> None:
+    """As if the store did not answer: the same one is answered later."""
+    bucket = streamed(three(), 3)
+    history = ArchiveHistory(
+        bucket, Catalog(bucket, LAYOUT), Workers(4), lineage=None, poll_seconds=0.01
+    )
+    history.start()
+    with closing(history):
+        before = threading.stack_size(1 << 46)  # more than there is
+        try:
+            with pytest.raises(StoreError, match="can't start new thread") as caught:
+                history.first_for(MariadbGtidList.parse("0-1-4"))
+        finally:
+            threading.stack_size(before)
+        assert caught.value.transient
+        assert history.first_for(MariadbGtidList.parse("0-1-4")).binlog.name == NAMES[0]
 
 
 @pytest.mark.parametrize("upto", range(7))
