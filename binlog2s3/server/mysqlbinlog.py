@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -207,7 +207,7 @@ class Child:
 
     It writes into `directory`, which must be empty: mysqlbinlog truncates existing files. A
     subdirectory there may have links to authentication plugins. With `one_binlog` it reads only
-    that binlog, up to its current end, and exits.
+    that binlog, up to its current end, and exits. `tls`: the connection for questions has it.
     """
 
     def __init__(
@@ -220,11 +220,14 @@ class Child:
         binlog: BinlogName,
         position: int = 4,
         one_binlog: bool = False,
+        tls: bool = False,
         on_line: Callable[[str], None],
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
         refuse_unguarded(tool, login)
+        if tls and login.socket and login.ssl_mode == "PREFERRED":
+            login = replace(login, ssl_mode="REQUIRED")  # MySQL's client prefers none there
         with ExitStack() as files:
             key = files.enter_context(_memory_file("key", login.public_key or ""))
             options = _options(tool, login, _plugins(tool, directory), f"/dev/fd/{key}")
@@ -383,7 +386,7 @@ def _options(tool: Tool, login: Login, plugins: str, key: str) -> str:
     name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
     if not login.socket and not name:
         options["plugin-dir"] = plugins
-    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
+    if login.ssl_mode == "DISABLED":
         return render_options(options) + "skip-ssl\n"
     return render_options(options) + f"ssl\n{'' if name else 'skip-'}ssl-verify-server-cert\n"
 
@@ -475,6 +478,11 @@ _KNOWN_ERRORS = (
     _KnownError(
         r"Too many connections|max_user_connections",
         "the server has reached a connection limit",
+        transient=True,
+    ),
+    _KnownError(
+        r"Can't connect to local (MySQL )?server through socket",
+        "the server is down, or is reached by its port alone: --mysql-host 127.0.0.1",
         transient=True,
     ),
     _KnownError(

@@ -351,6 +351,16 @@ def test_what_mariadbs_client_does_not_guard(
         start("exit 0", MARIADB_11, login=login)
 
 
+@pytest.mark.parametrize(
+    ("tls", "socket", "mode"),
+    [(True, "/s", "REQUIRED"), (False, "/s", "PREFERRED"), (True, None, "PREFERRED")],
+)
+def test_tls_through_a_socket(told: Any, *, tls: bool, socket: str | None, mode: str) -> None:
+    """MySQL's client prefers none there: it must have it, if the server has that."""
+    options, _, _ = told(login={"ssl_mode": "PREFERRED", "socket": socket, "host": "::1"}, tls=tls)
+    assert parse_options(options, "f")["ssl-mode"] == mode
+
+
 def test_socket_options(told: Any) -> None:
     """A socket stands instead of host and port."""
     options, _, _ = told(login={"socket": "/run/my.sock"})
@@ -435,6 +445,7 @@ SAID_FOR_NOW = {
     f"{READING}Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file "
     "./mysql-bin.000003, position 198.": "ON_PERMISSIVE",
     f"{CONNECT}Can't connect to MySQL server on '127.0.0.1:13449' (111)": "down",
+    f"{CONNECT}Can't connect to local MySQL server through socket '/run/mysqld/mysqld.sock' (111)": "--mysql-host 127.0.0.1",
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
     f"{READING}Lost connection to MySQL server during query": "KILL",
     "Could not write into log file '/spool/mysql-bin.000007'": "full",
