@@ -44,7 +44,7 @@ _HINTS: Mapping[int, str] = {
     1226: "the user has reached one of its limits (SHOW CREATE USER shows them)",
     1820: "change the account's password: it has expired",
     1862: "change the account's password: it has expired",
-    2002: "check that the server is running, and the path of the socket; for one that is reached by "
+    2002: "check that the server runs, and the path of the socket; for one that is reached by "
     "its port alone (in a container, while the socket is of another) pass --mysql-host 127.0.0.1",
     2003: "check that the server is running, and host, port and firewall",
     2006: _CUT,

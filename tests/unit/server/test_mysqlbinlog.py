@@ -445,7 +445,7 @@ SAID_FOR_NOW = {
     f"{READING}Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file "
     "./mysql-bin.000003, position 198.": "ON_PERMISSIVE",
     f"{CONNECT}Can't connect to MySQL server on '127.0.0.1:13449' (111)": "down",
-    f"{CONNECT}Can't connect to local MySQL server through socket '/run/mysqld/mysqld.sock' (111)": "--mysql-host 127.0.0.1",
+    f"{CONNECT}Can't connect to local MySQL server through socket '/s.sock' (111)": "127.0.0.1",
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
     f"{READING}Lost connection to MySQL server during query": "KILL",
     "Could not write into log file '/spool/mysql-bin.000007'": "full",
