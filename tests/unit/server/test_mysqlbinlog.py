@@ -329,6 +329,19 @@ def test_the_known_key(told: Any, tmp_path: Path) -> None:
     assert (tmp_path / "key").read_text() == "the key\n"
 
 
+def test_with_a_known_key_no_plugin_sends_the_password(told: Any, tmp_path: Path) -> None:
+    """MySQL's client has one for accounts of an old plugin; else it loads what it is used to."""
+    known = {"ssl_mode": "DISABLED", "public_key": "the key\n"}
+    options, _, _ = told(login=known)
+    assert parse_options(options, "f")["plugin-dir"] == "/dev/null"
+    plugin = tmp_path / "mysql_native_password.so"
+    plugin.touch()
+    options, _, _ = told(replace(MYSQL, plugins=(plugin,)), login=known)
+    place = Path(parse_options(options, "f")["plugin-dir"])
+    assert [path.resolve() for path in place.iterdir()] == [plugin]
+    assert "plugin-dir" not in told(login={"ssl_mode": "DISABLED", "host": "::1"})[0]
+
+
 @pytest.mark.parametrize(
     ("login", "says", "hint"),
     [
