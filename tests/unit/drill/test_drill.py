@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pwd
 import shlex
 import signal
 import subprocess
@@ -41,6 +42,7 @@ from binlog2s3.drill.scratch import (
     account_sql,
     refuse_other_flavour,
     server_options,
+    user_of,
 )
 from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
@@ -683,6 +685,49 @@ def test_a_link_in_the_work_directory_is_not_followed(tmp_path: Path, name: str)
         with pytest.raises(RecoveryError, match="a link is in its place"):
             clean_up(work, lambda _: None)
     assert list(other.iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["name", "number"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_killed_drill_that_gave_its_directory_to_the_server(tmp_path: Path, by: str) -> None:
+    """The user of the scratch server is the only other one whose directory is a drill's."""
+    user = pwd.getpwnam("nobody")
+    workspace, strangers = made(tmp_path), made(tmp_path, LATER)
+    for path in (workspace.directory, *workspace.directory.rglob("*")):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    os.chown(strangers.directory, user.pw_uid + 1, user.pw_gid)
+    found: list[LeftDrill] = []
+    options = ("--skip-log-bin", f"--user={user.pw_name if by == 'name' else user.pw_uid}")
+    unknown = clean_up(tmp_path, found.append, server_user=user_of(options))
+    assert unknown == [strangers.directory]
+    assert [one.id for one in found] == [ID]
+    assert not workspace.directory.exists()
+    assert strangers.data.is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_marker_that_the_scratch_server_has_put_there(tmp_path: Path) -> None:
+    """A link is not followed, though the directory is its user's."""
+    workspace, other = made(tmp_path), tmp_path / "other.json"
+    (workspace.directory / "drill.json").rename(other)
+    (workspace.directory / "drill.json").symlink_to(other)
+    os.chown(workspace.directory, 65_534, 65_534)
+    assert clean_up(tmp_path, lambda _: None, server_user="65534") == [workspace.directory]
+    assert workspace.data.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "user"),
+    [
+        ((), None),
+        (("--user=mysql",), "mysql"),
+        (("--user=", "--userstat=1"), None),
+        (("--port=1", "--user=a", "--user=b"), "a"),
+    ],
+)
+def test_the_user_of_the_scratch_server(options: tuple[str, ...], user: str | None) -> None:
+    """The server takes the first."""
+    assert user_of(options) == user
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
