@@ -8,28 +8,32 @@ known.
 import errno
 import os
 import stat
+from collections.abc import Collection
 from pathlib import Path
 
 
-def check_directory(path: Path) -> None:
-    """Raise OSError if it is no directory, or another user owns it, or a link that leads to it."""
+def check_directory(path: Path, *, others: Collection[int] = ()) -> None:
+    """Raise OSError if it is no directory, or another user owns it, or a link that leads to it.
+
+    `others`: users that may own it, too.
+    """
     for found in (path.lstat(), path.stat()):
-        _check_owner(found)
+        _check_owner(found, others)
     if not stat.S_ISDIR(found.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
 
-def check_inner(path: Path) -> None:
+def check_inner(path: Path, *, others: Collection[int] = ()) -> None:
     """The same for a directory that this program made in its own one: it must be no link."""
     if path.is_symlink():
         raise _link()
-    check_directory(path)
+    check_directory(path, others=others)
 
 
-def is_own_directory(path: Path) -> bool:
+def is_own_directory(path: Path, *, others: Collection[int] = ()) -> bool:
     """Whether `check_inner` finds nothing wrong."""
     try:
-        check_inner(path)
+        check_inner(path, others=others)
     except OSError:
         return False
     return True
@@ -70,9 +74,9 @@ def _check_file(found: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a file with one name")
 
 
-def _check_owner(found: os.stat_result) -> None:
+def _check_owner(found: os.stat_result, others: Collection[int] = ()) -> None:
     user = os.geteuid()
-    if found.st_uid not in (user, 0):
+    if found.st_uid not in (user, 0, *others):
         raise PermissionError(
             errno.EPERM, f"it belongs to user {found.st_uid}, and this program runs as user {user}"
         )

@@ -74,8 +74,8 @@ def decrypted(data: bytes, key: rsa.RSAPrivateKey) -> bytes:
 class Impostor:
     """Serves clients at a loopback address, or by `listener`, one after the other.
 
-    `heard`: each packet of each client. `tls`: it offers TLS, with a certificate that is signed by
-    itself.
+    `heard`: each packet of each client. `accepted`: how many clients connected. `tls`: it offers
+    TLS, with a certificate that is signed by itself.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class Impostor:
         listener: socket.socket | None = None,
     ) -> None:
         self.heard: list[bytes] = []
+        self.accepted = 0
         self.key = new_key()
         self._trick = trick
         self._tls = tls_for("127.0.0.1") if tls else None
@@ -124,6 +125,7 @@ class Impostor:
         while not self._ended.is_set():
             with suppress(OSError, ssl.SSLError):
                 client, _ = self._listener.accept()
+                self.accepted += 1
                 client.settimeout(_SECONDS)
                 self._serve(client)
 

@@ -29,6 +29,27 @@ Prefix = Literal["mysql", "target"]
 """What the options for a server begin with: the source, or the target of a recovery."""
 
 
+class LocalSocket:
+    """The socket of this host's server: the first of these paths where one is seen.
+
+    It stays the answer: a server that is down may have removed its socket, and then anybody on this
+    host could answer at its port.
+    """
+
+    def __init__(self, paths: Iterable[Path] = LOCAL_SOCKETS) -> None:
+        self._paths = tuple(paths)
+        self._seen: Path | None = None
+
+    def find(self) -> Path | None:
+        """Its path, None if none was ever seen; each call looks again until one was."""
+        for path in self._paths if self._seen is None else ():
+            with suppress(OSError):
+                if path.is_socket():
+                    self._seen = path
+                    break
+        return self._seen
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlConfig:
     """How to reach the source, or a recovery's target. `server.login` reads the password."""
@@ -86,8 +107,8 @@ class MysqlConfig:
         Option(
             "MODE",
             "TLS to the server, as --ssl-mode of the mysql client. The default is VERIFY_CA if "
-            "certificate authorities are given, else PREFERRED through a socket or to a loopback "
-            "address, else REQUIRED.",
+            "certificate authorities are given, else DISABLED through a socket that is given "
+            "without a client certificate, else PREFERRED on this host, else REQUIRED.",
             choices=SSL_MODES,
         ),
     ] = None
@@ -142,8 +163,8 @@ class MysqlConfig:
         ),
     ] = 10.0
     prefix: Prefix = "mysql"
-    local_socket: Path | None = None
-    """The socket of this host's server as it was found at the start, see `local_socket`."""
+    local_socket: LocalSocket | None = field(default=None, compare=False)
+    """The socket of this host's server, for a source of which nothing else says where it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -421,20 +442,7 @@ BY_NAME = {option.name: option for option in OPTIONS}
 
 def server_of(values: Mapping[str, Any], options: Iterable[Option]) -> MysqlConfig:
     """How to reach the source."""
-    return fill(MysqlConfig, options, values, local_socket=local_socket())
-
-
-def local_socket(paths: Iterable[Path] = LOCAL_SOCKETS) -> Path | None:
-    """The socket of this host's server, None if there is none.
-
-    It is looked for once, at the start: a server that is down may have removed its socket, and then
-    anybody on this host could answer at its port.
-    """
-    for path in paths:
-        with suppress(OSError):
-            if path.is_socket():
-                return path
-    return None
+    return fill(MysqlConfig, options, values, local_socket=LocalSocket())
 
 
 def s3_of(values: Mapping[str, Any]) -> S3Config:

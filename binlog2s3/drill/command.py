@@ -6,7 +6,6 @@ What a drill has made is removed at its end, or by the next drill.
 
 import json
 import os
-import re
 import secrets
 import shutil
 import socket
@@ -43,6 +42,7 @@ from binlog2s3.drill.scratch import (
     refuse_other_flavour,
     socket_of,
     take_identity,
+    user_of,
 )
 from binlog2s3.drill.watchdog import Watchdog
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
@@ -90,8 +90,13 @@ def run(config: DrillConfig) -> int:
         locked(config.work_dir),
     ):
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
-        for path in clean_up(config.work_dir, partial(_report_left, config, catalog)):
-            say("warning", f"{path} has no readable drill.json, so it stays; remove it by hand")
+        left = partial(_report_left, config, catalog)
+        for path in clean_up(config.work_dir, left, server_user=user_of(config.mysqld_option)):
+            say(
+                "warning",
+                f"{path} has no readable drill.json, or belongs to another user, so it stays; "
+                "remove it by hand",
+            )
         drill = _Drill(config, store, catalog)
         result, error, kept = drill.run()
         logs = f"; its logs are in {kept}" if kept is not None else ""
@@ -203,7 +208,7 @@ class _Drill:
     def _prove(self) -> None:
         config, workspace = self._config, self._workspace
         program = config.mysqld
-        if os.geteuid() == 0 and not any(_USER.match(one) for one in config.mysqld_option):
+        if os.geteuid() == 0 and user_of(config.mysqld_option) is None:
             raise RecoveryError(
                 f"{program} does not start as root",
                 hint="run drill as another user, or give --mysqld-option=--user=NAME",
@@ -352,8 +357,6 @@ class _Drill:
                 self._result = replace(self._result, statements=count)
 
 
-_USER = re.compile(r"-{0,2}u(ser)?([= ].*|)$")
-"""The option without which neither server starts as root."""
 _WORDS: dict[DrillStep, str] = {
     "choose": "choosing the base backup",
     "restore": "restoring the base backup",

@@ -1,15 +1,16 @@
 """The restore command of a drill: its arguments, its environment, and running it.
 
-Law: no shell, unless the operator's command names one. What an archive says gets into the arguments
-as part of one argument, and into a shell's script as one quoted word; where that would be evaluated
-once more, only if it has nothing that a shell interprets. No password gets into the arguments.
+Law: no shell, unless the operator's command names one. Any program may hand its arguments to a
+shell, here or on another machine: so what an archive says gets into the arguments only if it has
+nothing that a shell interprets, and is neither an option nor a program. No password gets into the
+arguments.
 """
 
 import os
 import re
 import shlex
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -22,14 +23,10 @@ from binlog2s3.errors import RecoveryError
 
 _FROM_ARCHIVE = frozenset({"location", "id", "label", "tool"})
 """The values that a document in the bucket has said."""
-_SCRIPT = re.compile(r"[^\w@%+=:,./{}-]")
-"""A word of the command with one of these is a script for another program."""
-_EVALUATED = re.compile(
-    r"(?<![\w.-])(?:eval|ssh|rsh|su|xargs|parallel|(?:ba|da|z|k)?sh)(?![\w.-])|<<|`|\$\("
-)
-"""What evaluates its arguments, or a part of a script, once more."""
+_OTHER_SIGN = re.compile(r"[^A-Za-z0-9@%+=:,./_-]")
+"""What a shell may interpret, and what is not certain."""
 _BRACES = re.compile(r"\{(?P<name>[a-z]+)\}")
-_REMOTE = frozenset({"ssh", "rsh", "eval"})
+_SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "zsh"})
 _LOGICAL = frozenset({"mysqldump", "mariadb-dump", "mydumper", "mysqlsh"})
 
 
@@ -51,52 +48,60 @@ def values_of(backup: Backup, data: Path, socket: Path) -> dict[str, str]:
 
 
 def argv_of(command: str, values: Mapping[str, str]) -> list[str]:
-    """The words of the command, split as a shell does; the names in braces are replaced once.
-
-    In a script, which is a word with blanks or other signs of a shell, each value becomes one
-    quoted word, unless the script quotes it itself.
-    """
-    return ["".join(_filled(word, values)) for word in shlex.split(command)]
+    """The words of the command, split as a shell does; the names in braces are replaced once."""
+    return [
+        _BRACES.sub(lambda match: values.get(match["name"], match[0]), word)
+        for word in shlex.split(command)
+    ]
 
 
 def refuse_values(command: str, backup: Backup, values: Mapping[str, str]) -> None:
     """Raise RecoveryError if the command would do something else with these values.
 
-    With an empty location `cp -a {location}/. {datadir}` would copy the whole machine. Where a
-    shell would evaluate what the archive says, it may have only what a shell does not interpret.
+    With an empty location `cp -a {location}/. {datadir}` would copy the whole machine.
     """
     words = shlex.split(command)
-    is_remote = any(Path(word).name in _REMOTE for word in words)
-    for word, filled in zip(words, argv_of(command, values), strict=True):
-        is_script = _SCRIPT.search(word) is not None
-        evaluated = is_remote or (is_script and _EVALUATED.search(word) is not None)
-        for before, name in _places(word, values):
+    for number, word in enumerate(words):
+        for name in _BRACES.findall(word):
             if name not in _FROM_ARCHIVE:
                 continue
             value = values[name]
-            if is_script and value.startswith("-"):
-                raise _as_option(value, backup)
-            is_plain = shlex.quote(value) == value or not value
-            if not is_plain and (evaluated or (is_script and _is_quoted(before))):
-                raise RecoveryError(
-                    f"a shell of the restore command would interpret the {name} of {backup.name}: "
-                    f"{value!r:.100}",
-                    hint=f'write "$DRILL_{name.upper()}" in the script instead of {{{name}}}, or '
-                    "register the backup again with a plain one",
+            if others := sorted(set(_OTHER_SIGN.findall(value))):
+                raise _unfit(
+                    f"the {name} of {backup.name} has signs that a shell may interpret "
+                    f"({', '.join(map(repr, others[:5]))}): {value!r:.100}; a restore command gets "
+                    "only letters, digits and @%+=:,./_-",
+                    name,
                 )
+            if value.startswith("-"):
+                raise RecoveryError(
+                    f"the restore command would take {value!r:.100} of {backup.name} as an option",
+                    hint="a location or a label must not begin with -; register the backup again",
+                )
+            if _is_program(words, number, name):
+                raise _unfit(f"the restore command would run the {name} of {backup.name}", name)
         if "{location}" in word and not backup.location:
             raise RecoveryError(
                 f"{backup.name} has no location, and the restore command needs {{location}}",
                 hint="register it with `binlog2s3 backup add --location`, and remove this one",
             )
-        if filled.startswith("-") and not word.startswith("-"):
-            raise _as_option(filled, backup)
 
 
-def _as_option(value: str, backup: Backup) -> RecoveryError:
+def _is_program(words: Sequence[str], number: int, name: str) -> bool:
+    """Whether a word is the program or begins a shell's script, and has that value for it."""
+    if number == 0:
+        return True
+    is_script = re.fullmatch("-[a-z]*c", words[number - 1]) is not None
+    is_shell = any(Path(word).name in _SHELLS for word in words[:number])
+    return is_script and is_shell and words[number].lstrip().startswith(f"{{{name}}}")
+
+
+def _unfit(text: str, name: str) -> RecoveryError:
+    """The refusal of a value, with the way that no shell interprets."""
     return RecoveryError(
-        f"the restore command would take {value!r:.100} of {backup.name} as an option",
-        hint="a location or a label must not begin with -; register the backup again",
+        text,
+        hint=f'write a script that reads "$DRILL_{name.upper()}" instead of {{{name}}}, or '
+        "register the backup again with a plain one (docs/drill.md)",
     )
 
 
@@ -115,39 +120,6 @@ def refuse_links(data: Path) -> None:
                 "change",
                 hint="the restore command must copy the base backup, not link to it",
             )
-
-
-def _filled(word: str, values: Mapping[str, str]) -> Iterator[str]:
-    """The parts of a word, the values among them."""
-    is_script, end = _SCRIPT.search(word) is not None, 0
-    for before, name in _places(word, values):
-        yield before[end:]
-        end = len(before) + len(name) + 2
-        is_bare = is_script and not _is_quoted(before)
-        yield shlex.quote(values[name]) if is_bare else values[name]
-    yield word[end:]
-
-
-def _places(word: str, values: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The names in braces that have a value, each with all of the word that comes before it."""
-    for match in _BRACES.finditer(word):
-        if match["name"] in values:
-            yield word[: match.start()], match["name"]
-
-
-def _is_quoted(before: str) -> bool:
-    """Whether a shell is within quotes after this, or takes the next sign as it is."""
-    quote, escaped = "", False
-    for sign in before:
-        if escaped:
-            escaped = False
-        elif sign == "\\" and quote != "'":
-            escaped = True
-        elif quote:
-            quote = "" if sign == quote else quote
-        elif sign in "'\"":
-            quote = sign
-    return bool(quote) or escaped
 
 
 def environment_of(values: Mapping[str, str]) -> dict[str, str]:

@@ -10,7 +10,7 @@ import re
 import secrets
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -84,6 +84,12 @@ def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]
             f"--enforce-gtid-consistency={state}",
         ]
     return [*options, *settings.more]
+
+
+def user_of(options: Iterable[str]) -> str | None:
+    """The user that the operator's options say, without which neither server starts as root."""
+    given = (option.removeprefix("--user=") for option in options if option.startswith("--user="))
+    return next(given, None) or None
 
 
 def socket_of(workspace: Workspace) -> Path:

@@ -2,7 +2,8 @@
 
 Law: only one drill runs in a work directory (a lock that the kernel holds). Only directories that
 drill made are deleted: their name is `drill-<id>` or `failed-<id>`, and the file `drill.json` in
-them names that id. What another user has made there is neither read nor followed (`private`).
+them names that id. What another user has made there is neither read nor followed (`private`), but
+for the user of the scratch server, to whom a drill of root gives its directory.
 After a `kill -9` the next drill ends the processes that are left, deletes the
 data, and reports what was interrupted.
 """
@@ -10,6 +11,7 @@ data, and reports what was interrupted.
 import fcntl
 import json
 import os
+import pwd
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -26,6 +28,7 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import iso_text
 
 _MARKER = "drill.json"
+_MOST_MARKER = 64 << 10
 _MOST_FAILED = 3
 """The logs of so many failed drills are kept."""
 _LOGS = ("restore.log", "server.log")
@@ -121,18 +124,21 @@ class Workspace:
             raise
 
 
-def clean_up(work_dir: Path, report: Callable[[LeftDrill], None]) -> list[Path]:
+def clean_up(
+    work_dir: Path, report: Callable[[LeftDrill], None], *, server_user: str | None = None
+) -> list[Path]:
     """Remove what killed drills have left, the oldest first; returns what is unknown and stays.
 
+    `server_user`: the name or number of the user to whom root may have given their directories.
     Each one is reported when its data are gone; if that raises, the next call reports it again.
     Needs the lock. Raises RecoveryError if something cannot be removed.
     """
-    unknown = []
+    unknown, others = [], _number_of(server_user)
     for directory in sorted(work_dir.glob("drill-*")):
         id_ = directory.name.removeprefix("drill-")
         if not BACKUP_ID.fullmatch(id_) or directory.is_symlink() or not directory.is_dir():
             continue
-        if not private.is_own_directory(directory):
+        if not private.is_own_directory(directory, others=others):
             unknown.append(directory)
             continue
         left = _read(directory, id_)
@@ -147,10 +153,27 @@ def clean_up(work_dir: Path, report: Callable[[LeftDrill], None]) -> list[Path]:
     return unknown
 
 
+def _number_of(user: str | None) -> frozenset[int]:
+    """The number of the scratch server's user. Only root can have made a drill for another one."""
+    if user is None or os.geteuid() != 0:
+        return frozenset()
+    try:
+        return frozenset({int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid})
+    except KeyError:
+        return frozenset()
+
+
+def _marker(directory: Path) -> str:
+    """The text of a marker. No link is followed, and a pipe is not waited for."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with open(os.open(directory / _MARKER, flags)) as file:  # noqa: PTH123 - a descriptor
+        return file.read(_MOST_MARKER)
+
+
 def _read(directory: Path, id_: str) -> LeftDrill | None:
     """What a marker says; None if there is none, or if it is of another directory."""
     try:
-        said = json.loads((directory / _MARKER).read_text())
+        said = json.loads(_marker(directory))
         if said["id"] != id_:
             return None
         return LeftDrill(
@@ -200,7 +223,7 @@ def _keep_logs(directory: Path, id_: str) -> Path | None:
         kept.mkdir(mode=0o700)
     private.check_inner(kept)
     with open(private.create(kept / _MARKER), "w") as file:  # noqa: PTH123 - a descriptor
-        file.write((directory / _MARKER).read_text())
+        file.write(_marker(directory))
     for log in logs:
         log.replace(kept / log.name)
     return kept

@@ -1,14 +1,14 @@
 """Where a recovery's target finds this process.
 
 Law: nothing leaves this machine's loopback without TLS, and there the target verifies whom it
-replicates from, unless the operator accepts that it does not.
+replicates from, unless the operator accepts that it does not. A certificate that is given is used.
 """
 
 import ipaddress
 import socket
 import ssl
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from binlog2s3.config.options import split_serve_address
@@ -44,8 +44,8 @@ class Listen:
 
     @property
     def needs_tls(self) -> bool:
-        """Whether others could listen in."""
-        return not ipaddress.ip_address(self.host).is_loopback
+        """Whether others could listen in; a loopback address may be the end of a tunnel."""
+        return self.certificate is not None or not ipaddress.ip_address(self.host).is_loopback
 
     def tls(self) -> ssl.SSLContext | None:
         """The TLS of this process; None if it needs none. Raises ConfigError."""
@@ -64,14 +64,11 @@ def listen(login: Login, config: PitrConfig) -> Listen:
     """
     if config.serve_address is not None:
         name, port = split_serve_address(config.serve_address)
-        found = Listen(host=_own(name), port=port or 0)
-        if not found.needs_tls:
-            return found
-        certificate = _certificate(name, config)
+        found = Listen(host=_own(name), port=port or 0, certificate=_certificate(name, config))
         accepts = config.target is not None and config.target.accept_unverified_server
-        if certificate is None and not accepts:
+        if found.needs_tls and found.certificate is None and not accepts:
             raise _unverified(login, name)
-        return replace(found, certificate=certificate)
+        return found
     if login.socket or _is_loopback(login.host):
         return Listen()
     own = _towards(login.host, login.port)

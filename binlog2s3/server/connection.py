@@ -536,7 +536,7 @@ def _open_socket(path: str, timeout_seconds: float) -> socket.socket:
 
 def _tls(login: Login) -> dict[str, Any]:
     """Pymysql's arguments for the TLS mode; `mysqlbinlog` gives the child the same settings."""
-    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
+    if login.ssl_mode == "DISABLED":
         return {"ssl_disabled": True}
     if login.ssl_mode == "PREFERRED" and not login.ssl_cert:
         return {}  # without arguments, pymysql prefers TLS

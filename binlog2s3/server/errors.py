@@ -44,7 +44,8 @@ _HINTS: Mapping[int, str] = {
     1226: "the user has reached one of its limits (SHOW CREATE USER shows them)",
     1820: "change the account's password: it has expired",
     1862: "change the account's password: it has expired",
-    2002: "check that the server is running, and the path of the socket",
+    2002: "check that the server runs, and the path of the socket; for one that is reached by "
+    "its port alone (in a container, while the socket is of another) pass --mysql-host 127.0.0.1",
     2003: "check that the server is running, and host, port and firewall",
     2006: _CUT,
     2013: _CUT,
@@ -118,6 +119,8 @@ def _translated(error: Exception, login: Login) -> SourceError:
         hint += "; systemd passes the password file as it was at the start: restart after a change"
     if code == 1045 and login.public_key:
         hint += "; or --mysql-server-public-key is not the key of this server"
+    if code == 1045 and login.socket:
+        hint += "; an account that may only come from 127.0.0.1 needs --mysql-host 127.0.0.1"
     if code == 1045 and login.doubt:
         hint = f"{login.doubt}; check whether that is intended; {hint}"
     return SourceError(

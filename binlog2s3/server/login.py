@@ -83,8 +83,8 @@ def resolve(config: MysqlConfig) -> Login:
     """Merge options, the password file and the option file; options win.
 
     Without an option, the option file's ssl-mode applies; the default is REQUIRED, on this host
-    PREFERRED. Raises SourceError if a file cannot be read or contradicts itself, and if another
-    server could get the password from another host.
+    PREFERRED, and DISABLED through a socket that is given. Raises SourceError if a file cannot be
+    read or contradicts itself, and if another server could get the password from another host.
     """
     try:
         return _resolve(config)
@@ -148,9 +148,8 @@ def _resolve(config: MysqlConfig) -> Login:
             hint="give --mysql-user",
         )
     by_address = config.host is not None or config.port is not None
-    socket = config.socket or (
-        None if by_address else options.get("socket") or _here(config, options)
-    )
+    given = config.socket or (None if by_address else options.get("socket"))
+    socket = given or (None if by_address else _here(config, options))
     host = config.host or options.get("host")
     if config.prefix == "target" and not socket and not host:  # a target has no default
         raise SourceError(
@@ -158,15 +157,21 @@ def _resolve(config: MysqlConfig) -> Login:
             hint="give --mysql-host or --mysql-socket",
         )
     host = host or "127.0.0.1"
+    certificate = _path(config.ssl_cert, options.get("ssl-cert"))
     login = Login(
         host=host,
         port=config.port or _port(options.get("port", "3306"), config.defaults_file),
         socket=str(socket) if socket else None,
         user=user,
         password=password,
-        ssl_mode=_ssl_mode(config, options, local=bool(socket) or is_loopback(host)),
+        ssl_mode=_ssl_mode(
+            config,
+            options,
+            is_plain=bool(given) and certificate is None,
+            local=bool(socket) or is_loopback(host),
+        ),
         ssl_ca=_path(config.ssl_ca, options.get("ssl-ca")),
-        ssl_cert=_path(config.ssl_cert, options.get("ssl-cert")),
+        ssl_cert=certificate,
         ssl_key=_path(config.ssl_key, options.get("ssl-key")),
         public_key=_public_key(_path(config.server_public_key, options.get(_PUBLIC_KEY))),
         accepted=config.accept_unverified_server,
@@ -196,11 +201,11 @@ def _resolve(config: MysqlConfig) -> Login:
 
 def _here(config: MysqlConfig, options: Mapping[str, str]) -> Path | None:
     """The socket of this host's server, where nothing says another address, or wants TLS."""
-    said = ("host", "port", "ssl-mode", "ssl-ca", _PUBLIC_KEY)
-    wanted = (config.ssl_mode, config.ssl_ca, config.server_public_key)
-    if any(name in options for name in said) or any(wanted):
+    said = ("host", "port", "ssl-mode", "ssl-ca", "ssl-cert", _PUBLIC_KEY)
+    wanted = (config.ssl_mode, config.ssl_ca, config.ssl_cert, config.server_public_key)
+    if config.local_socket is None or any(name in options for name in said) or any(wanted):
         return None
-    return config.local_socket
+    return config.local_socket.find()
 
 
 def _unproved(login: Login) -> SourceError:
@@ -249,12 +254,17 @@ def _public_key(path: str | None) -> str | None:
     return key.public_bytes(serialization.Encoding.PEM, form).decode()
 
 
-def _ssl_mode(config: MysqlConfig, options: Mapping[str, str], *, local: bool) -> str:
+def _ssl_mode(
+    config: MysqlConfig, options: Mapping[str, str], *, is_plain: bool, local: bool
+) -> str:
+    """The mode, without which `is_plain` means no TLS, and `local` TLS where it is offered."""
     if config.ssl_mode is not None:
         return config.ssl_mode
     if "ssl-mode" not in options:
         if config.ssl_ca or "ssl-ca" in options:
             return "VERIFY_CA"
+        if is_plain:
+            return "DISABLED"
         return "PREFERRED" if local else "REQUIRED"
     mode = options["ssl-mode"].upper()
     if mode not in SSL_MODES:

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -42,8 +42,11 @@ _INSTALL: dict[Flavour, str] = {
 _MODERN = "give mysqlbinlog 8.0 or later, or mariadb-binlog, with --mysqlbinlog"
 _TITLE = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _MAX_START_POSITION = 1 << 32
-_SAFE_PLUGINS = ("client_ed25519.so", "parsec.so", "auth_gssapi_client.so")
-"""Plugins of MariaDB that prove the knowledge of the password without sending it."""
+_SAFE_PLUGINS: dict[Flavour, tuple[str, ...]] = {
+    "mysql": ("mysql_native_password.so",),  # built in before 9
+    "mariadb": ("client_ed25519.so", "parsec.so", "auth_gssapi_client.so"),
+}
+"""Plugins that prove the knowledge of the password without sending it."""
 
 # Runs first, in the same process: so the child dies with its parent from the first moment.
 _LAUNCH = """\
@@ -67,7 +70,7 @@ class Tool:
     """An installed mysqlbinlog. `version` as it prints it.
 
     `all_or_nothing`: it is MariaDB's 11.4 or later, which verifies authority and host name together
-    or neither. `plugins`: MariaDB's authentication plugins that never send the password itself.
+    or neither. `plugins`: its authentication plugins that never send the password itself.
     """
 
     path: str
@@ -142,16 +145,16 @@ def _ask(path: str) -> Tool:
         version=number,
         connection_server_id="--connection-server-id" in help_,
         all_or_nothing="--ssl-fp" in help_,
-        plugins=_safe_plugins(path) if flavour == "mariadb" else (),
+        plugins=_safe_plugins(path, flavour),
     )
 
 
-def _safe_plugins(program: str) -> tuple[Path, ...]:
+def _safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
     """Those of `_SAFE_PLUGINS` that are installed with this program."""
     installed = Path(program).resolve().parent.parent
     places = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
     found = {path.name: path for place in places for path in installed.glob(f"{place}/*.so")}
-    return tuple(found[name] for name in _SAFE_PLUGINS if name in found)
+    return tuple(found[name] for name in _SAFE_PLUGINS[flavour] if name in found)
 
 
 def _printed(path: str, option: str) -> str:
@@ -207,7 +210,7 @@ class Child:
 
     It writes into `directory`, which must be empty: mysqlbinlog truncates existing files. A
     subdirectory there may have links to authentication plugins. With `one_binlog` it reads only
-    that binlog, up to its current end, and exits.
+    that binlog, up to its current end, and exits. `tls`: the connection for questions has it.
     """
 
     def __init__(
@@ -220,14 +223,18 @@ class Child:
         binlog: BinlogName,
         position: int = 4,
         one_binlog: bool = False,
+        tls: bool = False,
         on_line: Callable[[str], None],
     ) -> None:
         if not 4 <= position < _MAX_START_POSITION:
             raise ValueError(f"mysqlbinlog cannot start at {position}")
         refuse_unguarded(tool, login)
+        if tls and login.socket and login.ssl_mode == "PREFERRED":
+            login = replace(login, ssl_mode="REQUIRED")  # MySQL's client prefers none there
         with ExitStack() as files:
             key = files.enter_context(_memory_file("key", login.public_key or ""))
-            options = _options(tool, login, _plugins(tool, directory), f"/dev/fd/{key}")
+            plugins = _plugins(tool, directory) if _is_limited(tool, login) else None
+            options = _options(tool, login, plugins, f"/dev/fd/{key}")
             descriptor = files.enter_context(_memory_file("options", options))
             arguments = [
                 tool.path,
@@ -335,6 +342,25 @@ def _clear_text(tool: Tool, login: Login) -> dict[str, str]:
     return {"LIBMYSQL_ENABLE_CLEARTEXT_PLUGIN": "1"} if sends else {}
 
 
+def _checks_name(tool: Tool, login: Login) -> bool:
+    """Whether MariaDB's client verifies the server, and insists on TLS for that."""
+    return login.ssl_mode == "VERIFY_IDENTITY" or (
+        login.ssl_mode == "VERIFY_CA" and tool.all_or_nothing
+    )
+
+
+def _is_limited(tool: Tool, login: Login) -> bool:
+    """Whether the client may load safe plugins only.
+
+    A client loads the plugin that a server names, and some send the password to any server
+    (`dialog`, of MariaDB and Percona). MySQL's loads what it is used to where only its caller
+    accepts the risk, not where a key is to keep the password from other servers.
+    """
+    if tool.flavour == "mysql":
+        return login.public_key is not None
+    return not login.socket and not _checks_name(tool, login)
+
+
 def _plugins(tool: Tool, directory: Path) -> str:
     """A directory with only the tool's safe plugins."""
     if not tool.plugins:
@@ -349,7 +375,7 @@ def _plugins(tool: Tool, directory: Path) -> str:
     return str(place)
 
 
-def _options(tool: Tool, login: Login, plugins: str, key: str) -> str:
+def _options(tool: Tool, login: Login, plugins: str | None, key: str) -> str:
     """The child's option file. Each TLS mode means the same as in `connection`.
 
     `key`: the file with the login's public key. If MySQL's client could not read one there, it
@@ -360,11 +386,14 @@ def _options(tool: Tool, login: Login, plugins: str, key: str) -> str:
     (`all_or_nothing`) the client checks the name for VERIFY_CA, too, because it can only check both
     or nothing.
 
-    MySQL's client refuses to send a password in clear text unless its environment allows it, see
-    `_clear_text`. MariaDB's client loads a plugin and sends it to any server that asks. So it gets
-    the directory `plugins`, unless it verifies the server.
+    `plugins`: the directory of the only plugins that it may load. MySQL's client by itself refuses
+    to send a password in clear text unless its environment allows it, see `_clear_text`.
     """
-    options: dict[str, str | int | None] = {"user": login.user, "password": login.password}
+    options: dict[str, str | int | None] = {
+        "user": login.user,
+        "password": login.password,
+        "plugin-dir": plugins,
+    }
     if login.socket:
         options["socket"] = login.socket
     else:
@@ -380,10 +409,8 @@ def _options(tool: Tool, login: Login, plugins: str, key: str) -> str:
             return render_options(options | {"server-public-key-path": key})
         asks = login.ssl_mode in ("DISABLED", "PREFERRED")
         return render_options(options) + ("get-server-public-key\n" if asks else "")
-    name = login.ssl_mode == "VERIFY_IDENTITY" or (verify and tool.all_or_nothing)
-    if not login.socket and not name:
-        options["plugin-dir"] = plugins
-    if login.ssl_mode == "DISABLED" or (login.ssl_mode == "PREFERRED" and login.socket):
+    name = _checks_name(tool, login)
+    if login.ssl_mode == "DISABLED":
         return render_options(options) + "skip-ssl\n"
     return render_options(options) + f"ssl\n{'' if name else 'skip-'}ssl-verify-server-cert\n"
 
@@ -475,6 +502,11 @@ _KNOWN_ERRORS = (
     _KnownError(
         r"Too many connections|max_user_connections",
         "the server has reached a connection limit",
+        transient=True,
+    ),
+    _KnownError(
+        r"Can't connect to local (MySQL )?server through socket",
+        "the server is down, or is reached by its port alone: --mysql-host 127.0.0.1",
         transient=True,
     ),
     _KnownError(

@@ -330,6 +330,7 @@ class Pilot:
                 directory=run.directory,
                 binlog=name,
                 one_binlog=True,
+                tls=facts.tls,
                 on_line=lambda line: _log.info("mysqlbinlog says", line=line),
             )
             return run, child

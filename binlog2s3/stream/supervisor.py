@@ -335,6 +335,7 @@ class Supervisor:
             directory=run.directory,
             binlog=heading.begin,
             position=heading.position,
+            tls=heading.facts.tls,
             on_line=lambda line: _log.recurring("mysqlbinlog says", line=line),
         )
         _log.info(

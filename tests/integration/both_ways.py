@@ -56,8 +56,10 @@ def try_server(login: Login) -> ServerFacts | SourceError:
             return error
 
 
-def try_child(server: MysqlServer, login: Login, directory: Path) -> SourceError | None:
-    """mysqlbinlog's way: None if it streams, or why it ended."""
+def try_child(
+    server: MysqlServer, login: Login, directory: Path, *, tls: bool = False
+) -> SourceError | None:
+    """mysqlbinlog's way: None if it streams, or why it ended. `tls`: the questions had it."""
     directory.mkdir(parents=True)
     tool = find(server.binaries.flavour, server.binaries.binlog)
     name = BinlogName.parse(server.binlogs()[0][0])
@@ -67,6 +69,7 @@ def try_child(server: MysqlServer, login: Login, directory: Path) -> SourceError
         server_id=4711,
         directory=directory,
         binlog=name,
+        tls=tls,
         on_line=lambda _line: None,
     )
     try:
@@ -84,7 +87,7 @@ def both_accept(server: MysqlServer, login: Login, directory: Path) -> ServerFac
     """Both ways must work; what the server said."""
     found = try_server(login)
     assert isinstance(found, ServerFacts), found
-    refused = try_child(server, login, directory / "run")
+    refused = try_child(server, login, directory / "run", tls=found.tls)
     assert refused is None, refused
     return found
 

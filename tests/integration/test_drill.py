@@ -153,19 +153,20 @@ def test_a_dump_is_proved(nights: Nights) -> None:
     assert nights.left() == []
 
 
-def test_a_location_that_is_code_is_one_word(nights: Nights, disk_tmp_path: Path) -> None:
-    """The script of a restore command opens the file of that name, and executes none of it."""
+def test_a_location_that_is_code_is_refused(nights: Nights, disk_tmp_path: Path) -> None:
+    """A script takes it from its environment: it opens the file, and executes none of its name."""
     mark = disk_tmp_path / "executed"
     place = disk_tmp_path / "$(touch executed); touch executed; '`touch executed`'.sql"
     nights.dump.rename(place)
     nights.register(place, f"--from-backup={place}")
     client = shlex.quote(str(nights.binaries.client))
     to = f"cd {disk_tmp_path} && {client} --no-defaults --binary-mode -u root -S {{socket}}"
-    refused = nights.drill("sh -c " + shlex.quote(f'{to} < "{{location}}"'))
-    assert refused.returncode == 8
-    assert "a shell of the restore command would interpret the location" in refused.stderr
-    assert '"$DRILL_LOCATION"' in refused.stderr
-    done = nights.drill("sh -c " + shlex.quote(f"{to} < {{location}}"), "--nice=0")
+    for name in ("{location}", '"{location}"'):
+        refused = nights.drill("sh -c " + shlex.quote(f"{to} < {name}"))
+        assert refused.returncode == 8
+        assert "has signs that a shell may interpret" in refused.stderr
+        assert '"$DRILL_LOCATION"' in refused.stderr
+    done = nights.drill("sh -c " + shlex.quote(f'{to} < "$DRILL_LOCATION"'), "--nice=0")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["outcome"] == "proved"
     assert not mark.exists()

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.config.values import LocalSocket, MysqlConfig
 from binlog2s3.errors import SourceError
-from binlog2s3.server.login import parse_options
+from binlog2s3.server.login import parse_options, resolve
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
@@ -292,9 +293,47 @@ def test_an_empty_password(either_tls: MysqlServer, tmp_path: Path) -> None:
 
 
 def test_the_socket(either_tls: MysqlServer, tmp_path: Path) -> None:
-    """A socket wins over host and port; TLS is not preferred there."""
-    login = login_to(either_tls, socket=str(either_tls.socket), host="nowhere.invalid", port=1)
-    assert not both_accept(either_tls, login, tmp_path).tls
+    """A socket that is given wins over host and port, and needs no TLS; PREFERRED takes it."""
+    (tmp_path / "pw").write_text(either_tls.password)
+    given = MysqlConfig(
+        user=either_tls.repl_user,
+        password_file=tmp_path / "pw",
+        socket=either_tls.socket,
+        connect_timeout=60.0,
+    )
+    login = replace(resolve(given), host="nowhere.invalid", port=1)
+    assert not both_accept(either_tls, login, tmp_path / "given").tls
+    preferred = replace(login, ssl_mode="PREFERRED")
+    assert both_accept(either_tls, preferred, tmp_path / "preferred").tls
+
+
+@pytest.mark.parametrize("change", [TLS, {"user": "naked", "password": ""}])
+def test_the_socket_of_this_host(
+    either_tls: MysqlServer, tmp_path: Path, change: dict[str, str]
+) -> None:
+    """A server without an address is reached by it, with the TLS that an account may require."""
+    (tmp_path / "pw").write_text(change["password"])
+    config = MysqlConfig(
+        user=change["user"],
+        password_file=tmp_path / "pw",
+        connect_timeout=60.0,
+        local_socket=LocalSocket([either_tls.socket]),
+    )
+    login = resolve(config)
+    assert login.socket == str(either_tls.socket)
+    assert both_accept(either_tls, login, tmp_path).tls
+
+
+def test_the_socket_of_a_server_without_tls(plain: MysqlServer, tmp_path: Path) -> None:
+    """It is used as it is."""
+    (tmp_path / "pw").write_text(plain.password)
+    config = MysqlConfig(
+        user=plain.repl_user,
+        password_file=tmp_path / "pw",
+        connect_timeout=60.0,
+        local_socket=LocalSocket([plain.socket]),
+    )
+    assert not both_accept(plain, resolve(config), tmp_path).tls
 
 
 def test_no_socket(either_tls: MysqlServer, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
-from binlog2s3.drill.restore import _filled
+from binlog2s3.drill.restore import refuse_values
 from binlog2s3.private import check_inner
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
@@ -836,11 +836,11 @@ MUTANTS = (
         ((check_inner, never(when())),),
     ),
     Mutant(
-        "location-is-one-word",
+        "location-is-no-code",
         Promise.BUCKET,
-        "What a document says is no code in the script of a restore command.",
-        ("tests/unit/drill/test_drill.py::test_a_location_is_one_quoted_word_of_a_script",),
-        ((_filled, never(choice())),),
+        "What a document says is no code to a shell that a restore command runs.",
+        ("tests/unit/drill/test_drill.py::test_what_the_archive_says_is_no_code",),
+        ((refuse_values, never(when(2, of=5))),),
     ),
     Mutant(
         "serve-nothing-behind-a-gap",

@@ -83,6 +83,7 @@ class SourceCheck:
         self._newest: tuple[BinlogName, int] | None = None
         self._tool: Tool | None = None
         self._client_denied: SourceError | None = None
+        self._has_tls = False
         self._is_closed = False
 
     def close(self) -> None:
@@ -110,7 +111,9 @@ class SourceCheck:
         flavour = ServerVersion(version).flavour
         self._account = SourceAccount(flavour=flavour, version=version, name=str(row["account"]))
         yield ok("server", "reachable", f"{login.address}, as {self._account.name}")
-        yield _tls_row(login, {str(one["Variable_name"]): str(one["Value"]) for one in cipher})
+        status = {str(one["Variable_name"]): str(one["Value"]) for one in cipher}
+        self._has_tls = bool(status.get("Ssl_cipher"))
+        yield _tls_row(login, status)
         yield version_row(flavour, version)
 
     def setting_rows(self) -> Iterator[Row]:
@@ -235,7 +238,7 @@ class SourceCheck:
             if where is None:
                 why = "the user may not list the binlogs"
                 return skipped("mysqlbinlog", "connection", why)
-            size = _read_some(self._tool, resolve(self._config.mysql), *where)
+            size = _read_some(self._tool, resolve(self._config.mysql), *where, tls=self._has_tls)
         except SourceError as error:
             hint = error.hint if error.hint and not error.transient else _TRY_AGAIN
             return fail("mysqlbinlog", "connection", str(error), hint)
@@ -414,8 +417,8 @@ def _tls_row(login: Login, status: Mapping[str, str]) -> Row:
     )
 
 
-def _read_some(tool: Tool, login: Login, name: BinlogName, position: int) -> int:
-    """How many bytes mysqlbinlog received of a binlog. Raises SourceError.
+def _read_some(tool: Tool, login: Login, name: BinlogName, position: int, *, tls: bool) -> int:
+    """How many bytes mysqlbinlog received of a binlog. Raises SourceError. `tls`: see `Child`.
 
     It starts at the newest position, so that it receives little, and is stopped once it has some
     bytes.
@@ -430,6 +433,7 @@ def _read_some(tool: Tool, login: Login, name: BinlogName, position: int) -> int
             binlog=name,
             position=start,
             one_binlog=True,
+            tls=tls,
             on_line=lambda _: None,
         )
         path = Path(directory) / str(name)

@@ -19,7 +19,7 @@ from binlog2s3.cli.options import config_of
 from binlog2s3.config.file import _read_tables, read_file
 from binlog2s3.config.given import Given
 from binlog2s3.config.options import Option, parse, parse_seconds, parse_size, split_s3_url
-from binlog2s3.config.values import BY_NAME, OPTIONS, STREAM, Config, SpoolLimits, local_socket
+from binlog2s3.config.values import BY_NAME, OPTIONS, STREAM, Config, LocalSocket, SpoolLimits
 from binlog2s3.errors import ConfigError
 
 TABLES = tuple(dict.fromkeys(option.table for option in OPTIONS))
@@ -200,10 +200,10 @@ def test_the_socket_of_this_host(tmp_path: Path) -> None:
     file, there = tmp_path / "file.sock", tmp_path / "my.sock"
     file.touch()
     paths = (tmp_path / "none.sock", file, file / "x.sock", there)
-    assert local_socket(paths) is None
+    assert LocalSocket(paths).find() is None
     with closing(socket.socket(socket.AF_UNIX)) as listener:
         listener.bind(str(there))
-        assert local_socket(paths) == there
+        assert LocalSocket(paths).find() == there
 
 
 def test_defaults() -> None:

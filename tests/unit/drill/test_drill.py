@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import pwd
 import shlex
 import signal
 import subprocess
@@ -41,6 +42,7 @@ from binlog2s3.drill.scratch import (
     account_sql,
     refuse_other_flavour,
     server_options,
+    user_of,
 )
 from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
@@ -82,9 +84,10 @@ def sleeping(id_: str) -> "subprocess.Popen[bytes]":
 
 def test_the_restore_command_is_no_shell() -> None:
     """Values are parts of one word, whatever they contain, and are not replaced again."""
-    odd = {**VALUES, "location": "a b; rm -rf {datadir} $HOME"}
+    odd = {**VALUES, "datadir": "/my drills/{label} $HOME"}
     words = argv_of("cp -a {location}/. '{datadir}' {other} {", odd)
-    assert words == ["cp", "-a", "a b; rm -rf {datadir} $HOME/.", "/w/data", "{other}", "{"]
+    location = f"{BACKUP.location}/."
+    assert words == ["cp", "-a", location, "/my drills/{label} $HOME", "{other}", "{"]
     assert environment_of(VALUES)["DRILL_LOCATION"] == BACKUP.location
     assert environment_of(VALUES)["DRILL_SOCKET"] == "/w/mysql.sock"
 
@@ -99,67 +102,72 @@ def test_a_backup_without_a_location_is_not_restored_from_the_root_directory() -
     refuse_values("cp -a {location}/. {datadir}", BACKUP, VALUES)
 
 
-def test_what_the_archive_says_is_no_option_of_the_restore_command() -> None:
+COMMANDS = (
+    "cp -a {location}/. {datadir}",
+    "rsync -a backup:{location}/ {datadir}",
+    "scp -r backup:{location} {datadir}",
+    "/usr/bin/ssh host cat {location}",
+    "/usr/local/bin/restore --from={location}",
+    *(
+        f"/bin/sh -c {shlex.quote(script)}"
+        for script in (
+            "printf '<%s>' {location}/x",
+            "rsync -a backup:{location}/ x",
+            'printf %s "{location}"',
+            "eval printf %s {location}",
+            "cat <<X\n{location}\nX",
+            "echo $(printf %s {location})",
+            """# don't\nprintf %s "it's {location}\"""",
+        )
+    ),
+)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_archive_says_is_no_code(command: str) -> None:
+    """Whatever runs it in the end, here or on another machine, a shell interprets nothing in it."""
+    plain = "s3://backups/mon-day_1/a.b:c@d%2B+e=f,g"
+    for name in ("location", "label", "tool"):
+        own = command.replace("{location}", f"{{{name}}}")
+        refuse_values(own, BACKUP, {**VALUES, name: plain})
+        for sign in "$`'\"\\;|&<>()*?[]{}~#! \n\t\0\u00e9":
+            with pytest.raises(RecoveryError, match=f"the {name} of .* has signs") as raised:
+                refuse_values(own, BACKUP, {**VALUES, name: f"a{sign}b"})
+            assert repr(sign) in str(raised.value)
+            assert f'"$DRILL_{name.upper()}"' in raised.value.hint
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_what_the_archive_says_is_no_option_of_the_restore_command(command: str) -> None:
     """Neither is a label; the operator's own options stay."""
     for name in ("location", "label"):
         values = {**VALUES, name: "--use-askpass=/bin/x"}
         with pytest.raises(RecoveryError, match="as an option"):
-            refuse_values(f"wget {{{name}}}", BACKUP, values)
-        refuse_values(f"restore --from={{{name}}} -{{id}}", BACKUP, values)
-
-
-ODD = "a b$(touch x); 'y' `z`"
-
-
-def said(script: str, location: str) -> str:
-    """What a shell script of the restore command says with this location; it must be no code."""
-    values = {**VALUES, "location": location}
-    command = f"/bin/sh -c {shlex.quote(script)}"
-    refuse_values(command, BACKUP, values)
-    done = subprocess.run(
-        argv_of(command, values), check=True, capture_output=True, text=True, timeout=60
-    )
-    return done.stdout
-
-
-@pytest.mark.parametrize("location", [ODD, "s3://backups/monday", "a  b", "~/x", "*", "a\nb"])
-def test_a_location_is_one_quoted_word_of_a_script(location: str) -> None:
-    """Whatever it contains."""
-    assert said("printf '<%s>' {location}/x", location) == f"<{location}/x>"
+            refuse_values(command.replace("{location}", f"{{{name}}}"), BACKUP, values)
+    refuse_values("restore --id={id} -{id}", BACKUP, VALUES)
 
 
 @pytest.mark.parametrize(
-    "script",
+    "command",
     [
-        'printf %s "{location}"', "printf %s '{location}'", "printf %s \\{location}",
-        "eval printf %s {location}", "ssh host cat {location}", "cat <<X\n{location}\nX",
-        "echo `printf %s {location}`", "echo $(printf %s {location})", "sh -c {location}",
-        "# it's\nprintf %s {location}",
+        "{location} x",
+        "{location}/restore x",
+        "sh -c {location}",
+        "nice /bin/bash -ec '{location}/restore x'",
     ],
-)  # fmt: skip
-def test_a_location_that_would_be_evaluated_is_refused(script: str) -> None:
-    """Unless a shell interprets nothing in it; the hint names what is safe."""
-    with pytest.raises(RecoveryError, match="would interpret the location") as raised:
-        said(script, ODD)
+)
+def test_what_the_archive_says_is_no_program(command: str) -> None:
+    """However plain it is."""
+    with pytest.raises(RecoveryError, match="would run the location") as raised:
+        refuse_values(command, BACKUP, VALUES)
     assert '"$DRILL_LOCATION"' in raised.value.hint
-    values = {**VALUES, "location": "/backups/monday"}
-    refuse_values(f"/bin/sh -c {shlex.quote(script)}", BACKUP, values)
 
 
-def test_a_location_for_another_machine_is_plain() -> None:
-    """There a shell evaluates the words again, however many they are here."""
-    values = {**VALUES, "location": ODD}
-    with pytest.raises(RecoveryError, match="would interpret"):
-        refuse_values("/usr/bin/ssh host cat {location}", BACKUP, values)
-    refuse_values("/usr/bin/ssh host cat {location}", BACKUP, VALUES)
-    refuse_values("cp -a {location}/. {datadir}", BACKUP, values)
-
-
-def test_a_label_is_no_option_of_a_script_either() -> None:
-    """It is as little to be believed as a location."""
-    values = {**VALUES, "label": "-rf"}
-    with pytest.raises(RecoveryError, match="as an option"):
-        refuse_values("sh -c 'restore {label}'", BACKUP, values)
+def test_a_command_that_names_nothing_of_the_archive_takes_all_of_it() -> None:
+    """A script reads it from its environment, where it is as the document has it."""
+    values = {**VALUES, "location": "a b$(touch x)", "label": "-x"}
+    refuse_values("/usr/local/bin/restore {datadir}", BACKUP, values)
+    refuse_values("""sh -c 'tar -C {datadir} -xf "$DRILL_LOCATION"'""", BACKUP, values)
 
 
 def test_a_data_directory_with_links_to_the_backup_is_refused(tmp_path: Path) -> None:
@@ -677,6 +685,49 @@ def test_a_link_in_the_work_directory_is_not_followed(tmp_path: Path, name: str)
         with pytest.raises(RecoveryError, match="a link is in its place"):
             clean_up(work, lambda _: None)
     assert list(other.iterdir()) == []
+
+
+@pytest.mark.parametrize("by", ["name", "number"])
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_killed_drill_that_gave_its_directory_to_the_server(tmp_path: Path, by: str) -> None:
+    """The user of the scratch server is the only other one whose directory is a drill's."""
+    user = pwd.getpwnam("nobody")
+    workspace, strangers = made(tmp_path), made(tmp_path, LATER)
+    for path in (workspace.directory, *workspace.directory.rglob("*")):
+        os.chown(path, user.pw_uid, user.pw_gid)
+    os.chown(strangers.directory, user.pw_uid + 1, user.pw_gid)
+    found: list[LeftDrill] = []
+    options = ("--skip-log-bin", f"--user={user.pw_name if by == 'name' else user.pw_uid}")
+    unknown = clean_up(tmp_path, found.append, server_user=user_of(options))
+    assert unknown == [strangers.directory]
+    assert [one.id for one in found] == [ID]
+    assert not workspace.directory.exists()
+    assert strangers.data.is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_marker_that_the_scratch_server_has_put_there(tmp_path: Path) -> None:
+    """A link is not followed, though the directory is its user's."""
+    workspace, other = made(tmp_path), tmp_path / "other.json"
+    (workspace.directory / "drill.json").rename(other)
+    (workspace.directory / "drill.json").symlink_to(other)
+    os.chown(workspace.directory, 65_534, 65_534)
+    assert clean_up(tmp_path, lambda _: None, server_user="65534") == [workspace.directory]
+    assert workspace.data.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("options", "user"),
+    [
+        ((), None),
+        (("--user=mysql",), "mysql"),
+        (("--user=", "--userstat=1"), None),
+        (("--port=1", "--user=a", "--user=b"), "a"),
+    ],
+)
+def test_the_user_of_the_scratch_server(options: tuple[str, ...], user: str | None) -> None:
+    """The server takes the first."""
+    assert user_of(options) == user
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")

@@ -81,10 +81,19 @@ def test_a_target_verifies_whom_it_replicates_from(login: Login) -> None:
 
 
 def test_loopback_of_ipv6_needs_no_tls() -> None:
-    """It does not leave the machine, so there is nothing to verify."""
-    assert found(AWAY, "::1", **VERIFIED).certificate is None
+    """It does not leave the machine, as far as is known here."""
     there = found(AWAY, "::1")
     assert (there.host, there.needs_tls) == ("::1", False)
+
+
+def test_a_certificate_that_is_given_is_used() -> None:
+    """At a loopback address, too, which may be the end of a tunnel to the target."""
+    there = found(AWAY, "127.0.0.1:3307", **VERIFIED)
+    assert there.needs_tls
+    assert there.certificate is not None
+    assert there.certificate.name == "127.0.0.1"
+    with pytest.raises(ConfigError, match=r"--serve-tls-cert /c.pem"):
+        there.tls()
 
 
 @pytest.mark.parametrize("wanted", ["0.0.0.0", "[::]:3307"])

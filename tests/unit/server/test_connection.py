@@ -36,6 +36,15 @@ def test_a_password_that_ends_in_a_blank() -> None:
     assert doubt not in translate(full, login).hint
 
 
+@pytest.mark.parametrize("code", [1045, 2002])
+def test_a_socket_that_is_not_the_way(code: int) -> None:
+    """It may have been found, and not given: the other way is named, and the socket."""
+    refused = pymysql.err.OperationalError(code, "Access denied, or cannot connect")
+    error = translate(refused, replace(ROOT, socket="/run/mysqld/mysqld.sock"))
+    assert "/run/mysqld/mysqld.sock" in str(error)
+    assert "--mysql-host 127.0.0.1" in error.hint
+
+
 class Told(Server):
     """A server whose answers are given: its global variables, and one row for each SELECT."""
 

@@ -1,5 +1,8 @@
 """The login: options, a password file and an option file, merged as the manual says."""
 
+import socket
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.config.values import MysqlConfig
+from binlog2s3.config.values import LocalSocket, MysqlConfig
 from binlog2s3.errors import SourceError
 from binlog2s3.server.login import (
     Login,
@@ -81,7 +84,15 @@ UNPROVED = (None, "DISABLED", "PREFERRED", "REQUIRED")
         ({"host": "LOCALHOST"}, "PREFERRED"),
         ({"host": "127.9.9.9"}, "PREFERRED"),
         ({"host": "::1"}, "PREFERRED"),
-        ({"socket": Path("/run/my.sock")}, "PREFERRED"),
+        ({"socket": Path("/run/my.sock")}, "DISABLED"),
+        (
+            {
+                "socket": Path("/run/my.sock"),
+                "ssl_cert": Path("/cert.pem"),
+                "ssl_key": Path("/key.pem"),
+            },
+            "PREFERRED",
+        ),
         ({"host": "db1", "ssl_ca": Path("/ca.pem")}, "VERIFY_CA"),
         (
             {"host": "db1", "ssl_mode": "PREFERRED", "accept_unverified_server": True},
@@ -173,30 +184,54 @@ def test_a_file_without_a_key(tmp_path: Path, content: bytes) -> None:
     assert "public_key.pem" in no.value.hint
 
 
-HERE = Path("/run/mysqld/mysqld.sock")
+@pytest.fixture
+def here(tmp_path: Path) -> Iterator[Path]:
+    """The socket of a server on this host."""
+    path = tmp_path / "here.sock"
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(path))
+        yield path
 
 
-def test_the_server_of_this_host_is_asked_through_its_socket() -> None:
-    """If there was one at the start, and nothing says another way."""
-    assert login(user="repl", local_socket=HERE).socket == str(HERE)
+def test_the_server_of_this_host_is_asked_through_its_socket(here: Path) -> None:
+    """With TLS where it has that, unless something says another way."""
+    found = LocalSocket([here])
+    by_socket = login(user="repl", local_socket=found)
+    assert (by_socket.socket, by_socket.ssl_mode) == (str(here), "PREFERRED")
     assert login(user="repl", local_socket=None).address == "127.0.0.1:3306"
     for other in (
         {"host": "127.0.0.1"},
         {"port": 3307},
         {"ssl_mode": "REQUIRED"},
         {"ssl_ca": Path("/ca.pem")},
+        {"ssl_cert": Path("/cert.pem"), "ssl_key": Path("/key.pem")},
     ):
-        assert login(user="repl", local_socket=HERE, **other).socket is None
+        assert login(user="repl", local_socket=found, **other).socket is None
 
 
-@pytest.mark.parametrize("line", ["host=127.0.0.1", "port=3307", "ssl-mode=REQUIRED"])
-def test_an_option_file_may_say_another_way(tmp_path: Path, line: str) -> None:
+def test_a_socket_that_was_seen_once_stays_the_way(tmp_path: Path) -> None:
+    """Until then each login looks for it: the server may have been down at the start."""
+    path = tmp_path / "late.sock"
+    config = replace(NOTHING, user="repl", local_socket=LocalSocket([path]))
+    assert resolve(config).address == "127.0.0.1:3306"
+    with closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(str(path))
+        assert resolve(config).address == str(path)
+    path.unlink()
+    assert resolve(config).address == str(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["host=127.0.0.1", "port=3307", "ssl-mode=REQUIRED", "ssl-cert=/c.pem\nssl-key=/k.pem"],
+)
+def test_an_option_file_may_say_another_way(tmp_path: Path, here: Path, line: str) -> None:
     """Its address is not put aside for the socket; one of user and password alone has none."""
-    file = tmp_path / "my.cnf"
+    file, found = tmp_path / "my.cnf", LocalSocket([here])
     file.write_text("[client]\nuser=a\n")
-    assert login(defaults_file=file, local_socket=HERE).socket == str(HERE)
+    assert login(defaults_file=file, local_socket=found).socket == str(here)
     file.write_text(f"[client]\nuser=a\n{line}\n")
-    assert login(defaults_file=file, local_socket=HERE).socket is None
+    assert login(defaults_file=file, local_socket=found).socket is None
 
 
 def test_everything_from_the_option_file(option_file: Path) -> None:

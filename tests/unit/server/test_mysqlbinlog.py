@@ -329,6 +329,19 @@ def test_the_known_key(told: Any, tmp_path: Path) -> None:
     assert (tmp_path / "key").read_text() == "the key\n"
 
 
+def test_with_a_known_key_no_plugin_sends_the_password(told: Any, tmp_path: Path) -> None:
+    """MySQL's client has one for accounts of an old plugin; else it loads what it is used to."""
+    known = {"ssl_mode": "DISABLED", "public_key": "the key\n"}
+    options, _, _ = told(login=known)
+    assert parse_options(options, "f")["plugin-dir"] == "/dev/null"
+    plugin = tmp_path / "mysql_native_password.so"
+    plugin.touch()
+    options, _, _ = told(replace(MYSQL, plugins=(plugin,)), login=known)
+    place = Path(parse_options(options, "f")["plugin-dir"])
+    assert [path.resolve() for path in place.iterdir()] == [plugin]
+    assert "plugin-dir" not in told(login={"ssl_mode": "DISABLED", "host": "::1"})[0]
+
+
 @pytest.mark.parametrize(
     ("login", "says", "hint"),
     [
@@ -349,6 +362,16 @@ def test_what_mariadbs_client_does_not_guard(
     start("exit 0", MYSQL, login=login)
     if "public_key" not in login:
         start("exit 0", MARIADB_11, login=login)
+
+
+@pytest.mark.parametrize(
+    ("tls", "socket", "mode"),
+    [(True, "/s", "REQUIRED"), (False, "/s", "PREFERRED"), (True, None, "PREFERRED")],
+)
+def test_tls_through_a_socket(told: Any, *, tls: bool, socket: str | None, mode: str) -> None:
+    """MySQL's client prefers none there: it must have it, if the server has that."""
+    options, _, _ = told(login={"ssl_mode": "PREFERRED", "socket": socket, "host": "::1"}, tls=tls)
+    assert parse_options(options, "f")["ssl-mode"] == mode
 
 
 def test_socket_options(told: Any) -> None:
@@ -435,6 +458,7 @@ SAID_FOR_NOW = {
     f"{READING}Cannot replicate anonymous transaction when @@GLOBAL.GTID_MODE = ON, at file "
     "./mysql-bin.000003, position 198.": "ON_PERMISSIVE",
     f"{CONNECT}Can't connect to MySQL server on '127.0.0.1:13449' (111)": "down",
+    f"{CONNECT}Can't connect to local MySQL server through socket '/s.sock' (111)": "127.0.0.1",
     f"{CONNECT}Unknown MySQL server host 'no.such.host.invalid' (-2)": "down",
     f"{READING}Lost connection to MySQL server during query": "KILL",
     "Could not write into log file '/spool/mysql-bin.000007'": "full",
