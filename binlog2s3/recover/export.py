@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -27,7 +27,7 @@ from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import time_text
 from binlog2s3.output import clean
-from binlog2s3.recover.extract import PieceTally, contradicts
+from binlog2s3.recover.extract import contradicts
 from binlog2s3.recover.manifest import MANIFEST, Manifest, WrittenFile
 from binlog2s3.recover.model import Checked, OnProgress, Plan, PlanPiece, ProgressReport, Stream
 from binlog2s3.recover.view import About, Result, goal_text, stop_text
@@ -80,22 +80,23 @@ def to_directory(
     manifest = _manifest(plan, about, before, planned)
     manifest.check_size()
     prepare(directory)
-    counted = _WrittenCount(plan, on_progress)
+    done = _Written(plan=plan, on_progress=on_progress)
     files: list[str] = []
     written: list[WrittenFile] = []
     unclear: dict[str, str] = {}
     with ExitStack() as stack:
         top = stack.enter_context(_Folder(directory))
         inner: dict[str, _Folder] = {}
-        for piece, checked in counted.pieces(stream):
+        for piece, checked in stream:
             name = f"{piece.lineage}/{piece.binlog}"
             if piece.lineage not in inner:
                 inner[piece.lineage] = stack.enter_context(top.new(_lineage_of(piece)))
-            parts = _looked_at(name, checked, unclear)
+            parts = _looked_at(name, done.passed(piece, checked), unclear)
             size, crc64 = inner[piece.lineage].write(_binlog_of(piece), parts)
             written.append(WrittenFile(piece=piece, size=size, crc64=crc64))
             files.append(name)
-        counted.check_end()
+        if tuple(one.piece for one in written) != plan.pieces:
+            raise RecoveryError("the binlogs that were written are not those of the plan")
         if statements := _to_commit_empty(plan, about):
             top.write(SKIPPED, statements)
             files.append(SKIPPED)
@@ -104,8 +105,8 @@ def to_directory(
     return Result(
         how="output-dir",
         where=str(directory),
-        transactions=counted.transactions,
-        size=counted.size,
+        transactions=done.transactions,
+        size=done.size,
         seconds=time.monotonic() - began,
         proved="the transactions and GTIDs that were written are those of the plan",
         files=tuple(files),
@@ -191,56 +192,40 @@ def _no_name(text: str) -> RecoveryError:
 # What passes
 
 
-class _WrittenCount:
-    """Counts what is written, piece by piece, and compares it with the plan."""
+@dataclass(slots=True, kw_only=True)
+class _Written:
+    """What was written so far: `transactions`, and `size` bytes of binlog without the heads."""
 
-    def __init__(self, plan: Plan, on_progress: OnProgress) -> None:
-        self._plan = plan
-        self._on_progress = on_progress
-        self._pieces = 0
-        self.transactions = 0
-        self.size = 0
+    plan: Plan
+    on_progress: OnProgress
+    transactions: int = 0
+    size: int = 0
 
-    def pieces(self, stream: Stream) -> Stream:
-        """The same stream. Raises RecoveryError after a piece that is not as planned."""
-        for piece, checked in stream:
-            if self._plan.pieces[self._pieces : self._pieces + 1] != (piece,):
-                raise contradicts(piece, "it is not the next one")
-            yield piece, self._checked(piece, checked)
-            self._pieces += 1
+    def passed(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[Checked]:
+        """What comes of a piece. Raises RecoveryError at its end if they are not all of it.
 
-    def _checked(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[Checked]:
-        tally, size, commit_us = PieceTally(piece), 0, None
+        Which transactions they are is known to be right: `Extract` has compared them.
+        """
+        end = (self.transactions + piece.transactions, self.size + piece.size)
+        commit_us = None
         for number, part in enumerate(checked):
             yield part
-            tally.add(part.done)
+            self.transactions += len(part.done)
+            if number:  # the first one is the head: magic and format event
+                self.size += len(part.data)
             if part.done:
                 commit_us = part.done[-1].commit_us
-            if number:  # the first one is the head: magic and format event
-                size += len(part.data)
-            self._show(self.size + size, self.transactions + tally.count, commit_us)
-        tally.finish()
-        if size != piece.size:
-            raise contradicts(piece, f"{size} bytes came, the plan says {piece.size}")
-        self.transactions += tally.count
-        self.size += size
-
-    def check_end(self) -> None:
-        """Raise RecoveryError if pieces are missing."""
-        if self._pieces != len(self._plan.pieces) or self.size != self._plan.size:
-            number = min(self._pieces, len(self._plan.pieces) - 1)
-            raise contradicts(self._plan.pieces[number], "not all of it came")
-
-    def _show(self, size: int, transactions: int, commit_us: int | None) -> None:
-        self._on_progress(
-            ProgressReport(
-                size=size,
-                of_size=self._plan.size,
-                transactions=transactions,
-                of_transactions=self._plan.transactions,
-                commit_us=commit_us,
+            self.on_progress(
+                ProgressReport(
+                    size=self.size,
+                    of_size=self.plan.size,
+                    transactions=self.transactions,
+                    of_transactions=self.plan.transactions,
+                    commit_us=commit_us,
+                )
             )
-        )
+        if (self.transactions, self.size) != end:
+            raise contradicts(piece, "more of it came, or less")
 
 
 # Files

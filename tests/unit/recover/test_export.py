@@ -206,11 +206,6 @@ def test_mariadb_has_its_own_programs(tmp_path: Path) -> None:
     assert (words[1], words[5]) == ("mariadb-binlog", "mariadb")
     assert "gtid_mode" not in readme
     assert "If it stops half-way: restore the base backup" in readme
-    wrong = [*parts[:3], replace(parts[3], done=(transaction("0-1-8", 257, 297),))]
-    with pytest.raises(
-        RecoveryError, match="is not as planned: it has the GTIDs 0-1-8, the plan says 0-1-7"
-    ):
-        to_directory(plan, ABOUT, stream(plan, of=lambda _: wrong), tmp_path / "e")
 
 
 def test_skipped_transactions_are_committed_empty_by_a_file_of_its_own(tmp_path: Path) -> None:
@@ -442,22 +437,15 @@ def uncounted(one: PlanPiece) -> list[Checked]:
     return [replace(part, done=part.done[:1]) for part in PARTS[one.binlog]]
 
 
-def others(one: PlanPiece) -> list[Checked]:
-    return [
-        replace(part, done=tuple(replace(t, gtid=f"{UUID}:{t.begin}") for t in part.done))
-        for part in PARTS[one.binlog]
-    ]
-
-
 def twice(one: PlanPiece) -> list[Checked]:
     return [*PARTS[one.binlog], PARTS[one.binlog][-1]]
 
 
-@pytest.mark.parametrize("wrong", [less, uncounted, others, twice])
+@pytest.mark.parametrize("wrong", [less, uncounted, twice])
 def test_what_is_not_as_planned_is_an_error(
     wrong: Callable[[PlanPiece], list[Checked]], tmp_path: Path
 ) -> None:
-    """Fewer or more bytes or transactions, other GTIDs: exit 8, and no file that looks whole."""
+    """Fewer or more bytes or transactions: exit 8, and no file that looks whole."""
     with pytest.raises(RecoveryError, match="is not as planned") as caught:
         to_directory(PLANNED, ABOUT, stream(of=wrong), tmp_path / "d")
     assert caught.value.exit_code == 8
@@ -471,7 +459,7 @@ def test_other_pieces_than_planned_are_an_error(
 ) -> None:
     """One that does not come, one that comes twice, another order."""
     wrong = replace(PLANNED, pieces=pieces)
-    with pytest.raises(RecoveryError, match="is not as planned"):
+    with pytest.raises(RecoveryError, match=r"not those of the plan|file exists"):
         to_directory(PLANNED, ABOUT, stream(wrong), tmp_path / "d")
     assert not (tmp_path / "d" / MANIFEST).exists()
 
