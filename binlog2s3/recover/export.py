@@ -19,11 +19,8 @@ from typing import Self
 
 from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.client_text import NotForClients
-from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import time_text
 from binlog2s3.output import clean
@@ -52,11 +49,15 @@ _HALF_WAY: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _RISK = (
-    "The risk: mysqlbinlog prints statements as text, and the client and the server do not agree",
-    "on where each string and comment ends. So anybody who may create a table on the source could",
-    "have SQL executed with the rights of the user who runs the command above. Files in which this",
-    "was found, or could not be ruled out, are marked UNSAFE. `binlog2s3 pitr` with a target does",
-    "not go through text and has no such risk.",
+    "DANGER: do not pipe mysqlbinlog into a client if there is another way.",
+    "mysqlbinlog prints statements as text, and the client splits that text into statements again.",
+    "They do not agree on where each string and comment ends. So anybody who may create a table on",
+    "the source can write one statement whose second half the client executes as another one, with",
+    "the rights of the user who runs it. Nothing in these files was checked for that.",
+    "",
+    "Instead, let a server replicate; no text is made then:",
+    "    binlog2s3 pitr --target-socket ...   applies the same goal to a server, from the bucket",
+    "    binlog2s3 serve --dir DIRECTORY ...  sends these files to a replica, without the bucket",
 )
 
 
@@ -83,7 +84,6 @@ def to_directory(
     done = _Written(plan=plan, on_progress=on_progress)
     files: list[str] = []
     written: list[WrittenFile] = []
-    unclear: dict[str, str] = {}
     with ExitStack() as stack:
         top = stack.enter_context(_Folder(directory))
         inner: dict[str, _Folder] = {}
@@ -91,7 +91,7 @@ def to_directory(
             name = f"{piece.lineage}/{piece.binlog}"
             if piece.lineage not in inner:
                 inner[piece.lineage] = stack.enter_context(top.new(_lineage_of(piece)))
-            parts = _looked_at(name, done.passed(piece, checked), unclear)
+            parts = done.parts(piece, checked)
             size, crc64 = inner[piece.lineage].write(_binlog_of(piece), parts)
             written.append(WrittenFile(piece=piece, size=size, crc64=crc64))
             files.append(name)
@@ -100,7 +100,7 @@ def to_directory(
         if statements := _to_commit_empty(plan, about):
             top.write(SKIPPED, statements)
             files.append(SKIPPED)
-        top.write(README, [_readme(plan, about, files, unclear, directory).encode()])
+        top.write(README, [_readme(plan, about, files, directory).encode()])
         top.write(MANIFEST, [replace(manifest, files=tuple(written)).to_json()])
     return Result(
         how="output-dir",
@@ -110,7 +110,6 @@ def to_directory(
         seconds=time.monotonic() - began,
         proved="the transactions and GTIDs that were written are those of the plan",
         files=tuple(files),
-        unsafe_files=tuple(unclear),
     )
 
 
@@ -201,15 +200,15 @@ class _Written:
     transactions: int = 0
     size: int = 0
 
-    def passed(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[Checked]:
-        """What comes of a piece. Raises RecoveryError at its end if they are not all of it.
+    def parts(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[bytes]:
+        """The bytes of a piece. Raises RecoveryError at its end if they are not all of it.
 
         Which transactions they are is known to be right: `Extract` has compared them.
         """
         end = (self.transactions + piece.transactions, self.size + piece.size)
         commit_us = None
         for number, part in enumerate(checked):
-            yield part
+            yield part.data
             self.transactions += len(part.done)
             if number:  # the first one is the head: magic and format event
                 self.size += len(part.data)
@@ -346,22 +345,7 @@ def _empty_transactions(gtids: GtidSet) -> Iterator[bytes]:
     yield b"SET GTID_NEXT = 'AUTOMATIC';\n"
 
 
-def _looked_at(name: str, checked: Iterator[Checked], unclear: dict[str, str]) -> Iterator[bytes]:
-    """The same bytes; `unclear` gets the first text that a client may read differently."""
-    texts: NotForClients | None = None
-    for part in checked:
-        if texts is None:
-            texts = NotForClients(decode_format(part.data[len(MAGIC) :], offset=len(MAGIC)))
-        elif name not in unclear:
-            texts.feed(part.data)
-            if texts.found:
-                unclear[name] = texts.found[0]
-        yield part.data
-
-
-def _readme(
-    plan: Plan, about: About, files: list[str], unclear: Mapping[str, str], directory: Path
-) -> str:
+def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
     tool, client = _TOOLS[plan.flavour]
     binlogs = [name for name in files if name != SKIPPED]
     lines = [
@@ -385,10 +369,7 @@ def _readme(
     if last:
         lines.append(f"last commit  {time_text(last)}")
     lines += [f"warning      {warning}" for warning in plan.warnings]
-    lines += [f"UNSAFE       {name}: {why}" for name, why in unclear.items()]
     lines = [*map(clean, lines), "", *_how_to(directory, tool, client, binlogs)]
-    if binlogs:
-        lines += ["", *_RISK]
     if SKIPPED in files:
         lines += [
             "",
@@ -412,6 +393,9 @@ def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list
     if not binlogs:
         return ["There is nothing to apply: the base backup has all of it."]
     return [
+        *_RISK,
+        "",
+        "Only if you trust everybody who could write on the source, apply them as text.",
         "If the base backup is a dump that was loaded since the server was started, put its",
         "accounts in force first, or statements on them fail or are lost:",
         f"{client} -e 'FLUSH LOCAL PRIVILEGES'",
