@@ -20,7 +20,6 @@ from typing import TextIO
 
 from binlog2s3.errors import Binlog2s3Error
 
-LEVELS = ("debug", "info", "warning", "error")
 _RECURS_SECONDS = 60.0
 """How often a warning that recurs is logged."""
 _OVER_SECONDS = 15.0

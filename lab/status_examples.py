@@ -189,13 +189,10 @@ def table() -> str:
 def screen() -> str:
     """`status --watch` on a terminal, after a minute."""
     course = Course()
-    read = durable = 0
-    for number in range(31):
-        read += _MIB * (6 + number % 9)
-        durable += _MIB * (6 + (number - 1) % 9)
-        totals = Totals(read_bytes=read, durable_bytes=durable)
-        status = replace(STREAMING, at=_ago(60.4 - 2 * number), totals=totals)
-        course.take(Observation(statuses=(status,)), at=2.0 * number)
+    assert STREAMING.rates is not None
+    busy = replace(STREAMING, rates=replace(STREAMING.rates, read_bytes=8.2 * _MIB))
+    for at, status in ((0.0, busy), (60.0, STREAMING)):
+        course.take(Observation(statuses=(status,)), at=at)
     out = StringIO()
     console = Console(file=out, width=_WIDTH, height=30, color_system=None, _environ={})
     picture = Picture(console)

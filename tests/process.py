@@ -112,10 +112,6 @@ class Shown(Source):
             if self.sizes.get(name) != len(self._data[name]):
                 self.show(name)
 
-    @property
-    def shows_all(self) -> bool:
-        return self.sizes == {name: len(data) for name, data in self._data.items()}
-
     # as `Server`
 
     def facts(self) -> ServerFacts:

@@ -149,7 +149,6 @@ class FormatEvent:
     flavour: Flavour
     checksum: Literal["none", "crc32"]
     has_checksum: bool
-    in_use: bool
     created: int = 0
 
     @property
@@ -181,7 +180,7 @@ _CHECKSUM_TYPES = 40
 
 def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
     """Decode a whole format event, with its header, of binlog version 4. Does not check its CRC."""
-    timestamp, _, server_id, size, _, flags = HEADER.unpack_from(buf)
+    timestamp, _, server_id, size, *_ = HEADER.unpack_from(buf)
     binlog_version, version_text, created, header_size = _FORMAT.unpack_from(buf, HEADER_SIZE)
     if binlog_version != 4 or header_size != HEADER_SIZE:
         raise ValueError(f"binlog version {binlog_version} with {header_size} bytes of header")
@@ -206,7 +205,6 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
         flavour="mariadb" if is_mariadb else "mysql",
         checksum="crc32" if algorithm else "none",
         has_checksum=has_checksum,
-        in_use=bool(flags & IN_USE_FLAG),
         created=created,
     )
 

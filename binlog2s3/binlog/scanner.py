@@ -475,11 +475,6 @@ class Scanner:
         return self._boundaries.last_end, self._boundaries.last_commit_us
 
     @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open, or may be open (after `start`)."""
-        return not self._boundaries.is_outside
-
-    @property
     def transaction_end(self) -> int:
         """The last offset at which no transaction is open; 0 if not known yet (after `start`)."""
         if self._boundaries.is_outside:

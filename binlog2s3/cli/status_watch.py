@@ -14,20 +14,22 @@ import threading
 import time
 import tty
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from io import StringIO
 from queue import Empty, SimpleQueue
 from typing import Self, TextIO
 
 from rich.console import Console, ConsoleDimensions
 from rich.live import Live
+from rich.progress_bar import ProgressBar
 
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.formatting import duration_text, size_text
 from binlog2s3.output import Picture, Plain, is_terminal
-from binlog2s3.status.model import Status, Totals
+from binlog2s3.status.model import Status
 from binlog2s3.status.text import (
     Field,
     lag_of,
@@ -46,8 +48,7 @@ _REDRAW_SECONDS = 1.0
 _SILENT_SECONDS = 5.0
 """After this time without an answer, the screen says so."""
 _MINUTE_SECONDS = 60.0
-_BARS = 30
-_LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-=+*#@"
+_BAR_COLUMNS = 30
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -73,7 +74,7 @@ class LookSchedule:
 
 
 class Course:
-    """The results so far: the last answer, the error since then, and the rates of the last minute.
+    """The results so far: the last answer, the error since then, and the best rate of a minute.
 
     `at` is the time of its beginning (monotonic). An answer is late after `patience_seconds`.
     """
@@ -83,20 +84,19 @@ class Course:
         self.error: Binlog2s3Error | None = None
         self._patience_seconds = patience_seconds
         self._answered = at
-        self._last: tuple[datetime, Totals] | None = None
-        self._points: deque[tuple[float, float | None, float | None]] = deque()
+        self._rates: deque[tuple[float, float]] = deque()
 
     def take(self, found: Observation | Binlog2s3Error, *, at: float) -> None:
         """Add the result of a look at this time (monotonic)."""
         if isinstance(found, Binlog2s3Error):
             self.error = found
-            self._points.append((at, None, None))
         else:
             self.seen, self.error, self._answered = found, None, at
-            if not found.many:
-                self._add(found.statuses[0], at)
-        while self._points and self._points[0][0] < at - _MINUTE_SECONDS:
-            self._points.popleft()
+            rates = None if found.many else found.statuses[0].rates
+            if rates is not None:
+                self._rates.append((at, max(rates.read_bytes, rates.durable_bytes)))
+        while self._rates and self._rates[0][0] < at - _MINUTE_SECONDS:
+            self._rates.popleft()
 
     def silent_seconds(self, at: float) -> float:
         """Seconds since the last answer, or since the beginning."""
@@ -109,46 +109,20 @@ class Course:
             return f"no answer for {duration_text(silent)}: {self.error}"
         return f"no answer for {duration_text(silent)}" if silent >= self._patience_seconds else ""
 
-    def bars(self, levels: str) -> tuple[str, str]:
-        """The last minute's rates as bars, read and durable, the newest at the right end."""
-        points = list(self._points)
-        step = -(-len(points) // _BARS) or 1
-        groups = [points[at : at + step] for at in range(0, len(points), step)]
-        read = [_mean([point[1] for point in group]) for group in groups]
-        durable = [_mean([point[2] for point in group]) for group in groups]
-        most = max((rate for rate in (*read, *durable) if rate), default=0.0)
-        return _bars(read, most, levels), _bars(durable, most, levels)
-
-    def _add(self, status: Status, at: float) -> None:
-        """Add the rates since the look before, if they are known."""
-        totals, before = status.totals, self._last
-        if totals is None or status.seen_from != "daemon":
-            self._last = None
-            return
-        self._last = (status.at, totals)
-        seconds = (status.at - before[0]).total_seconds() if before else 0.0
-        if before is None or seconds <= 0 or totals.read_bytes < before[1].read_bytes:
-            return
-        read = (totals.read_bytes - before[1].read_bytes) / seconds
-        durable = max(0, totals.durable_bytes - before[1].durable_bytes) / seconds
-        self._points.append((at, read, durable))
+    @property
+    def best_rate(self) -> float:
+        """The greatest rate of the last minute, read or durable, in bytes a second."""
+        return max((rate for _, rate in self._rates), default=0.0)
 
 
-def _mean(rates: Sequence[float | None]) -> float | None:
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _bars(rates: Sequence[float | None], most: float, levels: str) -> str:
-    """Bars as high as the rates; a blank if the rate is not known.
-
-    >>> _bars([0.0, None, 5.0, 10.0], 10.0, "_.-=+*#@")
-    '_ +@'
-    """
-    top = len(levels) - 1
-    return "".join(
-        " " if rate is None else levels[round(top * rate / most) if most else 0] for rate in rates
-    )
+def _bar(rate: float | None, best: float, page: Plain) -> str:
+    """A bar as long as the rate is of the best one, by rich; "" if there is nothing to compare."""
+    if not rate or not best:
+        return ""
+    console = Console(file=StringIO(), color_system=None, width=_BAR_COLUMNS)
+    options = replace(console.options, encoding="ascii" if page.ascii_only else "utf-8")
+    bar = ProgressBar(total=best, completed=rate, width=_BAR_COLUMNS)
+    return "".join(segment.text for segment in console.render(bar, options))
 
 
 # Screens and lines
@@ -170,19 +144,19 @@ def print_screen(course: Course, page: Plain, *, now: datetime, at: float) -> No
         (status,) = seen.statuses
         print_head(status, page)
         page.line("")
-        bars = course.bars(_ASCII_LEVELS if page.ascii_only else _LEVELS)
-        print_fields([*_fields_of(status, bars), *seen_of(status, now, seen.why)], page)
+        fields = _fields_of(status, course.best_rate, page)
+        print_fields([*fields, *seen_of(status, now, seen.why)], page)
 
 
-def _fields_of(status: Status, bars: tuple[str, str]) -> Iterator[Field]:
+def _fields_of(status: Status, best_rate: float, page: Plain) -> Iterator[Field]:
     yield lag_of(status.lag)
     rates, uploads = status.rates, status.uploads
-    for name, rate, bar in (
-        ("read", rates.read_bytes if rates else None, bars[0]),
-        ("durable", rates.durable_bytes if rates else None, bars[1]),
+    for name, rate in (
+        ("read", rates.read_bytes if rates else None),
+        ("durable", rates.durable_bytes if rates else None),
     ):
         shown = "unknown" if rate is None else f"{size_text(rate)}/s"
-        yield name, f"{shown:>12}  {bar}".rstrip(), ""
+        yield name, f"{shown:>12}  {_bar(rate, best_rate, page)}".rstrip(), ""
     commits = "unknown" if rates is None else f"{rates.transactions:,.0f}/s"
     yield "commits", f"{commits:>12}", ""
     yield "position", f"{place_text(status.durable)} is durable", ""

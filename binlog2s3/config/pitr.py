@@ -252,22 +252,13 @@ class PitrConfig:
         ),
     ] = None
     dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
-    print_commands: Annotated[
-        bool,
-        Option(
-            "",
-            "Apply nothing: after the plan, print the commands with which a managed server (RDS, "
-            "Aurora) replicates up to the goal from `binlog2s3 serve`.",
-        ),
-    ] = False
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     yes: Annotated[bool, Option("", "Do not ask before applying.")] = False
 
     @property
     def applies(self) -> bool:
         """Whether a server is to be changed."""
-        shows = self.dry_run or self.output_dir or self.print_commands
-        return self.target is not None and not shows
+        return self.target is not None and not self.dry_run and not self.output_dir
 
     @property
     def chooses_backup(self) -> bool:
@@ -403,10 +394,6 @@ def _output_problems(given: Given) -> Iterable[str]:
     ):
         if given.wants(name) and given.wants("output-dir"):
             yield contradiction(given, name, "output-dir", "no target is written to")
-    for name in ("output-dir", "json", "table"):
-        if given.wants(name) and given.wants("print-commands"):
-            why = "the commands are for a whole server, and for people"
-            yield contradiction(given, name, "print-commands", why)
 
 
 def _target_problems(given: Given) -> Iterable[str]:
@@ -426,11 +413,10 @@ def _target_problems(given: Given) -> Iterable[str]:
         yield f"{given.called(others[0].name)} needs --target-host or --target-socket"
     elif not (given.wants("output-dir") or "output-dir" in given.wrong):
         has_start = any(not given.is_missing(name) for name in _FROM)
-        shows = given.wants("dry-run") or given.wants("print-commands")
-        if (has_start or given.wants("yes")) and not shows:
+        if (has_start or given.wants("yes")) and not given.wants("dry-run"):
             yield (
                 "no target: --target-host or --target-socket is missing (or --output-dir instead "
-                "of a target, or --dry-run, or --print-commands)"
+                "of a target, or --dry-run)"
             )
 
 

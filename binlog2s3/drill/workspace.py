@@ -74,7 +74,6 @@ class Workspace:
     """The private directory of one drill; everything that it makes is below it."""
 
     def __init__(self, work_dir: Path, id_: str, source: str, started_at: datetime) -> None:
-        self._work_dir = work_dir
         self._id = id_
         self._source = source
         self._started_at = started_at

@@ -109,7 +109,6 @@ def result_document(result: Result) -> dict[str, Any]:
         "proved": result.proved or None,
         "base_backup": None if result.base_backup is None else _base(result.base_backup),
         "files": list(result.files),
-        "unsafe_files": list(result.unsafe_files),
         "only_tables": list(result.only_tables) or None,
     }
 

@@ -12,22 +12,19 @@ import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.client_text import NotForClients
-from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import time_text
 from binlog2s3.output import clean
-from binlog2s3.recover.extract import PieceTally, contradicts
+from binlog2s3.recover.extract import contradicts
 from binlog2s3.recover.manifest import MANIFEST, Manifest, WrittenFile
 from binlog2s3.recover.model import Checked, OnProgress, Plan, PlanPiece, ProgressReport, Stream
 from binlog2s3.recover.view import About, Result, goal_text, stop_text
@@ -52,11 +49,15 @@ _HALF_WAY: Mapping[str, tuple[str, ...]] = {
     ),
 }
 _RISK = (
-    "The risk: mysqlbinlog prints statements as text, and the client and the server do not agree",
-    "on where each string and comment ends. So anybody who may create a table on the source could",
-    "have SQL executed with the rights of the user who runs the command above. Files in which this",
-    "was found, or could not be ruled out, are marked UNSAFE. `binlog2s3 pitr` with a target does",
-    "not go through text and has no such risk.",
+    "DANGER: do not pipe mysqlbinlog into a client if there is another way.",
+    "mysqlbinlog prints statements as text, and the client splits that text into statements again.",
+    "They do not agree on where each string and comment ends. So anybody who may create a table on",
+    "the source can write one statement whose second half the client executes as another one, with",
+    "the rights of the user who runs it. Nothing in these files was checked for that.",
+    "",
+    "Instead, let a server replicate; no text is made then:",
+    "    binlog2s3 pitr --target-socket ...   applies the same goal to a server, from the bucket",
+    "    binlog2s3 serve --dir DIRECTORY ...  sends these files to a replica, without the bucket",
 )
 
 
@@ -80,36 +81,35 @@ def to_directory(
     manifest = _manifest(plan, about, before, planned)
     manifest.check_size()
     prepare(directory)
-    counted = _WrittenCount(plan, on_progress)
+    done = _Written(plan=plan, on_progress=on_progress)
     files: list[str] = []
     written: list[WrittenFile] = []
-    unclear: dict[str, str] = {}
     with ExitStack() as stack:
         top = stack.enter_context(_Folder(directory))
         inner: dict[str, _Folder] = {}
-        for piece, checked in counted.pieces(stream):
+        for piece, checked in stream:
             name = f"{piece.lineage}/{piece.binlog}"
             if piece.lineage not in inner:
                 inner[piece.lineage] = stack.enter_context(top.new(_lineage_of(piece)))
-            parts = _looked_at(name, checked, unclear)
+            parts = done.parts(piece, checked)
             size, crc64 = inner[piece.lineage].write(_binlog_of(piece), parts)
             written.append(WrittenFile(piece=piece, size=size, crc64=crc64))
             files.append(name)
-        counted.check_end()
+        if tuple(one.piece for one in written) != plan.pieces:
+            raise RecoveryError("the binlogs that were written are not those of the plan")
         if statements := _to_commit_empty(plan, about):
             top.write(SKIPPED, statements)
             files.append(SKIPPED)
-        top.write(README, [_readme(plan, about, files, unclear, directory).encode()])
+        top.write(README, [_readme(plan, about, files, directory).encode()])
         top.write(MANIFEST, [replace(manifest, files=tuple(written)).to_json()])
     return Result(
         how="output-dir",
         where=str(directory),
-        transactions=counted.transactions,
-        size=counted.size,
+        transactions=done.transactions,
+        size=done.size,
         seconds=time.monotonic() - began,
         proved="the transactions and GTIDs that were written are those of the plan",
         files=tuple(files),
-        unsafe_files=tuple(unclear),
     )
 
 
@@ -191,56 +191,40 @@ def _no_name(text: str) -> RecoveryError:
 # What passes
 
 
-class _WrittenCount:
-    """Counts what is written, piece by piece, and compares it with the plan."""
+@dataclass(slots=True, kw_only=True)
+class _Written:
+    """What was written so far: `transactions`, and `size` bytes of binlog without the heads."""
 
-    def __init__(self, plan: Plan, on_progress: OnProgress) -> None:
-        self._plan = plan
-        self._on_progress = on_progress
-        self._pieces = 0
-        self.transactions = 0
-        self.size = 0
+    plan: Plan
+    on_progress: OnProgress
+    transactions: int = 0
+    size: int = 0
 
-    def pieces(self, stream: Stream) -> Stream:
-        """The same stream. Raises RecoveryError after a piece that is not as planned."""
-        for piece, checked in stream:
-            if self._plan.pieces[self._pieces : self._pieces + 1] != (piece,):
-                raise contradicts(piece, "it is not the next one")
-            yield piece, self._checked(piece, checked)
-            self._pieces += 1
+    def parts(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[bytes]:
+        """The bytes of a piece. Raises RecoveryError at its end if they are not all of it.
 
-    def _checked(self, piece: PlanPiece, checked: Iterator[Checked]) -> Iterator[Checked]:
-        tally, size, commit_us = PieceTally(piece), 0, None
+        Which transactions they are is known to be right: `Extract` has compared them.
+        """
+        end = (self.transactions + piece.transactions, self.size + piece.size)
+        commit_us = None
         for number, part in enumerate(checked):
-            yield part
-            tally.add(part.done)
+            yield part.data
+            self.transactions += len(part.done)
+            if number:  # the first one is the head: magic and format event
+                self.size += len(part.data)
             if part.done:
                 commit_us = part.done[-1].commit_us
-            if number:  # the first one is the head: magic and format event
-                size += len(part.data)
-            self._show(self.size + size, self.transactions + tally.count, commit_us)
-        tally.finish()
-        if size != piece.size:
-            raise contradicts(piece, f"{size} bytes came, the plan says {piece.size}")
-        self.transactions += tally.count
-        self.size += size
-
-    def check_end(self) -> None:
-        """Raise RecoveryError if pieces are missing."""
-        if self._pieces != len(self._plan.pieces) or self.size != self._plan.size:
-            number = min(self._pieces, len(self._plan.pieces) - 1)
-            raise contradicts(self._plan.pieces[number], "not all of it came")
-
-    def _show(self, size: int, transactions: int, commit_us: int | None) -> None:
-        self._on_progress(
-            ProgressReport(
-                size=size,
-                of_size=self._plan.size,
-                transactions=transactions,
-                of_transactions=self._plan.transactions,
-                commit_us=commit_us,
+            self.on_progress(
+                ProgressReport(
+                    size=self.size,
+                    of_size=self.plan.size,
+                    transactions=self.transactions,
+                    of_transactions=self.plan.transactions,
+                    commit_us=commit_us,
+                )
             )
-        )
+        if (self.transactions, self.size) != end:
+            raise contradicts(piece, "more of it came, or less")
 
 
 # Files
@@ -361,22 +345,7 @@ def _empty_transactions(gtids: GtidSet) -> Iterator[bytes]:
     yield b"SET GTID_NEXT = 'AUTOMATIC';\n"
 
 
-def _looked_at(name: str, checked: Iterator[Checked], unclear: dict[str, str]) -> Iterator[bytes]:
-    """The same bytes; `unclear` gets the first text that a client may read differently."""
-    texts: NotForClients | None = None
-    for part in checked:
-        if texts is None:
-            texts = NotForClients(decode_format(part.data[len(MAGIC) :], offset=len(MAGIC)))
-        elif name not in unclear:
-            texts.feed(part.data)
-            if texts.found:
-                unclear[name] = texts.found[0]
-        yield part.data
-
-
-def _readme(
-    plan: Plan, about: About, files: list[str], unclear: Mapping[str, str], directory: Path
-) -> str:
+def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
     tool, client = _TOOLS[plan.flavour]
     binlogs = [name for name in files if name != SKIPPED]
     lines = [
@@ -400,10 +369,7 @@ def _readme(
     if last:
         lines.append(f"last commit  {time_text(last)}")
     lines += [f"warning      {warning}" for warning in plan.warnings]
-    lines += [f"UNSAFE       {name}: {why}" for name, why in unclear.items()]
     lines = [*map(clean, lines), "", *_how_to(directory, tool, client, binlogs)]
-    if binlogs:
-        lines += ["", *_RISK]
     if SKIPPED in files:
         lines += [
             "",
@@ -427,6 +393,9 @@ def _how_to(directory: Path, tool: str, client: str, binlogs: list[str]) -> list
     if not binlogs:
         return ["There is nothing to apply: the base backup has all of it."]
     return [
+        *_RISK,
+        "",
+        "Only if you trust everybody who could write on the source, apply them as text.",
         "If the base backup is a dump that was loaded since the server was started, put its",
         "accounts in force first, or statements on them fail or are lost:",
         f"{client} -e 'FLUSH LOCAL PRIVILEGES'",

@@ -10,6 +10,7 @@ that the plan names.
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import chain
 
 from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead, Blocks, Found, event_at
 from binlog2s3.archive.parts import BLOCK_SIZE
@@ -72,21 +73,18 @@ class _PieceReader:
         self.found = found
         self.ended = False
         self._blocks = blocks
-        self._tally = PieceTally(piece)
+        self._tally = _Tally(piece)
         self._at = self._start = found.boundary(piece.begin)
         self.numbers = range(self._start // BLOCK_SIZE, -(-piece.end // BLOCK_SIZE))
         self._left = _sections(piece, found)[::-1]
 
     def run(self, ahead: Iterator[memoryview]) -> Iterator[Checked]:
         """Its bytes; `ahead` gives its blocks."""
-        head: bytes | None = None
-        scanner: Scanner | None = None
-        for number in self.numbers:
-            data = next(ahead)
-            if head is None or scanner is None:
-                head = self._head(data)
-                yield Checked(data=MAGIC + head)
-                scanner = self._scanner(head)
+        first = next(ahead)
+        head = self._head(first)
+        yield Checked(data=MAGIC + head)
+        scanner = self._scanner(head)
+        for number, data in zip(self.numbers, chain([first], ahead), strict=False):
             view = data[self._at - number * BLOCK_SIZE : self.piece.end - number * BLOCK_SIZE]
             out, done = self._take(scanner, view, head)
             self._tally.add(done)
@@ -94,9 +92,6 @@ class _PieceReader:
                 self._tally.finish()
             if out or done:
                 yield Checked(data=b"".join(out), done=tuple(done))
-        if head is None:
-            self._tally.finish()
-            yield Checked(data=MAGIC + self._blocks.head(self.found, self.piece.begin))
         self.ended = True
 
     def _scanner(self, head: bytes) -> Scanner:
@@ -145,7 +140,7 @@ def _sections(piece: PlanPiece, found: Found) -> list[tuple[int, bool]]:
     """(end, whether it is passed on) of each section; no transaction may be open at an end."""
     known = found.known
     bounds = [piece.begin, *(at for pair in piece.left_out for at in pair), piece.end]
-    if bounds != sorted(bounds) or bounds[0] < 0 or bounds[-1] > known.size:
+    if bounds != sorted(bounds) or not 0 <= piece.begin < piece.end <= known.size:
         raise contradicts(piece, f"{known.size} bytes of it are known")
     sections = [(piece.begin, False)]
     for begin, end in piece.left_out:
@@ -163,7 +158,7 @@ def _sections(piece: PlanPiece, found: Found) -> list[tuple[int, bool]]:
     return sections
 
 
-class PieceTally:
+class _Tally:
     """Compares what a piece has with what the plan says of it. `count`: of its transactions.
 
     Raises RecoveryError.

@@ -11,7 +11,7 @@ from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import ArchiveError
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.replication.events import WHOLE_MOST
-from binlog2s3.replication.feed import Feed, not_between
+from binlog2s3.replication.feed import Feed
 
 
 def parts(feed: Feed, stream: Stream, name_of: Callable[[PlanPiece], str]) -> Iterator[EventPart]:
@@ -28,8 +28,6 @@ def parts(feed: Feed, stream: Stream, name_of: Callable[[PlanPiece], str]) -> It
         for part in events(checked):
             yield from feed.event(part)
         before = piece
-    if feed.at is not None and feed.at != (feed.name, feed.position):
-        raise not_between(*feed.at)
     if before is not None:
         feed.position = max(feed.position, before.end)
         yield from feed.settled()

@@ -41,7 +41,6 @@ from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.document import document
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
-from binlog2s3.recover.managed import commands
 from binlog2s3.recover.model import (
     Base,
     BeforeGtid,
@@ -160,12 +159,7 @@ class _Recovery:
         self._show(plan, about)
         if self._backup is not None and self._target is None and not config.as_json:
             self._advise(self._backup)
-        if config.print_commands:
-            where = config.serve_address
-            sys.stdout.write(
-                commands(plan, s3=config.s3, source=config.source, serve_address=where)
-            )
-        if config.dry_run or config.print_commands or config.chooses_backup:
+        if config.dry_run or config.chooses_backup:
             return self._done(plan, about, None)
         if config.output_dir is None:
             assert self._apply is not None  # noqa: S101 - there is a target, or a directory

@@ -1,4 +1,4 @@
-"""The replication source of a recovery: a replica gets what the plan says and no more.
+"""The replication source of a recovery: a replica gets what the plan says and no more, once.
 
 Between two transactions the source waits while it is `AHEAD_MOST` bytes or more ahead of what the
 target has executed, because the target's disk may have no space for more.
@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.recover.feed import parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.replication.events import GTID_EVENTS, heartbeat_event
-from binlog2s3.replication.feed import Feed, NotServedError, had
+from binlog2s3.replication.feed import Feed, NotServedError
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
@@ -51,11 +52,6 @@ class Window:
         self._marks: deque[SentMark] = deque()
         self._reached: SentMark | None = None
         self._ended = False
-
-    def begin(self) -> None:
-        """A dump begins: forget the places of an older one."""
-        with self._changed:
-            self._marks.clear()
 
     def mark(self, mark: SentMark) -> None:
         """What is sent from now on comes after this place, or ends there."""
@@ -104,20 +100,21 @@ class Window:
 class Served:
     """What is served: pieces in their order, their names at the replica, and how to read them.
 
-    No two pieces have the same name. `once`: there is one dump, of all the pieces, whatever the
-    replica says it has; a second dump is refused. `not_of`: the replica's own server_id, whose
-    events it would skip.
+    No two pieces have the same name. `not_of`: the replica's own server_id, whose events it would
+    skip.
     """
 
     pieces: Sequence[PlanPiece]
     name_of: Callable[[PlanPiece], str]
     open: OpenStream
-    once: bool = False
     not_of: int | None = None
 
 
 class PlanSource(Source):
-    """A source of pieces, for one replica: a new dump ends the one before. See `Source`."""
+    """A source for one dump of one replica: all the pieces, whatever it says it has. See `Source`.
+
+    Another dump ends that one, and is refused. So is a position that is not where the pieces begin.
+    """
 
     def __init__(
         self,
@@ -162,39 +159,22 @@ class PlanSource(Source):
 
     def _refusal(self, dump: Dump) -> str:
         """Why this cannot be served; "" if it can."""
-        if self._served.once and self.has_client.is_set():
+        if self.has_client.is_set():
             return "this source serves one dump only: run the same command again"
         if isinstance(dump, DumpByGtid):
             return "" if self._who.flavour == "mysql" else "this source is a MariaDB"
-        if dump.state is not None:
+        if dump.state is not None or not self._served.pieces:
             return ""
-        if self._first(dump) is None and self._served.pieces:
+        first = self._served.pieces[0]
+        begin = (self._served.name_of(first), max(first.begin, len(MAGIC)))
+        if (dump.name, dump.position) != begin:
             return f"{dump.name[:100]}:{dump.position} is not served"
         return ""
 
-    def _first(self, dump: Dump) -> int | None:
-        """The number of the first piece to send."""
-        if isinstance(dump, DumpByGtid) or dump.state is not None:
-            return 0
-        for number, piece in enumerate(self._served.pieces):
-            is_named = self._served.name_of(piece) == dump.name
-            if is_named and piece.begin <= dump.position <= piece.end:
-                return number
-        return None
-
     def _dump(self, client: Client, dump: Dump) -> None:
-        first = self._first(dump) or 0
-        pieces = self._served.pieces[first:]
-        gtids = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
         feed = Feed(
-            server_id=self._who.server_id,
-            checksum=dump.checksum,
-            has=None if gtids is None or self._served.once else had(gtids),
-            at=self._at(dump),
-            not_of=self._served.not_of,
+            server_id=self._who.server_id, checksum=dump.checksum, not_of=self._served.not_of
         )
-        feed.sent = sum(piece.size for piece in self._served.pieces[:first])
-        self.window.begin()
         least, most = _HEARTBEAT_SECONDS
         beat = min(max(dump.heartbeat, least), most)
 
@@ -206,10 +186,8 @@ class PlanSource(Source):
                 ))  # fmt: skip
                 client.flush()
 
-        stream = self._served.open(pieces)
-        with closing(stream):
-            marked = self._marked(stream, feed.sent, first)
-            for part in parts(feed, marked, self._served.name_of):
+        with closing(self._served.open(self._served.pieces)) as stream:
+            for part in parts(feed, self._marked(stream), self._served.name_of):
                 begins = part.size and part.data[_TYPE] in GTID_EVENTS
                 if begins and not self.window.has_room(feed.sent, wait_seconds=0):
                     client.flush()
@@ -221,15 +199,9 @@ class PlanSource(Source):
         while not self.ended.wait(beat):
             heartbeat()
 
-    def _at(self, dump: Dump) -> tuple[str, int] | None:
-        """The place that the dump names, if it is to begin there."""
-        if isinstance(dump, DumpByGtid) or dump.state is not None or self._served.once:
-            return None
-        return dump.name, dump.position
-
-    def _marked(self, stream: Stream, size: int, first: int) -> Stream:
+    def _marked(self, stream: Stream) -> Stream:
         """The same stream, with a mark for each part in which transactions end and for each end."""
-        transactions = sum(piece.transactions for piece in self._served.pieces[:first])
+        size = transactions = 0
         for piece, data in stream:
             counted = Marked(self.window, self._served.name_of(piece), size, transactions)
             yield piece, counted.through(piece, data)

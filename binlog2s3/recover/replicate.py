@@ -222,9 +222,7 @@ class Replication:
             for piece, data in self._open(wanted):
                 yield piece, data if last is None else _noting(data, last)
 
-        served = Served(
-            pieces=pieces, name_of=name_of, open=opened, once=True, not_of=self._facts.server_id
-        )
+        served = Served(pieces=pieces, name_of=name_of, open=opened, not_of=self._facts.server_id)
         return PlanSource(
             self._identity(),
             self._account,

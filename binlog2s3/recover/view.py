@@ -66,8 +66,7 @@ class Result:
     `stands_at` is where such a target ends up, which it cannot tell itself. `proved` says in words
     what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
-    directory or server that was written to. `unsafe_files` are those of `files` whose text a client
-    may read in another way than the server did. `only_tables`: only these were applied.
+    directory or server that was written to. `only_tables`: only these were applied.
     `base_backup`: what is known of it; None if no server was written to. `prepared`: the names of
     the target's XA transactions that are prepared; None if no server was written to, or it does not
     tell.
@@ -84,7 +83,6 @@ class Result:
     disabled_events: tuple[str, ...] = ()
     proved: str = ""
     files: tuple[str, ...] = ()
-    unsafe_files: tuple[str, ...] = ()
     only_tables: tuple[str, ...] = ()
     base_backup: BaseCheck | None = None
     prepared: tuple[str, ...] | None = None
@@ -360,9 +358,10 @@ def print_result(result: Result, page: Plain) -> None:
         page.line(f"written to {result.where}: {done}", "bold green")
     if result.committed_empty:
         page.line(f"committed empty: {result.committed_empty}")
-    for name in result.unsafe_files:
+    if result.how == "output-dir" and result.files:
         page.line(
-            f"warning: {name} is UNSAFE for mysqlbinlog and the mysql client, see README.txt there",
+            "warning: mysqlbinlog | mysql is dangerous: README.txt there says why, and what to do "
+            "instead",
             "yellow",
         )
     if result.disabled_events:

@@ -248,11 +248,6 @@ class Feed:
             self._told = self.position
         self.sent += len(event)
 
-    @property
-    def is_skipping(self) -> bool:
-        """Whether the replica does not know where the source is."""
-        return self._told != self.position
-
     def _another_format(self, event: bytes) -> EventPart:
         """A format event in the middle of a binlog; no server was started there."""
         self._format = format_event(event, is_start=False, in_place=False)

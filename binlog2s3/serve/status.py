@@ -1,7 +1,5 @@
 """The status of `serve`: its clients, how far they are, and whether the bucket answers."""
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 
@@ -74,11 +72,6 @@ def answer(path: str, status: ServeStatus) -> Answer:
         return json_answer(HTTPStatus.OK, document)
     short = {name: document[name] for name in ("healthy", "source", "problem", "error")}
     return json_answer(code, short | {"clients": len(status.clients)})
-
-
-def clients_text(clients: Sequence[ClientStatus]) -> str:
-    """The clients as JSON, for the log."""
-    return json.dumps([asdict(one) for one in clients])
 
 
 def _metrics(status: ServeStatus) -> bytes:

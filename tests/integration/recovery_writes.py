@@ -76,7 +76,6 @@ class Writers:
         self.server = server
         self._seed = seed
         self._each = each
-        self._ddl = ddl
         self._precious = precious
         self._rotations = rotations
         self._large_weight = large

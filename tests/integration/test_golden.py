@@ -1,6 +1,6 @@
 """Archives that released versions wrote: every later version restores from them, and goes on."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.gate
-Started = Callable[..., MysqlServer]
 
 
 @pytest.fixture(params=VERSIONS)

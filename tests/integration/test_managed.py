@@ -1,9 +1,10 @@
-"""A server that only fetches: the commands of --print-commands bring it to the goal.
+"""A server that only fetches: the SQL of docs/guides/managed.md brings it to the plan's stop.
 
-RDS' procedures are not here. What they do, CHANGE REPLICATION SOURCE TO and START REPLICA UNTIL,
-does a real MySQL with the words that are printed.
+RDS' procedures are not here. What they do, CHANGE REPLICATION SOURCE TO and START REPLICA UNTIL, is
+the page's, too.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -16,11 +17,28 @@ from tests.integration.recovery_world import wait_durable
 from tests.integration.served import PASSWORD, scene_of
 from tests.waiting import wait_until
 
+PAGE = Path(__file__).resolve().parents[2] / "docs/guides/managed.md"
+
+
+def statements(port: int, gtid: str) -> list[str]:
+    """Those of the page, with this port, this GTID, and without TLS."""
+    (block,) = re.findall(r"```sql\n(CHANGE .*?)```", PAGE.read_text("utf-8"), re.DOTALL)
+    for placeholder, value in (
+        ("192.0.2.7", "127.0.0.1"),
+        ("3307", str(port)),
+        ("'PASSWORD'", "'" + PASSWORD.replace("'", "''") + "'"),
+        ("SOURCE_SSL=1", "SOURCE_SSL=0"),
+        ("UUID:48212", gtid),
+    ):
+        assert block.count(placeholder) == 1, placeholder
+        block = block.replace(placeholder, value)
+    return [one.strip() for one in block.split(";") if one.strip()]
+
 
 def test_it_stops_at_the_goal(
     mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
 ) -> None:
-    """The target has all up to the printed GTID, and nothing after it; pitr changed nothing."""
+    """The server has all up to the GTID of a dry run, and nothing after it."""
     bucket = minio.make_bucket()
     with scene_of(MysqlServer, mysql_binaries, minio, bucket, disk_tmp_path) as scene:
         scene.write(10)
@@ -30,23 +48,11 @@ def test_it_stops_at_the_goal(
         scene.write(10)
         wait_durable(scene.stream, Bucket(minio, bucket), scene.source)
         recovery = Recovery(minio, bucket, read_only(minio))
-        before = scene.target.query("SHOW GLOBAL VARIABLES")
-        done = recovery.run(scene.target, "--print-commands", f"--to-gtid={goal}")
+        done = recovery.run(scene.target, "--dry-run", "--json", f"--to-gtid={goal}")
         assert done.status == 0, done.stderr
-        changed = dict(scene.target.query("SHOW GLOBAL VARIABLES")).items() ^ dict(before).items()
-        assert {key for key, _ in changed} <= {"timestamp"}
-        assert not scene.target.query("SHOW REPLICA STATUS")
-        assert "--listen 0.0.0.0:3307" in done.stdout
-        found = re.search(r"rds_start_replication_until_gtid\('(\S+)'\)", done.stdout)
-        assert found is not None, done.stdout
-        assert found[1] == goal
-        password = PASSWORD.replace("'", "''")
-        scene.target.query(
-            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_SSL=0, "
-            f"SOURCE_PORT={scene.serve.port}, SOURCE_AUTO_POSITION=1, SOURCE_USER='replica', "
-            f"SOURCE_PASSWORD='{password}'",
-            f"START REPLICA UNTIL SQL_AFTER_GTIDS = '{found[1]}'",
-        )
+        last = json.loads(done.stdout)["plan"]["kept"][-1]["gtid"]
+        assert last == goal
+        scene.target.query(*statements(scene.serve.port, last))
         wait_until(lambda: scene.replica()["Replica_SQL_Running"] == "No", what="it stops")
         assert scene.replica()["Last_SQL_Error"] == ""
         assert scene.target.query("SELECT @@global.gtid_executed") == [(until,)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from binlog2s3.errors import SpoolError
-from binlog2s3.log import LEVELS, Log, Thinning, configure
+from binlog2s3.log import Log, Thinning, configure
 from tests.login import ROOT
 
 PART = Log("test")
@@ -130,6 +130,9 @@ def test_what_stops_something() -> None:
     assert second[12:] == " ERROR   ended"
 
 
+LEVELS = ["debug", "info", "warning", "error"]
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_levels(level: str) -> None:
     """From the chosen one on."""
@@ -137,7 +140,7 @@ def test_levels(level: str) -> None:
     for name in LEVELS:
         getattr(PART, name)(name)
     written = [json.loads(line)["level"] for line in stream.getvalue().splitlines()]
-    assert written == list(LEVELS[LEVELS.index(level) :])
+    assert written == LEVELS[LEVELS.index(level) :]
 
 
 def test_auto_is_text_on_a_terminal_and_json_elsewhere() -> None:

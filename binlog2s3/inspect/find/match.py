@@ -392,7 +392,6 @@ class SearchStats:
     `left_out`: binlogs that did not have to be read. `ended_early`: the limit was reached.
     `covered_us`: everything committed until then is in the bucket, None: not known. `streamer`:
     when the streamer last reported, in words; `is_silent`: it does not report any more.
-    `similar_tables`: names similar to those asked for, if no match was certain.
     """
 
     binlogs: int = 0
@@ -404,4 +403,3 @@ class SearchStats:
     covered_us: int | None = None
     streamer: str = ""
     is_silent: bool = False
-    similar_tables: tuple[str, ...] = ()

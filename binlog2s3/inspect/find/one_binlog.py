@@ -1,8 +1,7 @@
 """Searches one binlog, span by span.
 
 `scan` chooses the spans. This module filters their bytes with `prefilter`, reads what is left, and
-asks `match`. Until something is found, it collects the names of tables from the first spans: `scan`
-suggests those that are similar to the ones asked for.
+asks `match`.
 
 Law: memory is a few blocks, whatever the size of a transaction: a large span is not kept, and what
 has to be read in it is fetched again.
@@ -10,29 +9,23 @@ has to be read in it is fetched again.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Literal
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.compression import Sink
 from binlog2s3.binlog.content import (
     LOOKED_MOST,
     Content,
     ContentReader,
     TwoPhase,
-    statement_in,
 )
-from binlog2s3.binlog.events import CHECKSUM_SIZE, EventType, FormatEvent, Phase, decode_format
+from binlog2s3.binlog.events import CHECKSUM_SIZE, FormatEvent, Phase, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.binlog.tables import database_name, decode_table_map
-from binlog2s3.binlog.walk import EventWalk, payload_sink, wanted_types
-from binlog2s3.config.points import parse_table
 from binlog2s3.errors import ArchiveError, DamageError
-from binlog2s3.inspect.find.match import Criteria, Hit, Match, Matcher, PhaseLink, Tables
+from binlog2s3.inspect.find.match import Criteria, Hit, Match, Matcher, PhaseLink
 from binlog2s3.inspect.find.prefilter import FilterRules, Prefilter, Region, regions
 
 TEXT_MOST = 16 * 1024
@@ -95,7 +88,7 @@ Piece = tuple[int, bytes]
 class SpanSearcher:
     """Searches spans. `keep` decides which transactions count, before they are read.
 
-    `other` finds the other phase of what has two, `similar` collects table names.
+    `other` finds the other phase of what has two.
     """
 
     blocks: Blocks
@@ -104,7 +97,6 @@ class SpanSearcher:
     keep: Callable[[Transaction], bool]
     newest_first: bool
     other: Callable[[Span, Transaction, TwoPhase], FoundPhase | None] | None = None
-    similar: "SimilarTables | None" = None
     _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
     def search(
@@ -131,8 +123,6 @@ class SpanSearcher:
                 pieces.append((at + low, piece))
         if error is not None:
             lost.append(UnreadableRange(error, end, span.end))
-        if self.similar is not None and pieces is not None:
-            self.similar.look(opened.form, (piece for _, piece in pieces))
         yield from self._look(span, opened, pieces, self._regions(prefilter, span, end), prefilter)
 
     def phases(self, span: Span) -> tuple[list[FoundPhase], bool]:
@@ -315,71 +305,3 @@ def _whole(one: Transaction, damaged: dict[int, int]) -> Transaction:
     while one.gtid is None and one.begin in damaged:
         one = replace(one, begin=damaged[one.begin])
     return one
-
-
-_WANTED = wanted_types(
-    EventType.TABLE_MAP,
-    EventType.QUERY,
-    EventType.QUERY_COMPRESSED,
-    EventType.EXECUTE_LOAD_QUERY,
-    EventType.TRANSACTION_PAYLOAD,
-)
-_SPANS_MOST = 16
-_NAMES_MOST = 20_000
-_SHOWN_MOST = 3
-_ALIKE = 0.8
-
-
-class SimilarTables:
-    """Collects table names; `names` are those similar to one of `tables`."""
-
-    def __init__(self, tables: Tables) -> None:
-        self._tables = tables
-        self._left = _SPANS_MOST
-        self._names: set[str] = set()
-        self._seen: set[bytes] = set()
-
-    def look(self, form: FormatEvent, pieces: Iterable[bytes]) -> None:
-        """Read the names in a span's bytes, which begin with a transaction."""
-        if not self._left:
-            return
-        self._left -= 1
-
-        def begin(event_type: int, head: bytes) -> Sink | None:
-            if event_type == EventType.TABLE_MAP:
-                if head[6:] not in self._seen and len(self._seen) < _NAMES_MOST:
-                    self._seen.add(head[6:])
-                    self._names.add(decode_table_map(head, form.flavour).name)
-            elif event_type == EventType.TRANSACTION_PAYLOAD:
-                return payload_sink(head, begin, lambda _: None, wanted=_WANTED)
-            elif len(self._names) < _NAMES_MOST:
-                found = statement_in(event_type, head)
-                self._names.update(filter(None, found.tables if found is not None else ()))
-            return None
-
-        trailer = CHECKSUM_SIZE if form.checksum == "crc32" else 0
-        walk = EventWalk(trailer, begin, wanted=_WANTED)
-        for piece in pieces:
-            walk.feed(piece)
-
-    def names(self) -> tuple[str, ...]:
-        """The most similar names, at most three; case is ignored."""
-        found: dict[str, None] = {}
-        wanted_names = self._tables.names
-        tables = {one.casefold(): one for one in sorted(self._names) if not self._is_wanted(one)}
-        databases = {one.casefold(): one for one in sorted(_databases(self._names))}
-        for wanted in wanted_names:
-            names = databases if wanted.endswith(".*") else tables
-            close = get_close_matches(wanted.casefold(), names, _SHOWN_MOST, _ALIKE)
-            found |= dict.fromkeys(names[one] for one in close)
-        return tuple(one for one in found if one not in wanted_names)[:_SHOWN_MOST]
-
-    def _is_wanted(self, name: str) -> bool:
-        return name.endswith(".*") or self._tables.has(name)
-
-
-def _databases(names: Iterable[str]) -> Iterator[str]:
-    """The databases of these tables, each as "db.*"."""
-    for name in names:
-        with suppress(ValueError):
-            yield database_name(parse_table(name)[0])

@@ -24,7 +24,7 @@ from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.history import MOST_BLOCKS, OtherPhases, SearchedHistory
 from binlog2s3.inspect.find.match import Hit, SearchQuery, SearchStats, WantedGtids
-from binlog2s3.inspect.find.one_binlog import SimilarTables, Span, SpanSearcher, UnreadableRange
+from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, UnreadableRange
 from binlog2s3.inspect.find.prefilter import rules_for
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
@@ -117,8 +117,6 @@ class TransactionSearch:
         self._warn = warn
         self._advance = advance
         self._problems = 0
-        tables = query.wanted.tables
-        self._similar = SimilarTables(tables) if tables is not None else None
         self.stats = SearchStats()
 
     def hits(self) -> Generator[Hit, None, None]:
@@ -132,8 +130,6 @@ class TransactionSearch:
             with closing(self._in_line(line)) as hits:
                 for hit in hits:
                     yield hit
-                    if hit.match.certain:
-                        self._similar = None
                     found += 1
                     left[flavour] -= 1
                     if found == self._query.limit:
@@ -141,7 +137,6 @@ class TransactionSearch:
                         return
                     if not left[flavour] and not self._query.everywhere:
                         return  # all GTIDs are found
-        self.stats.similar_tables = self._similar.names() if self._similar is not None else ()
 
     # Where
 
@@ -193,7 +188,7 @@ class TransactionSearch:
                 if not isinstance(item, SpanTask):
                     item()
                     continue
-                searcher.keep, searcher.similar = item.keep, self._similar
+                searcher.keep = item.keep
                 yield from self._in_part(searcher, item, first, ahead)
 
     def _in_part(

@@ -137,8 +137,6 @@ class TextOutput:
         for warning in warnings:
             page.line(f"warning: {warning}", "yellow")
         page.line(_looked_text(self.found, stats, self.query), "bold")
-        if stats.similar_tables:
-            page.line(f"tables with similar names: {', '.join(stats.similar_tables)}", "yellow")
         if text := self._covered_text(stats):
             page.line(text)
         if stats.streamer:
@@ -303,12 +301,8 @@ class GtidOutput:
                 hint="see the warnings; look at it with the same command without --print",
             )
         if not self.found:
-            similar = ", ".join(stats.similar_tables)
             raise ArchiveError(
-                "no such transaction was found",
-                hint=f"tables with similar names: {similar}"
-                if similar
-                else "see the same command without --print",
+                "no such transaction was found", hint="see the same command without --print"
             )
 
 
@@ -373,7 +367,6 @@ def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> di
             "covered_until": _time(stats.covered_us),
             "last_report": stats.streamer or None,
         },
-        "close_tables": list(stats.similar_tables),
         "warnings": list(warnings),
     }
 

@@ -4,7 +4,7 @@ import re
 import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from datetime import datetime, timedelta
 from io import StringIO
@@ -31,7 +31,7 @@ from binlog2s3.config.status import STATUS, StatusConfig, Thresholds
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import duration_text, short_text, size_text
 from binlog2s3.output import Coloured, Picture, Plain
-from binlog2s3.status.model import Gap, HistoryStatus, Lag, Purge, Rates, Status, Totals, Trouble
+from binlog2s3.status.model import Gap, HistoryStatus, Lag, Purge, Rates, Status, Trouble
 from binlog2s3.status.text import line_of, line_of_all, print_status, print_table
 from lab.status_examples import CATCHING_UP, DEAD, IDLE, NOW, STREAMING, TARGET
 
@@ -405,42 +405,45 @@ def seen(status: Status) -> Observation:
     return Observation(statuses=(status,), target=TARGET)
 
 
-def looked(numbers: Sequence[int | None], seen_from: str = "daemon") -> Course:
-    """A course of looks, 2 s apart, each with so many bytes read and durable; None: it failed."""
+def looked(*rates: float) -> Course:
+    """A course of looks, 20 s apart, each with so many bytes read a second, and half of it durable.
+
+    The streamer itself tells its rates.
+    """
     course = Course()
-    for at, number in enumerate(numbers):
-        if number is None:
-            course.take(StoreError("gone"), at=2.0 * at)
-            continue
-        totals = Totals(read_bytes=number, durable_bytes=number)
-        status = replace(STREAMING, at=NOW + timedelta(seconds=2 * at), totals=totals)
-        course.take(seen(replace(status, seen_from=seen_from)), at=2.0 * at)
+    for number, rate in enumerate(rates):
+        told = Rates(window_seconds=60.0, read_bytes=rate, durable_bytes=rate / 2, transactions=1.0)
+        course.take(seen(replace(STREAMING, rates=told)), at=20.0 * number)
     return course
 
 
-def test_the_last_minute_in_bars() -> None:
-    """What came between two looks; the greatest is the highest, nothing the lowest."""
-    assert looked([0, 70, 140, 140, 175]).bars("01234567") == ("7704", "7704")
-    assert looked([5]).bars("01234567") == ("", "")
-    assert looked([5, 5, 5]).bars("01234567") == ("00", "00")
+def bars(course: Course) -> list[str]:
+    """Those of the last look, read and durable, and what is beside them."""
+    text = plain(lambda page: print_screen(course, page, now=NOW, at=1.0))
+    found = [line for line in text.splitlines() if line.startswith(("read ", "durable "))]
+    return [line.partition("B/s")[2].strip() for line in found]
 
 
-def test_bars_do_not_guess() -> None:
-    """A look without an answer is a blank; a streamer that began anew has no negative rate."""
-    assert looked([0, 70, None, 140, 210])._points
-    assert looked([0, 70, None, 140, 280]).bars("01234567")[0] == "4 27"
-    assert looked([0, 70, 10, 80]).bars("01234567")[0] == "77"
-    assert looked([0, 70, 140], seen_from="bucket").bars("01234567") == ("", "")
+def test_bars_compare_with_the_best_of_the_last_minute() -> None:
+    """The best one is as long as a bar can be; without any bytes there is none."""
+    assert bars(looked(1000.0)) == ["━" * 30, "━" * 15]
+    assert bars(looked(1000.0, 200.0)) == ["━" * 6, "━" * 3]
+    assert bars(looked(1000.0, 0.0)) == ["", ""]
+    assert bars(looked(0.0)) == ["", ""]
 
 
-def test_bars_are_of_one_minute_and_thirty_at_most() -> None:
-    """What is older goes, and what is too much is put together."""
-    assert len(looked(list(range(0, 9000, 70))).bars("01234567")[0]) <= 30
+def test_bars_know_nothing_older_than_a_minute() -> None:
+    """Nor do looks without an answer change them."""
+    course = looked(1000.0, 200.0, 200.0, 200.0, 200.0)
+    assert bars(course) == ["━" * 30, "━" * 15]
+    course.take(StoreError("gone"), at=81.0)
+    assert bars(course) == ["━" * 30, "━" * 15]
 
 
 def test_that_nobody_answers_is_said_beside_what_was_last_known() -> None:
     """With the error and since when; an answer makes it go."""
-    course = looked([0, 70])
+    course = Course()
+    course.take(seen(STREAMING), at=2.0)
     course.take(StoreError("access denied", hint="allow s3:GetObject"), at=10.0)
     text = plain(lambda page: print_screen(course, page, now=NOW, at=12.0))
     assert text.startswith("no answer for 10 s: access denied\nhint: allow s3:GetObject\n\n")
@@ -476,7 +479,7 @@ def test_a_small_window_says_how_much_it_lacks(height: int) -> None:
 
 def test_a_terminal_without_unicode_gets_ascii() -> None:
     """Bars and foreign letters, into a pipe of the C locale too."""
-    course = looked([0, 70, 140])
+    course = looked(1000.0)
 
     class Latin(StringIO):
         encoding = "ascii"  # type: ignore[assignment]
@@ -485,7 +488,7 @@ def test_a_terminal_without_unicode_gets_ascii() -> None:
     print_screen(course, Plain(out), now=NOW, at=5.0)
     Plain(out).line("größe")
     assert out.getvalue().isascii()
-    assert "@@" in out.getvalue()
+    assert "-" * 30 in out.getvalue()
 
 
 class Looking:

@@ -16,9 +16,12 @@ from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.feed import events, parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.recover.plan_source import Marked, SentMark, Window
+from binlog2s3.recover.plan_source import Marked, PlanSource, SentMark, Served, Window
 from binlog2s3.replication.events import WHOLE_MOST
 from binlog2s3.replication.feed import Feed, NotServedError, had
+from binlog2s3.replication.login import Account
+from binlog2s3.replication.protocol import DumpByPosition
+from binlog2s3.replication.queries import Identity
 from tests.binlog_writer import ROWS, UUID_A, XID, BinlogWriter, statement
 from tests.documents import NAME
 from tests.sampling import examples
@@ -161,9 +164,8 @@ def test_a_place_is_begun_at() -> None:
     assert place(found[0]) == (third.begin, str(NAME))
     assert b"".join(found[2:]) == bytes(binlog.data[third.begin : piece.end])
     assert len(sent(feed(at=(str(NAME), piece.end)), stream((piece, binlog)))) == 2
-    for wrong in (third.begin + 1, piece.end + 9):
-        with pytest.raises(NotServedError, match="not between two events"):
-            sent(feed(at=(str(NAME), wrong)), stream((piece, binlog)))
+    with pytest.raises(NotServedError, match="not between two events"):
+        sent(feed(at=(str(NAME), third.begin + 1)), stream((piece, binlog)))
 
 
 def test_positions_go_on_past_4_gib() -> None:
@@ -260,6 +262,37 @@ def test_an_event_that_is_cut_short() -> None:
         event = struct.pack("<IBIIIH", 1, int(ROWS[0]), 3, size, 0, 0) + bytes(size - 20)
         with pytest.raises(ArchiveError, match="within an event"):
             list(events([Checked(data=event)]))
+
+
+# the source
+
+
+def by_position(name: str, position: int) -> DumpByPosition:
+    return DumpByPosition(
+        server_id=7, uuid="", name=name, position=position, state=None, heartbeat=1.0,
+        heartbeat_v2=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("begin", [0, 4, 197])
+def test_one_dump_from_where_the_pieces_begin(begin: int) -> None:
+    """No other place, and no second dump: the replica would have something twice, or not at all."""
+    piece = PlanPiece(
+        lineage="own", binlog=NAME, begin=begin, end=999, transactions=1, gtids=GtidSet()
+    )
+    served = Served(pieces=(piece,), name_of=name_of, open=lambda _: iter(()))
+    identity = Identity(version="9.7.0", flavour="mysql", server_id=42, server_uuid="u")
+    first = by_position(str(NAME), max(begin, 4))
+    with PlanSource(identity, Account("u", "p"), served) as source:
+        for wrong in (
+            by_position(str(NAME), 300),
+            by_position(str(NAME), 999),
+            by_position("b", 4),
+        ):
+            assert "is not served" in source._refusal(wrong)
+        assert source._refusal(first) == ""
+        source.has_client.set()
+        assert "one dump only" in source._refusal(first)
 
 
 # the window

@@ -37,7 +37,7 @@ from tests.binlog_writer import (
 from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
 from tests.property.test_paged_plan import SPAN, T0, lived, put_pages, without_pages
 from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket, workers
-from tests.unit.binlog.test_content import compressed, rows, table_map
+from tests.unit.binlog.test_content import rows, table_map
 
 SECOND = 1_000_000
 ORDERS = Tables((("shop", "orders"),))
@@ -443,51 +443,6 @@ def test_what_is_shown_is_in_the_bucket(seconds: int) -> None:
     view.end(stats, ())
     assert ("committed until" in out.getvalue()) == (seconds >= 20)
     assert ("may not be in the bucket yet" in out.getvalue()) == (seconds < 20)
-
-
-def test_close_names_are_suggested() -> None:
-    """Of tables that were seen on the way; not where the table itself was found."""
-    bucket = archive(100, 100)
-    for wanted, expected in (
-        (("shop", "order"), ("shop.orders",)),
-        (("shop", "Stocks"), ("shop.stock",)),
-        (("shops", "*"), ("shop.*",)),
-        (("shop", "orders"), ()),
-        (("bank", "accounts"), ()),
-    ):
-        hits, _, stats = searched(bucket, SearchQuery(wanted=Criteria(tables=Tables((wanted,)))))
-        assert stats.similar_tables == expected, wanted
-        out = StringIO()
-        view = TextOutput(
-            Plain(out), SearchContext(source="orders", archive="s3://x"), SearchQuery(wanted=ANY)
-        )
-        view.end(stats, ())
-        assert all(name in out.getvalue() for name in expected)
-        assert bool(hits) == (not expected and wanted[0] == "shop")
-
-
-def test_close_names_are_found_in_statements_and_compressed_transactions() -> None:
-    """Whatever cannot be read of them."""
-    made = BinlogWriter()
-    made.previous_gtids(GtidSet.parse(""))
-    for gno, events in enumerate(
-        (
-            [statement("CREATE TABLE shop.customers (a INT)")],
-            [compressed([BEGIN, table_map(7, "invoices"), rows(EventType.WRITE_ROWS, 7, 1), XID])],
-            [BEGIN, (EventType.TABLE_MAP, b"\1\2"), XID],
-            [BEGIN, table_map(7, "y.t", db="x.z"), rows(EventType.WRITE_ROWS, 7, 1), XID],
-        ),
-        1,
-    ):
-        made.transaction(events, gtid=(UUID_A, "", gno), commit_us=NOW_US)
-    made.rotate()
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
-    bucket.archive(made.data, name=name(1))
-    tables = Tables((("shop", "customer"), ("shop", "invoice")))
-    _, _, stats = searched(bucket, SearchQuery(wanted=Criteria(tables=tables)))
-    assert stats.similar_tables == ("shop.customers", "shop.invoices")
-    _, _, stats = searched(bucket, SearchQuery(wanted=Criteria(tables=Tables((("x.y", "*"),)))))
-    assert stats.similar_tables == ("`x.z`.*",)
 
 
 def test_a_damaged_event_is_named() -> None:
