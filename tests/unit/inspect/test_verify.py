@@ -18,6 +18,7 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.outside import Outside
 from binlog2s3.config.values import S3Config
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
@@ -67,6 +68,7 @@ S3 = S3Config(
     concurrency=4,
 )
 WRITER = LAYOUT.writer(1, "9c2d41aa")
+AT_ONCE = Outside(sleep=lambda _: None)
 
 
 def found(kind: str, key: str, data: bytes) -> Damage:
@@ -121,7 +123,7 @@ EVERY = {
 
 def verified(store: MemoryStore, **options: object) -> SourceReport:
     config = VerifyConfig(s3=S3, source="test", **options)  # type: ignore[arg-type]
-    (source,) = Verifier(config, store).run().sources
+    (source,) = Verifier(config, store, AT_ONCE).run().sources
     return source
 
 
@@ -331,7 +333,7 @@ def lineage_of(writer: BinlogWriter, **changes: object) -> Lineage:
 
 def of(bucket: Bucket, **options: object) -> SourceReport:
     config = VerifyConfig(s3=S3, source="orders", **options)  # type: ignore[arg-type]
-    (source,) = Verifier(config, bucket).run().sources
+    (source,) = Verifier(config, bucket, AT_ONCE).run().sources
     return source
 
 
@@ -434,7 +436,7 @@ def test_a_binlog_that_is_archived_meanwhile() -> None:
     """Chunks that are gone when they are looked at, because the object is there: no defect."""
     store = MemoryStore()
     archive = fill(store)
-    verify = Verifier(VerifyConfig(s3=S3, source="test"), store)
+    verify = Verifier(VerifyConfig(s3=S3, source="test"), store, AT_ONCE)
 
     def archives(operation: str, keys: Sequence[str]) -> None:
         if operation == "list" and keys[0] == LAYOUT.chunks(NEW, name(4)):
@@ -532,7 +534,8 @@ def test_an_entry_that_comes_under_the_look() -> None:
     clock.back = timedelta()
     writing(archive)
     config = VerifyConfig(s3=S3, source="test", repair=True)
-    verify = Verifier(config, store, pause=lambda: store.put(archive.entry(NEW, 3), last))
+    late = Outside(sleep=lambda _: store.put(archive.entry(NEW, 3), last))
+    verify = Verifier(config, store, late)
     (source,) = verify.run().sources
     assert (source.defects, source.repaired) == ([], [])
     assert store.get(archive.entry(NEW, 3)) == last
