@@ -29,7 +29,8 @@ def main(arguments: Sequence[str] | None = None, outside: Outside = OUTSIDE) -> 
     """The console script: runs a command and exits with its code."""
     try:
         # without standalone mode click raises usage errors, and returns the code of ctx.exit
-        code = binlog2s3.main(arguments, standalone_mode=False, obj=outside)
+        name = "binlog2s3" if arguments is not None else None  # then sys.argv is somebody else's
+        code = binlog2s3.main(arguments, name, standalone_mode=False, obj=outside)
         if sys.stdout is not None:
             sys.stdout.flush()
         sys.exit(code)

@@ -119,8 +119,8 @@ class S3Store:
     """A bucket, through boto3. Nothing is opened until the first call.
 
     `stop` ends every wait between attempts at once, by raising the last error. `session` makes
-    the boto3 session (None: `any_session`); it is called again after the store refused the credentials. `evidence`
-    decides between versions that differ; without it, none counts.
+    the boto3 session (None: `any_session`); it is called again after the store refused the
+    credentials. `evidence` decides between versions that differ; without it, none counts.
     """
 
     def __init__(
