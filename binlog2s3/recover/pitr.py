@@ -561,6 +561,8 @@ class _Recovery:
         where = f" from {backup.location}" if backup.location else ""
         page.line(f"restore {backup.name}{where}, of {moment_text(backup.taken_at)}", "bold")
         page.line("then run the same command with --target-host or --target-socket")
+        if self._config.dry_run:
+            page.line("")
 
     def _done(self, plan: Plan, about: About, result: Result | None) -> int:
         if self._told is not None:
