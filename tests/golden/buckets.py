@@ -203,18 +203,45 @@ def empty() -> Golden:
     return Golden(client=client, now=TIME, calls=pitr(["--latest"], start=f"{UUID_A}:1-2"))
 
 
+NOWHERE = (
+    f"--to-gtid={UUID_A}:99",
+    "--to-time=2001-01-01T00:00:00Z",
+    "--to-position=mysql-bin.000009:4",
+    "--to-position=mysql-bin.000001:300",
+)
+"""Goals that `one_open` does not have."""
+
+
 def one_open() -> Golden:
     """A streamer that runs since a few minutes; nothing is closed yet."""
-    source = Source()
+    source, start = Source(), [f"--from-gtid-set={UUID_A}:1"]
     source.grows([*CHANGES, DROP])
     source.beats(behind=900)
     return golden(
         source,
         calls={
             "status": [["--from=bucket"], ["--all"], ["--from=bucket", "--check"]],
-            "find": [[], ["--table=shop.orders", "--type=ddl"], ["--table=shop.order"]],
+            "find": [
+                [],
+                ["--table=shop.orders", "--type=ddl"],
+                ["--table=shop.order"],
+                ["--between=/2001-01-01T00:00Z"],
+                ["--table=shop.orders", "--type=drop", "--limit=1", "--print=gtid"],
+                ["--table=shop.order", "--type=drop", "--limit=1", "--print=gtid"],
+                ["--source=order"],
+                ["--lineage=nope"],
+                ["--gtid=0-1-5"],
+            ],
             "check": [["--all"]],
-            **pitr(["--latest"], [f"--before-gtid={UUID_A}:4"], start=f"{UUID_A}:1"),
+            "pitr": [
+                ["--latest", *start, "--dry-run"],
+                [f"--before-gtid={UUID_A}:4", *start, "--dry-run"],
+                ["--latest", f"--from-gtid-set={UUID_A}:1-4", "--dry-run"],
+                *([one, *start, "--dry-run"] for one in NOWHERE),
+                ["--to-gtid=0-1-5", "--output-dir=/dev/null/out", "--dry-run"],
+                ["--latest", "--lineage=nope", *start, "--dry-run"],
+                ["--latest", "--source=order", *start, "--dry-run"],
+            ],
         },
     )
 
@@ -231,7 +258,7 @@ def forty() -> Golden:
             "find": [["--limit=3"], ["--between=2026-01-02T10:00Z/2026-01-02T11:00Z"]],
             **pitr(
                 ["--latest"],
-                ["--to-time=2026-01-03T00:00:00Z"],
+                ["--to-time=2026-01-03T01:00:00+01:00"],
                 [f"--to-gtid={UUID_A}:60"],
                 ["--to-position=mysql-bin.000007:4"],
                 start=f"{UUID_A}:1-10",
@@ -258,8 +285,19 @@ def fork() -> Golden:
         source,
         calls={
             "find": [[], ["--lineage=all", f"--gtid={dead}"]],
-            "verify": [["--deep"], [f"--from-gtid-set={UUID_A}:1-4"]],
-            **pitr(["--latest"], [f"--before-gtid={dead}"], start=f"{UUID_A}:1-4"),
+            "verify": [
+                ["--deep"],
+                [f"--from-gtid-set={UUID_A}:1-4"],
+                ["--source=other"],
+                ["--lineage=20200101T000000Z-3e11fa47-ffff"],
+            ],
+            **pitr(
+                ["--latest"],
+                ["--latest", f"--skip-gtid={UUID_B}:2"],
+                ["--latest", f"--skip-gtid={UUID_B}:2", "--skip-leaves-hole"],
+                [f"--before-gtid={dead}"],
+                start=f"{UUID_A}:1-4",
+            ),
         },
     )
 
@@ -371,6 +409,7 @@ def mariadb() -> Golden:
             "pitr": [
                 ["--latest", "--from-gtid-set=0-7-3", "--dry-run"],
                 ["--latest", *PLACE, "--dry-run"],
+                ["--latest", *PLACE, "--skip-gtid=0-7-5", "--dry-run"],
                 ["--before-gtid=0-7-3", *PLACE, "--dry-run"],
             ],
         },
@@ -611,6 +650,7 @@ def many_sources() -> Golden:
         source,
         calls={
             "status": [["--all"], ["--all", "--check"], ["--from=bucket", "--source=billing"]],
+            "verify": [["--deep"], [f"--from-gtid-set={UUID_A}:1"]],
             "pitr": [["--latest", f"--from-gtid-set={UUID_A}:1", "--dry-run", "--source=stock"]],
         },
     )
