@@ -62,11 +62,19 @@ class Source(Bucket):
     `at` is the time; it goes on with each transaction. `executed` are the GTIDs so far.
     """
 
-    def __init__(self, first: Lineage = LINEAGE, *, step: timedelta = MINUTE) -> None:
-        self.at = TIME
+    def __init__(
+        self, first: Lineage = LINEAGE, *, step: timedelta = MINUTE, begin: datetime = TIME
+    ) -> None:
+        self.at = begin
         self.step = step
         self.number, self.gno, self.uuid, self.before = 1, 0, UUID_A, ""
-        lineage = replace(first, first_binlog=name(1), gtid_set="")
+        lineage = replace(
+            first,
+            id=f"{begin:%Y%m%dT%H%M%SZ}-{self.uuid[:8]}-{TOKENS[0]}",
+            first_binlog=name(1),
+            first_binlog_time=begin,
+            gtid_set="",
+        )
         super().__init__(lineage, now=lambda: self.at)
 
     @property
@@ -633,15 +641,19 @@ def many_sources() -> Golden:
     source.grows()
     source.beats()
     now = source.at
-    for other, state in (("billing", "streaming"), ("crm", "stopped"), ("stock", "streaming")):
-        copy = Source()
+    for other, state, begin in (
+        ("billing", "streaming", TIME - DAY),
+        ("crm", "stopped", TIME),
+        ("stock", "stopped", TIME),
+    ):
+        copy = Source(begin=begin)
         copy.closes()
         copy.grows()
         copy.beats(state=state)
-        source.at = now - (DAY if other == "billing" else timedelta())
         for key, found in copy.objects.items():
             data = found.data.replace(b'"orders"', f'"{other}"'.encode())
             is_document = key.endswith(".json")
+            source.at = found.info.last_modified
             source.put(key.replace("/orders/", f"/{other}/"), data if is_document else found.data)
     source.at = now
     retired = Retired(source="stock", retired_at=source.at)
