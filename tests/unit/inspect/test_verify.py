@@ -22,6 +22,7 @@ from binlog2s3.config.outside import Outside
 from binlog2s3.config.values import S3Config
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
+from binlog2s3.formatting import us_of
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.command import Verifier, answer
 from binlog2s3.inspect.verify.one_binlog import differences
@@ -888,6 +889,22 @@ def test_repair_makes_what_was_there() -> None:
     after = json.loads(store.get(key))
     assert {**after, "archived_at": ""} == {**before, "archived_at": ""}
     assert verified(store).defects == []
+
+
+@pytest.mark.parametrize("what", ["a rotten chunk", "a missing last chunk"])
+def test_no_time_is_promised_for_what_cannot_be_read(what: str) -> None:
+    """The heartbeat covers what the bucket had: an interval that ends before it does not reach."""
+    store = MemoryStore()
+    archive = fill(store)
+    (whole,) = verified(store, deep=True).history
+    DAMAGES[what].act(archive)
+    short = verified(store, deep=True).history[-1]
+    assert archive.beat is not None
+    assert archive.beat.covered_until is not None
+    assert whole.to_us == us_of(archive.beat.covered_until)
+    assert short.last_offset < whole.last_offset
+    assert short.to_us is not None
+    assert short.to_us < whole.to_us
 
 
 def test_the_memory_of_ends_alone() -> None:
