@@ -349,36 +349,51 @@ def unknown() -> Golden:
     )
 
 
-def damaged() -> Golden:
-    """A fail-over's archive, in which bytes, entries and chunks were changed or are gone."""
+def damaged_by(*damages: str, **calls: Sequence[Sequence[str]]) -> Golden:
+    """The archive of tests/damage.py, 20 s after its streamer was stopped."""
     at = datetime.fromtimestamp(damage.NOW, TIME.tzinfo) + 11 * HOUR
     store = Bucket(now=lambda: at)
     store.objects.clear()
     archive = damage.fill(store, at=at)
-    for what in (
+    for what in damages:
+        (damage.DAMAGES.get(what) or damage.BYTES[what]).act(archive)
+    now = at + timedelta(seconds=20)
+    client = MemoryClient(store, lambda: now)
+    return Golden(client=client, now=now, source="test", calls=calls)
+
+
+def damaged() -> Golden:
+    """A fail-over's archive, in which bytes, entries and chunks were changed or are gone."""
+    start = f"--from-gtid-set={UUID_A}:1-2"
+    goals = ("--latest", "--to-position=mysql-bin.000002:4", f"--to-gtid={UUID_A}:5")
+    return damaged_by(
         "a missing entry",
         "foreign in the archive",
         "foreign among the chunks",
         "a rotten chunk",
         "a missing last object",
-    ):
-        damage.DAMAGES[what].act(archive)
-    archive.flip(archive.key(damage.OLD, 3), 300)
-    now = at + timedelta(seconds=20)
-    return Golden(
-        client=MemoryClient(store, lambda: now),
-        now=now,
-        source="test",
-        calls={
-            "verify": [["--deep"], []],
-            "find": [["--between=2026-11-21T09:38:31Z/"]],
-            **pitr(
-                ["--latest"],
-                ["--to-position=mysql-bin.000003:4"],
-                [f"--to-gtid={UUID_A}:5"],
-                start=f"{UUID_A}:1-2",
-            ),
-        },
+        verify=[["--deep"], []],
+        find=[["--between=2026-11-21T09:38:31Z/"]],
+        pitr=[[goal, start, "--dry-run"] for goal in goals],
+    )
+
+
+def rotten() -> Golden:
+    """A byte of an archived binlog was flipped."""
+    return damaged_by(
+        "a flipped byte",
+        verify=[["--deep"], []],
+        find=[["--limit=3"]],
+        pitr=[["--latest", f"--from-gtid-set={UUID_A}:1-2", "--dry-run"]],
+    )
+
+
+def lost_end() -> Golden:
+    """The last bytes of the open binlog were durable, and are gone."""
+    return damaged_by(
+        "a missing last chunk",
+        find=[["--limit=3"]],
+        pitr=[["--latest", f"--from-gtid-set={UUID_A}:1-2", "--dry-run"]],
     )
 
 
@@ -677,6 +692,8 @@ BUCKETS: Mapping[str, Callable[[], Golden]] = {
     "gap": gap,
     "unknown-join": unknown,
     "damage": damaged,
+    "rotten-byte": rotten,
+    "lost-end": lost_end,
     "mariadb-goes-back": mariadb,
     "floors": floors,
     "backups-and-drills": with_backups,
