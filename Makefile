@@ -9,7 +9,7 @@ PYTEST := -n 4 --dist worksteal
 # Every process of the tests would compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test full sixth landing gate servers tools lint unit stores compat chaos mutants bench soak deploy-test packages release docs clean distclean
+.PHONY: help setup demo test full sixth landing gate servers tools lint unit golden stores compat chaos mutants bench soak deploy-test packages release docs clean distclean
 .DEFAULT_GOAL := help
 
 help:  ## show this
@@ -51,8 +51,12 @@ lint: $(STAMP)  ## ruff and mypy
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 
-unit: lint  ## lint, types, and tests/unit and tests/property
-	$(VENV)/bin/python -m pytest $(PYTEST) tests/unit tests/property
+unit: lint  ## lint, types, and tests/unit, tests/property and tests/golden
+	$(VENV)/bin/python -m pytest $(PYTEST) tests/unit tests/property tests/golden
+
+golden: $(STAMP)  ## write the golden files anew: what commands print of the buckets in tests/golden; then read the diff
+	$(VENV)/bin/python -m tests.golden
+	@git --no-pager diff --stat -- tests/golden
 
 stores: $(STAMP)  ## the tests of streaming on MinIO, versitygw, nanio and s3s-fs; hours
 	$(VENV)/bin/python -m pytest -n 2 --tier full tests/contract

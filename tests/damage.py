@@ -70,6 +70,7 @@ class Archive:
     chunks: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
     beat: Heartbeat | None = None
+    at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def key(self, lineage: str, number: int) -> str:
         return LAYOUT.binlog(lineage, name(number))
@@ -101,7 +102,7 @@ def _archive(archive: Archive, lineage: str, number: int, data: bytes) -> None:
     reading.feed(memoryview(data))
     archive.data[lineage, number] = data
     archive.store.put(archive.key(lineage, number), data, crc64=crc64nvme(data), archived=True)
-    entry = reading.entry(datetime.now(UTC))
+    entry = reading.entry(archive.at)
     archive.store.put(archive.entry(lineage, number), entry.to_json())
 
 
@@ -112,9 +113,16 @@ def _chunk(archive: Archive, lineage: str, number: int, begin: int, end: int) ->
     return key
 
 
-def fill(store: Store, put: Callable[[str, bytes], object] | None = None) -> Archive:
-    """The old server's four binlogs and an unfinished one; the new one's three and an open one."""
-    archive = Archive(store, put or store.put)
+def fill(
+    store: Store,
+    put: Callable[[str, bytes], object] | None = None,
+    at: datetime | None = None,
+) -> Archive:
+    """The old server's four binlogs and an unfinished one; the new one's three and an open one.
+
+    `at`: when the streamer archived them, and said that it stops.
+    """
+    archive = Archive(store, put or store.put, at=at or datetime.now(UTC))
     old = Lineage(
         id=OLD,
         source="test",
@@ -169,7 +177,7 @@ def _fill_new(archive: Archive, like: Lineage) -> None:
         archive.sizes = bounds
         for begin, end in pairwise(bounds):
             archive.chunks.append(_chunk(archive, NEW, 4, begin, end))
-        moment = datetime.now(UTC)
+        moment = archive.at
         archive.beat = Heartbeat(
             generation=1,
             token="9c2d41aa",

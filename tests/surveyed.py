@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
@@ -46,12 +47,13 @@ class Asked:
 class Bucket(MemoryStore):
     """Remembers what was read; `before_open` runs before that, `rot` may change what is given."""
 
-    def __init__(self, lineage: Lineage = LINEAGE) -> None:
-        super().__init__()
+    def __init__(self, lineage: Lineage = LINEAGE, **store: Any) -> None:
+        super().__init__(**store)
         self.asked: list[Asked] = []
         self.lock = threading.Lock()
         self.before_open: Callable[[str, int], None] = lambda *_: None
         self.rot: Callable[[str, int, bytes], bytes] = lambda _, __, data: data
+        self.archived_at = TIME
         self.lineage = lineage
         self.put(LAYOUT.lineage(lineage.id), lineage.to_json())
 
@@ -84,7 +86,7 @@ class Bucket(MemoryStore):
         for offset in accept:
             reading.scanner.accept(offset)
         reading.feed(memoryview(bytes(data)))
-        self.put(LAYOUT.entry(self.lineage.id, name), reading.entry(TIME).to_json())
+        self.put(LAYOUT.entry(self.lineage.id, name), reading.entry(self.archived_at).to_json())
 
     def chunk(self, data: bytes | bytearray, begin: int, end: int, name: BinlogName = NAME) -> str:
         piece = bytes(data[begin:end])

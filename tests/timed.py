@@ -9,6 +9,7 @@ import sys
 from dataclasses import asdict, replace
 
 from binlog2s3.cli.main import main
+from binlog2s3.config.outside import Outside
 from binlog2s3.config.timing import DEFAULT, Timing
 
 PATIENT_END = replace(DEFAULT, drain_seconds=60.0, farewell_seconds=60.0)
@@ -22,4 +23,4 @@ def hurried(by: float) -> Timing:
 
 
 if __name__ == "__main__":
-    main(sys.argv[2:], timing=Timing(**json.loads(sys.argv[1])))
+    main(sys.argv[2:], Outside(timing=Timing(**json.loads(sys.argv[1]))))

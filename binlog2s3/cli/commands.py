@@ -13,7 +13,7 @@ import click
 from binlog2s3 import __version__
 from binlog2s3.cli.group import STREAM_EXAMPLES, binlog2s3, command
 from binlog2s3.cli.monitor import ForMonitors, is_check
-from binlog2s3.cli.options import config_of, declared, given_of, judged, words_of
+from binlog2s3.cli.options import config_of, declared, given_of, judged, outside_of, words_of
 from binlog2s3.cli.retention import backup, drill, prune
 from binlog2s3.config.bucket import LIST
 from binlog2s3.config.file import FILE_OPTIONS, in_force
@@ -22,7 +22,6 @@ from binlog2s3.config.find import FIND, SHARED_OPTIONS
 from binlog2s3.config.pitr import PITR
 from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
-from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.config.values import OPTIONS, STREAM
 from binlog2s3.config.verify import VERIFY
 from binlog2s3.errors import Binlog2s3Error, ConfigError
@@ -44,8 +43,7 @@ def stream(ctx: click.Context, /, **given: Any) -> None:
     """
     from binlog2s3.stream.daemon import stream as run_stream
 
-    timing = ctx.find_object(Timing) or DEFAULT
-    config = replace(config_of(ctx, given, STREAM), timing=timing)
+    config = replace(config_of(ctx, given, STREAM), timing=outside_of(ctx).timing)
     configure(config.log.format, config.log.level)
     try:
         ctx.exit(run_stream(config))
@@ -126,7 +124,7 @@ def list_(ctx: click.Context, /, **given: Any) -> None:
     """
     from binlog2s3.inspect.list import show as show_list
 
-    show_list(config_of(ctx, given, LIST))
+    show_list(config_of(ctx, given, LIST), outside_of(ctx))
 
 
 @command(
@@ -161,7 +159,7 @@ def check(ctx: click.Context, /, *, all_rows: bool, json: bool, **given: Any) ->
         config = config_of(ctx, given, STREAM)
     except ConfigError as error:
         ctx.exit(refuse(error, as_json=json, all_rows=all_rows))
-    ctx.exit(run(config, as_json=json, all_rows=all_rows))
+    ctx.exit(run(config, as_json=json, all_rows=all_rows, outside=outside_of(ctx)))
 
 
 @command(
@@ -202,7 +200,7 @@ def status(ctx: click.Context, /, **given: Any) -> None:
     """
     from binlog2s3.cli.status import show as show_status
 
-    ctx.exit(show_status(config_of(ctx, given, STATUS)))
+    ctx.exit(show_status(config_of(ctx, given, STATUS), outside_of(ctx)))
 
 
 @command(
@@ -236,7 +234,7 @@ def verify(ctx: click.Context, /, **given: Any) -> None:
     config = config_of(ctx, given, VERIFY)
     from binlog2s3.inspect.verify.command import run as prove
 
-    ctx.exit(prove(config))
+    ctx.exit(prove(config, outside_of(ctx)))
 
 
 @command(
@@ -275,7 +273,8 @@ def find(ctx: click.Context, /, **given: Any) -> None:
     config = config_of(ctx, given, FIND)
     from binlog2s3.inspect.find.command import run as search
 
-    ctx.exit(search(replace(config, given=words_of(ctx, given, SHARED_OPTIONS))))
+    config = replace(config, given=words_of(ctx, given, SHARED_OPTIONS))
+    ctx.exit(search(config, outside_of(ctx)))
 
 
 @command(
@@ -327,7 +326,7 @@ def pitr(ctx: click.Context, /, **given: Any) -> None:
     config = config_of(ctx, given, PITR)
     from binlog2s3.recover.pitr import run as recover
 
-    ctx.exit(recover(config))
+    ctx.exit(recover(config, outside=outside_of(ctx)))
 
 
 @command(

@@ -10,7 +10,7 @@ import click
 
 from binlog2s3.cli.commands import binlog2s3
 from binlog2s3.cli.monitor import is_check
-from binlog2s3.config.timing import DEFAULT, Timing
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 
 
@@ -25,11 +25,12 @@ def _show(error: click.ClickException) -> None:
         click.ClickException(message).show()
 
 
-def main(arguments: Sequence[str] | None = None, timing: Timing = DEFAULT) -> NoReturn:
-    """The console script: runs a command and exits with its code. `timing` is for `stream`."""
+def main(arguments: Sequence[str] | None = None, outside: Outside = OUTSIDE) -> NoReturn:
+    """The console script: runs a command and exits with its code."""
     try:
         # without standalone mode click raises usage errors, and returns the code of ctx.exit
-        code = binlog2s3.main(arguments, standalone_mode=False, obj=timing)
+        name = "binlog2s3" if arguments is not None else None  # then sys.argv is somebody else's
+        code = binlog2s3.main(arguments, name, standalone_mode=False, obj=outside)
         if sys.stdout is not None:
             sys.stdout.flush()
         sys.exit(code)

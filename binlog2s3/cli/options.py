@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from binlog2s3.config.file import FileValues, read_file
 from binlog2s3.config.given import CommandOptions, Given
 from binlog2s3.config.options import Option, parse
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -93,6 +94,11 @@ def _help(option: Option) -> str:
     elif option.default_text:
         parts.append(f"[default: {option.default_text}]")
     return " ".join(parts)
+
+
+def outside_of(ctx: click.Context) -> Outside:
+    """What `main` was given; the real one where click was called without `main`."""
+    return ctx.find_object(Outside) or OUTSIDE
 
 
 def config_of(ctx: click.Context, raw: dict[str, Any], command: CommandOptions[Made]) -> Made:

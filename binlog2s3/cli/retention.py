@@ -5,7 +5,7 @@ from typing import Any, get_args
 import click
 
 from binlog2s3.cli.group import command
-from binlog2s3.cli.options import config_of, declared
+from binlog2s3.cli.options import config_of, declared, outside_of
 from binlog2s3.config.backup import BACKUP, Action
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.prune import PRUNE
@@ -47,7 +47,7 @@ def backup(ctx: click.Context, /, *, action: Action, backup_id: str | None, **gi
     config = config_of(ctx, given, BACKUP[action])
     from binlog2s3.retain.backup import run
 
-    ctx.exit(run(config, action, backup_id))
+    ctx.exit(run(config, action, backup_id, outside_of(ctx)))
 
 
 @command(
@@ -78,7 +78,7 @@ def prune(ctx: click.Context, /, **given: Any) -> None:
     config = config_of(ctx, given, PRUNE)
     from binlog2s3.retain.prune import run
 
-    ctx.exit(run(config))
+    ctx.exit(run(config, outside_of(ctx)))
 
 
 @command(

@@ -8,13 +8,13 @@ import json
 import socket
 import sys
 import threading
-import time
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _PROOFS_SECONDS = 60.0
 
 
-def show(config: StatusConfig) -> int:
+def show(config: StatusConfig, outside: Outside = OUTSIDE) -> int:
     """Print the status in the form that was asked for; returns the exit code.
 
     Raises ConfigError, StoreError, and ArchiveError if there is nothing to show.
@@ -44,7 +44,7 @@ def show(config: StatusConfig) -> int:
 
         show_clients(config.serve_url, sys.stdout, as_json=config.as_json)
         return 0
-    with StatusSource(config) as looks:
+    with StatusSource(config, outside) as looks:
         if config.output == "watch":
             pace = LookSchedule(interval_seconds=config.interval, count=config.count)
             watch(looks.look, pace, sys.stdout)
@@ -52,12 +52,11 @@ def show(config: StatusConfig) -> int:
         seen = looks.look()
     if config.output == "check":
         return _check(seen, config.thresholds)
-    _print(seen, as_json=config.output == "json")
+    _print(seen, outside.now(), as_json=config.output == "json")
     return 0
 
 
-def _print(seen: Observation, *, as_json: bool) -> None:
-    now = datetime.now(UTC)
+def _print(seen: Observation, now: datetime, *, as_json: bool) -> None:
     if as_json:
         if seen.why:
             say("warning", f"this is from the bucket alone: {seen.why}")
@@ -90,8 +89,9 @@ def health(config: StatusConfig) -> int:
 class StatusSource:
     """Asks the streamer or the bucket; keeps the store's connections between two looks."""
 
-    def __init__(self, config: StatusConfig) -> None:
+    def __init__(self, config: StatusConfig, outside: Outside = OUTSIDE) -> None:
         self._config = config
+        self._outside = outside
         self._expected: Expected | None = None
         if config.expect:
             from binlog2s3.status.expected import read_expected
@@ -156,7 +156,7 @@ class StatusSource:
         """What backups and drills there are, at most a minute ago."""
         from binlog2s3.retain.window import proofs_of
 
-        now = time.monotonic()
+        now = self._outside.monotonic()
         at, proofs = self._proofs.get(source, (now, None))
         if proofs is None or now - at > _PROOFS_SECONDS:
             proofs = proofs_of(
@@ -223,7 +223,7 @@ class StatusSource:
         assert config.s3 is not None  # noqa: S101 - `STATUS` or _ask has checked it
         assert config.source is not None  # noqa: S101
         store, where = self._opened(config.s3), url(config.s3)
-        now = datetime.now(UTC)
+        now = self._outside.now()
         status = look(store, config.s3.prefix, config.source, where, now=now, silent=silent)
         return Observation(statuses=(status,), target=where, why=silent.why if silent else "")
 
@@ -234,7 +234,7 @@ class StatusSource:
         config = self._config
         assert config.s3 is not None  # noqa: S101 - `STATUS` has checked it
         store, where = self._opened(config.s3), url(config.s3)
-        now = datetime.now(UTC)
+        now = self._outside.now()
         prefix, expected = config.s3.prefix, self._expected or NOTHING_EXPECTED
         workers = self._threads(config.s3)
         found = look_all(store, prefix, where, workers, now=now, expect=expected)
@@ -252,7 +252,9 @@ class StatusSource:
             # a store that hangs must not keep what the streamer has said already from being shown
             settings = replace(for_reading(s3), read_timeout_seconds=10.0)
             policy = RetryPolicy(attempts=2)
-            self._store = S3Store(settings, stop=self._stop, policy=policy)
+            self._store = S3Store(
+                settings, stop=self._stop, policy=policy, session=self._outside.session
+            )
         return self._store
 
 

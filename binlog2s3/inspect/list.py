@@ -22,6 +22,7 @@ from binlog2s3.archive.listing import (
     gather,
 )
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.formatting import count_text, moment_of, moment_text, size_text
 from binlog2s3.output import Plain, clean, page_on, say
 from binlog2s3.progress import progress_of
@@ -40,10 +41,13 @@ _STYLES: Mapping[State, str] = {
 }
 
 
-def show(config: ListConfig) -> None:
+def show(config: ListConfig, outside: Outside = OUTSIDE) -> None:
     """Run the command. Raises StoreError, and ArchiveError if there is nothing to show."""
     s3 = for_restoring(config.s3)
-    with opened(s3, evidence=Evidence) as store, progress_of("entries") as advance:
+    with (
+        opened(s3, evidence=Evidence, session=outside.session) as store,
+        progress_of("entries") as advance,
+    ):
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         listing = gather(store, config, workers, advance)
     for warning in listing.warnings:

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text
@@ -80,7 +80,7 @@ Done = Callable[[Plan, Result | None], object]
 """Gets the plan that was carried out, and what was done."""
 
 
-def run(config: PitrConfig, done: Done | None = None) -> int:
+def run(config: PitrConfig, done: Done | None = None, outside: Outside = OUTSIDE) -> int:
     """Run the command; the exit code. Raises errors, each with its own exit code.
 
     `done` gets the outcome of a drill's recovery; then nothing is printed but warnings, and the
@@ -89,19 +89,27 @@ def run(config: PitrConfig, done: Done | None = None) -> int:
     with ExitStack() as stack:
         # SIGTERM interrupts, so that the channel is removed
         s3 = for_restoring(config.s3)
-        store = stack.enter_context(opened(s3, sigterm_interrupts=True, evidence=Evidence))
+        store = stack.enter_context(
+            opened(s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session)
+        )
         at: Target | None = None
         if config.target is not None:
             login = partial(resolve, config.target)
             at = Target(stack.enter_context(Server(login)), login)
-        return _Recovery(config, store, at, done).run()
+        return _Recovery(config, store, at, done, outside).run()
 
 
 class _Recovery:
     def __init__(
-        self, config: PitrConfig, store: S3Store, at: Target | None, done: Done | None
+        self,
+        config: PitrConfig,
+        store: S3Store,
+        at: Target | None,
+        done: Done | None,
+        outside: Outside,
     ) -> None:
         self._config = config
+        self._outside = outside
         self._told = done
         self._store = store
         self._target = at
@@ -454,7 +462,7 @@ class _Recovery:
             is_current = False
         if not (isinstance(plan.goal, Latest) and is_current) or self._catalog.has_retired:
             return ""
-        return last_report(life_sign(self._catalog, datetime.now(UTC)))
+        return last_report(life_sign(self._catalog, self._outside.now()))
 
     # Refusals
 
@@ -547,6 +555,8 @@ class _Recovery:
         where = f" from {backup.location}" if backup.location else ""
         page.line(f"restore {backup.name}{where}, of {moment_text(backup.taken_at)}", "bold")
         page.line("then run the same command with --target-host or --target-socket")
+        if self._config.dry_run:
+            page.line("")
 
     def _done(self, plan: Plan, about: About, result: Result | None) -> int:
         if self._told is not None:

@@ -22,6 +22,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
@@ -57,9 +58,10 @@ Row = tuple[Backup, list[BackupReach]]
 """A backup, and what it can be brought to: see `reaches_of`."""
 
 
-def run(config: BackupConfig, action: Action, id_: str | None) -> int:
+def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside = OUTSIDE) -> int:
     """Run the command; the exit code. Raises StoreError, ArchiveError, RecoveryError."""
-    with opened(for_writing(config.s3), evidence=Evidence) as store:
+    s3 = for_writing(config.s3)
+    with opened(s3, evidence=Evidence, session=outside.session) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         if action == "remove":
             hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
@@ -79,7 +81,7 @@ def run(config: BackupConfig, action: Action, id_: str | None) -> int:
             else:
                 rows = listed(catalog, look())
                 if not catalog.has_retired:
-                    sign = life_sign(catalog, datetime.now(UTC))
+                    sign = life_sign(catalog, outside.now())
                     note, style = last_report(sign), "" if sign.alive else "yellow"
         for text in store.version_notes():
             say("warning", text)

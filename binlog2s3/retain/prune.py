@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
@@ -27,6 +27,7 @@ from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.retired import Retired
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.errors import (
     ArchiveError,
@@ -88,15 +89,15 @@ class Bucket:
     notes: Callable[[], Iterable[str]] = tuple
 
 
-def run(config: PruneConfig) -> int:
+def run(config: PruneConfig, outside: Outside = OUTSIDE) -> int:
     """Run the command; the exit code. Raises StoreError, ArchiveError, RecoveryError."""
-    with opened(for_writing(config.s3), evidence=Evidence) as store:
-        return Prune(config, _bucket(store, config)).run()
+    s3 = for_writing(config.s3)
+    with opened(s3, evidence=Evidence, session=outside.session) as store:
+        return Prune(config, _bucket(store, config, outside.now())).run()
 
 
-def _bucket(store: S3Store, config: PruneConfig) -> Bucket:
+def _bucket(store: S3Store, config: PruneConfig, now: datetime) -> Bucket:
     settings = store.settings
-    now = datetime.now(UTC)
     clock = settings.clock(Layout(config.s3.prefix, config.source).archive)
     return Bucket(
         store,

@@ -119,8 +119,8 @@ class S3Store:
     """A bucket, through boto3. Nothing is opened until the first call.
 
     `stop` ends every wait between attempts at once, by raising the last error. `session` makes
-    the boto3 session; it is called again after the store refused the credentials. `evidence`
-    decides between versions that differ; without it, none counts.
+    the boto3 session (None: `any_session`); it is called again after the store refused the
+    credentials. `evidence` decides between versions that differ; without it, none counts.
     """
 
     def __init__(
@@ -130,12 +130,12 @@ class S3Store:
         stop: threading.Event,
         policy: RetryPolicy = PREFLIGHT,
         on_error: OnError | None = None,
-        session: MakeSession = any_session,
+        session: MakeSession | None = None,
         evidence: MakeEvidence | None = None,
     ) -> None:
         self._config = config
         most = config.max_bandwidth
-        link = Link(config, session, Bandwidth(most) if most else None)
+        link = Link(config, session or any_session, Bandwidth(most) if most else None)
         self._requests = Requests(link, stop, policy, on_error)
         self._learned = _Learned(Integrity(config), evidence=evidence)
 
@@ -569,6 +569,7 @@ def opened(
     policy: RetryPolicy = PREFLIGHT,
     sigterm_interrupts: bool = False,
     evidence: MakeEvidence | None = None,
+    session: MakeSession | None = None,
 ) -> Iterator[S3Store]:
     """The store while a command runs. At the end, threads that still wait in it are stopped.
 
@@ -581,5 +582,5 @@ def opened(
             before = signal.signal(signal.SIGTERM, signal.default_int_handler)
             stack.callback(signal.signal, signal.SIGTERM, before)
         stack.callback(stop.set)
-        store = S3Store(config, stop=stop, policy=policy, evidence=evidence)
+        store = S3Store(config, stop=stop, policy=policy, session=session, evidence=evidence)
         yield stack.enter_context(contextlib.closing(store))

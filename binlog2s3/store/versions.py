@@ -23,6 +23,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     VersionConflictError,
 )
+from binlog2s3.formatting import count_text
 from binlog2s3.store.contract import NO_VERSION, ObjectInfo, ObjectVersion, Picks
 from binlog2s3.store.errors import UnsetError
 from binlog2s3.store.requests import Answer, needed, onward
@@ -406,13 +407,13 @@ def version_notes(replaced: Collection[str], preceded: Collection[str]) -> list[
     found = []
     if replaced:
         found.append(
-            f"somebody replaced or deleted {len(replaced)} objects; Object Lock keeps their oldest "
-            f"versions, which are used: {_some(replaced)}"
+            f"somebody replaced or deleted {count_text(len(replaced), 'object')}; Object Lock "
+            f"keeps their oldest versions, which are used: {_some(replaced)}"
         )
     if preceded:
         found.append(
-            f"somebody put other versions of {len(preceded)} objects before they were written; "
-            f"those do not count: {_some(preceded)}"
+            f"somebody put other versions of {count_text(len(preceded), 'object')} before they "
+            f"were written; those do not count: {_some(preceded)}"
         )
     return found
 

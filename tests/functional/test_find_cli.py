@@ -16,8 +16,7 @@ from binlog2s3.formatting import time_text
 from lab.s3 import REGION, MotoServer
 from tests import command
 from tests.binlog_writer import NOW_US, UUID_A
-from tests.command import argv, environment, error
-from tests.documents import LINEAGE
+from tests.command import argv, environment
 from tests.functional.open_archive import NAME, SECOND, OpenArchive
 
 
@@ -123,63 +122,6 @@ def test_the_command_names_the_file_that_was_named(archive: Archive, tmp_path: P
     assert words == [
         *("binlog2s3", "pitr", "--config", str(file), "--before-gtid", f"{UUID_A}:4"),
     ]
-
-
-def test_for_programs(archive: Archive) -> None:
-    """One document; the newest first."""
-    done = archive.find("--json", "--limit=2")
-    assert (done.returncode, done.stderr) == (0, "")
-    found = json.loads(done.stdout)
-    assert [one["gtid"] for one in found["transactions"]] == [f"{UUID_A}:5", f"{UUID_A}:4"]
-    assert (found["format"], found["found"], found["more"]) == (1, 2, True)
-    drop = found["transactions"][1]
-    assert drop["statements"] == ["DROP TABLE orders"]
-    assert drop["changes"] == [
-        {"kind": "ddl", "table": "shop.orders", "rows": None, "matched": True}
-    ]
-
-
-def test_nothing_found_is_no_error(archive: Archive) -> None:
-    """Exit 0, with what was looked through."""
-    done = archive.find("--table=shop.orders", "--type=delete")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "0 transactions found; 1 binlog searched" in done.stdout
-    early = archive.find("--between=/2001-01-01T00:00Z")
-    assert "0 binlogs searched, 1 skipped, as their times or GTIDs exclude a match" in early.stdout
-
-
-def test_a_gtid_for_a_script(archive: Archive) -> None:
-    """That word alone on standard output, or nothing and exit 7; --json is another output."""
-    done = archive.find("--table=shop.orders", "--type=drop", "--limit=1", "--print=gtid")
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{UUID_A}:4\n", "")
-    none = archive.find("--table=shop.order", "--type=drop", "--limit=1", "--print=gtid")
-    assert (none.returncode, none.stdout) == (7, "")
-    assert error(none)[1:] == (
-        "no such transaction was found",
-        "see the same command without --print",
-    )
-    both = archive.find("--print=gtid", "--json")
-    assert (both.returncode, both.stdout) == (3, "")
-
-
-def test_when_the_streamer_last_reported_is_said(archive: Archive) -> None:
-    """To people and programs; it is no warning about the search."""
-    said = re.compile(r"the streamer last reported .*: the source may have more than the bucket")
-    assert any(map(said.fullmatch, archive.find("--table=shop.orders").stdout.splitlines()))
-    document = json.loads(archive.find("--json").stdout)
-    assert said.fullmatch(document["looked_through"]["last_report"])
-    assert document["warnings"] == []
-
-
-def test_what_is_not_there(archive: Archive) -> None:
-    """Exit 7: no such source, no such lineage, GTIDs of the other flavour."""
-    code, message, hint = error(archive.find(source="order"))
-    assert (code, archive.url in message, hint) == (7, True, "the sources there are: orders")
-    code, message, hint = error(archive.find("--lineage=nope"))
-    assert (code, LINEAGE.id in hint) == (7, True)
-    assert message == "there is no lineage nope of source orders"
-    code, message, _ = error(archive.find("--gtid=0-1-5"))
-    assert (code, message) == (7, "0-1-5 is not a GTID of mysql, which this history has")
 
 
 def test_a_bar_on_a_terminal(moto: MotoServer) -> None:

@@ -74,20 +74,6 @@ def test_all_problems_at_once() -> None:
     assert hint == "hint: see python -m binlog2s3 pitr -h"
 
 
-def test_a_dry_run_shows_the_plan(archive: Archive) -> None:
-    """To people: where it stops, and the transactions on both sides."""
-    done = archive.pitr(*NOWHERE, f"--before-gtid={UUID_A}:4")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == f"orders  to just before {UUID_A}:4"
-    assert (
-        f"to         mysql-bin.000001:{archive.end(3)}, after {UUID_A}:3, before {UUID_A}:4"
-        in lines
-    )
-    assert "DROP TABLE `t`.`orders`" in done.stdout.split("first transactions left out")[1]
-    assert "DROP" not in done.stdout.split("first transactions left out")[0]
-
-
 def test_a_dry_run_for_programs(archive: Archive) -> None:
     """One document, with no result; a time stops before the first transaction that is later."""
     at = time_text(NOW_US + 3 * SECOND)
@@ -144,41 +130,6 @@ def test_files(archive: Archive, tmp_path: Path) -> None:
     again = archive.pitr(*to)
     code, message, _ = error(again)
     assert (code, "is not empty" in message) == (8, True)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ((f"--to-gtid={UUID_A}:99",), f"{UUID_A}:99"),
-        (("--to-time=2001-01-01T00:00:00Z",), "2001-01-01T00:00:00"),
-        (("--to-position=mysql-bin.000009:4",), "mysql-bin.000009"),
-        (("--to-position=mysql-bin.000001:300",), "mysql-bin.000001:300"),
-        (
-            ("--latest", "--lineage=20260102T030405Z-00000000-0000"),
-            "20260102T030405Z-00000000-0000",
-        ),
-        (("--to-gtid=0-1-5", "--skip-gtid=0-1-5"), "0-1-5"),
-    ],
-)
-def test_what_cannot_be_reached_is_refused(
-    archive: Archive, arguments: tuple[str, ...], words: str
-) -> None:
-    """Exit 8, with what was asked for, and a hint; nothing on standard output."""
-    own = ("--output-dir=/no/such", "--dry-run")
-    done = archive.pitr(*own, *arguments)
-    code, message, hint = error(done)
-    assert code == 8
-    assert words in message
-    assert hint
-    assert done.stdout == ""
-
-
-def test_a_source_that_is_not_there(archive: Archive) -> None:
-    """Exit 8, with where it was looked for."""
-    code, message, hint = error(archive.pitr(*NOWHERE, "--latest", source="order"))
-    assert code == 8
-    assert archive.url in message
-    assert hint == "the sources there are: orders"
 
 
 def test_a_target_that_is_silent_is_named_by_its_own_options(archive: Archive) -> None:

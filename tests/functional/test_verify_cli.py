@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -15,7 +14,7 @@ import pytest
 
 from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.s3 import REGION, MotoServer
-from tests.damage import LAYOUT, NEW, OLD, Archive, fill
+from tests.damage import LAYOUT, OLD, Archive, fill
 from tests.documents import UUID
 
 
@@ -95,33 +94,6 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     assert "--since and --last contradict each other" in both.stderr
 
 
-def test_a_sound_archive(bucket: Bucket) -> None:
-    """Exit 0; what can be recovered, in times, GTIDs and binlogs; what was looked at."""
-    done = bucket.run()
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    assert f"recoverable, along the history that ends in {NEW}" in done.stdout
-    assert re.search(r"^  2026-11-21T09:28:29.000000Z to 2", done.stdout, re.MULTILINE)
-    assert f"mysql-bin.000001 of {OLD} to mysql-bin.000004:" in done.stdout
-    assert "checked 9 of 9 binlogs" in done.stdout
-    assert done.stdout.endswith("no defects\n")
-
-
-def test_a_defect(bucket: Bucket) -> None:
-    """Exit 7; its kind, its object, what is wrong, what follows, what to do."""
-    key = bucket.archive.key(OLD, 2)
-    with closing(bucket.store):
-        bucket.store.delete([key])
-    done = bucket.run()
-    assert (done.returncode, done.stderr) == (7, "")
-    lines = done.stdout.splitlines()
-    at = lines.index(f"DEFECT object-missing: {key}")
-    assert lines[at + 1].strip() == "mysql-bin.000002 is missing, but its entry is there"
-    assert lines[at + 2].strip().startswith("for a recovery: no recovery crosses it")
-    assert lines[at + 3].strip().startswith("to do: ")
-    assert lines[-1] == "1 defect"
-    assert "ends there: mysql-bin.000002 is missing" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "looked_at", "kinds"),
     [
@@ -147,19 +119,6 @@ def test_what_is_looked_at(
     assert done.returncode == (7 if kinds else 0)
     text = bucket.run(*arguments).stdout
     assert f"checked {looked_at} of " in text
-
-
-def test_nothing_there(bucket: Bucket) -> None:
-    """Exit 7, and where to look; a lineage or a source that is not there too."""
-    for arguments, words in (
-        (("--source=other",), "there is nothing of source other below"),
-        (("--source=other",), "hint: the sources there are: test\n"),
-        (("--lineage", "20200101T000000Z-3e11fa47-ffff"), "there is no lineage 2020"),
-    ):
-        done = bucket.run(*arguments)
-        assert (done.returncode, done.stdout) == (7, "")
-        assert words in done.stderr
-        assert "hint: " in done.stderr
 
 
 GARBAGE: Mapping[str, tuple[Callable[[Archive], str], str]] = {
@@ -192,24 +151,3 @@ def test_garbage_never_ends_in_a_traceback(bucket: Bucket, what: str, tmp_path: 
         done = bucket.run(*more, command=command)
         assert done.returncode in (0, 7, 8)
         assert (done.returncode == 0) == ("error: " not in done.stderr)
-
-
-def test_names_from_the_bucket_command_no_terminal(bucket: Bucket) -> None:
-    """A foreign object's name is shown on one line, with nothing that a terminal would obey."""
-    with closing(bucket.store):
-        bucket.store.put(f"{LAYOUT.archive}a\x1b[31mb", b"")
-    done = bucket.run()
-    assert done.returncode == 7
-    assert "\x1b" not in done.stdout
-    assert "DEFECT foreign: pre/archive/test/a" in done.stdout
-
-
-def test_several_sources(bucket: Bucket) -> None:
-    """All are looked at; a question about a backup wants one of them."""
-    with closing(bucket.store):
-        bucket.store.put("pre/archive/other/notes.txt", b"")
-    done = bucket.run("--json")
-    assert [one["source"] for one in json.loads(done.stdout)["sources"]] == ["other", "test"]
-    asked = bucket.run(f"--from-gtid-set={UUID}:1-3")
-    assert asked.returncode == 3
-    assert "--source is missing: there are other, test" in asked.stderr

@@ -10,10 +10,11 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Protocol
 
 from binlog2s3.archive.layout import Layout
+from binlog2s3.config.outside import OUTSIDE
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
 from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, tried, warn
@@ -98,8 +99,17 @@ def tried_there(name: str, bucket: str, keys: str, act: Callable[[], Row | str])
 class BucketCheck:
     """Looks at the bucket, part by part; `target` is the archive's address."""
 
-    def __init__(self, config: Config, store: Store, settings: Settings, target: str) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        settings: Settings,
+        target: str,
+        *,
+        now: Callable[[], datetime] = OUTSIDE.now,
+    ) -> None:
         self._config = config
+        self._now = now
         self._store = store
         self._settings = settings
         self._target = target
@@ -109,12 +119,12 @@ class BucketCheck:
     def first_answer(self) -> FirstAnswer:
         """The store's first answer; asked for once."""
         if self._first_answer is None:
-            before, clock, error = datetime.now(UTC), None, None
+            before, clock, error = self._now(), None, None
             try:
                 clock = self._settings.clock(self._layout.live)
             except StoreError as failure:
                 error = failure
-            self._first_answer = FirstAnswer(before, datetime.now(UTC), clock, error)
+            self._first_answer = FirstAnswer(before, self._now(), clock, error)
         return self._first_answer
 
     def clock_row(self) -> Row:

@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import FrameType
 from typing import Any, Self
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming, url
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
 from binlog2s3.formatting import duration_text
@@ -52,12 +52,12 @@ _ROWS = 64
 _NO_CONFIG = "the configuration is not valid"
 
 
-def run(config: Config, *, as_json: bool, all_rows: bool) -> int:
+def run(config: Config, *, as_json: bool, all_rows: bool, outside: Outside = OUTSIDE) -> int:
     """Check everything and show it; returns the exit code."""
     printer = RowPrinter(sys.stdout, as_json=as_json, all_rows=all_rows)
     with (
         _Interrupts() as interrupts,
-        closing(look(config, interrupts.held)) as rows,
+        closing(look(config, interrupts.held, outside)) as rows,
         progress_display(sys.stderr, line_seconds=math.inf) as progress,
     ):
         for row in rows:
@@ -84,15 +84,17 @@ def refuse(error: ConfigError, *, as_json: bool, all_rows: bool) -> int:
     return error.exit_code
 
 
-def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Generator[Row]:
+def look(
+    config: Config, held: Callable[[], AbstractContextManager[None]], outside: Outside
+) -> Generator[Row]:
     """All rows, in order. While `held` is entered, no signal ends the process."""
     target = url(config.s3)
     yield from _configuration_rows(config, target)
     with (
         closing(SourceCheck(config, target)) as source,
-        opened(_store_config(config.s3), policy=_TWICE) as store,
+        opened(_store_config(config.s3), policy=_TWICE, session=outside.session) as store,
     ):
-        bucket = BucketCheck(config, store, store.settings, target)
+        bucket = BucketCheck(config, store, store.settings, target, now=outside.now)
         yield from _source_rows(source)
         yield source.clock_row()
         yield bucket.clock_row()
@@ -107,7 +109,8 @@ def look(config: Config, held: Callable[[], AbstractContextManager[None]]) -> Ge
         yield from _guarded("bucket", bucket.setting_rows())
         yield from _guarded("spool", spool_rows(config, target))
         reached = bucket.first_answer().reached
-        yield from _guarded("streamer", _streamer_rows(config, store, reached=reached))
+        streamer = _streamer_rows(config, store, outside, reached=reached)
+        yield from _guarded("streamer", streamer)
 
 
 def _probe_rows(probes: LiveProbes | ArchiveProbes) -> Iterator[Row]:
@@ -160,14 +163,16 @@ def _guarded(part: Part, rows: Iterator[Row]) -> Iterator[Row]:
         yield failed(part, "", error)
 
 
-def _streamer_rows(config: Config, store: S3Store, *, reached: bool) -> Iterator[Row]:
+def _streamer_rows(
+    config: Config, store: S3Store, outside: Outside, *, reached: bool
+) -> Iterator[Row]:
     """Which streamer already streams this source."""
     if not reached:
         yield skipped("streamer", "heartbeat", UNREACHED)
         return
     layout = Layout(config.s3.prefix, config.stream.source)
     try:
-        clock = store.settings.clock(layout.live) or datetime.now(UTC)
+        clock = store.settings.clock(layout.live) or outside.now()
         sign = life_sign(Catalog(store, layout), clock)
     except StoreError as error:
         hint = permission(error.hint, config.s3.bucket, layout.live)

@@ -7,7 +7,6 @@ result.
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
@@ -16,6 +15,7 @@ from binlog2s3.archive.sources import where_to_look
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.find import FindConfig
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, SearchQuery, SearchStats, Tables
@@ -39,11 +39,11 @@ _ALL = "all"
 """The value of --lineage that means every lineage."""
 
 
-def run(config: FindConfig) -> int:
+def run(config: FindConfig, outside: Outside = OUTSIDE) -> int:
     """Run the command; returns the exit code. Raises the error that stopped it."""
     query = _query(config)
     s3 = for_restoring(config.s3)
-    with opened(s3, sigterm_interrupts=True, evidence=Evidence) as store:
+    with opened(s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
@@ -62,7 +62,8 @@ def run(config: FindConfig) -> int:
         elif config.print_only is not None:
             view = GtidOutput(sys.stdout, query)
         with progress_display(sys.stderr) as display:
-            _FindRun(config, query, catalog, survey, view, SearchProgress(display)).run()
+            progress = SearchProgress(display)
+            _FindRun(config, query, catalog, survey, view, progress, outside).run()
     return 0
 
 
@@ -95,6 +96,7 @@ class _FindRun:
     survey: Survey
     view: JsonOutput | TextOutput | GtidOutput
     progress: SearchProgress
+    outside: Outside
     warnings: list[str] = field(default_factory=list)
 
     def run(self) -> None:
@@ -125,7 +127,7 @@ class _FindRun:
         grows = self.survey.current in stats.lineages and not self.catalog.has_retired
         if is_covered or not grows:
             return
-        sign = life_sign(self.catalog, datetime.now(UTC))
+        sign = life_sign(self.catalog, self.outside.now())
         stats.streamer, stats.is_silent = last_report(sign), not sign.alive
 
     def _warn(self, text: str) -> None:

@@ -13,15 +13,14 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic, sleep
 
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, where_to_look
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
 from binlog2s3.formatting import gtids_text
@@ -53,11 +52,11 @@ _MOST_NAMES = 20
 _DEFECTS = 7
 
 
-def run(config: VerifyConfig) -> int:
+def run(config: VerifyConfig, outside: Outside = OUTSIDE) -> int:
     """Run the command; returns the exit code. Raises the error that stopped it."""
     s3 = for_restoring(config.s3)
-    with opened(s3, sigterm_interrupts=True, evidence=Evidence) as store:
-        verify = Verifier(config, store, pause=partial(sleep, _PAUSE_SECONDS))
+    with opened(s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session) as store:
+        verify = Verifier(config, store, outside)
         report = verify.run()
         for text in store.version_notes():
             report.sources[0].notes.append(text)
@@ -73,18 +72,16 @@ def run(config: VerifyConfig) -> int:
 class Verifier:
     """Checks all sources that are asked for. `refused`: why --repair could not write, if so."""
 
-    def __init__(
-        self, config: VerifyConfig, store: Store, *, pause: Callable[[], object] = lambda: None
-    ) -> None:
+    def __init__(self, config: VerifyConfig, store: Store, outside: Outside) -> None:
         self._config = config
         self._store = store
-        self._pause = pause
+        self._outside = outside
         self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         self.refused: StoreError | None = None
 
     def run(self) -> Report:
         """Check all of them."""
-        config, began = self._config, monotonic()
+        config, began = self._config, self._outside.monotonic()
         report = Report(
             target=url(config.s3),
             deep=config.deep,
@@ -112,7 +109,7 @@ class Verifier:
             self._check_lineage(report)
         if not report.sources:
             raise self._nothing()
-        report.seconds = monotonic() - began
+        report.seconds = self._outside.monotonic() - began
         return report
 
     def _sources(self, report: Report) -> list[str]:
@@ -126,7 +123,10 @@ class Verifier:
 
     def _environment(self) -> Environment:
         return Environment(
-            pause=self._pause, steps=progress_of, reading=_reading, now=lambda: datetime.now(UTC)
+            pause=partial(self._outside.sleep, _PAUSE_SECONDS),
+            steps=progress_of,
+            reading=_reading,
+            now=self._outside.now,
         )
 
     def _answer(self, one: SourceVerifier) -> BackupAnswer:

@@ -27,7 +27,9 @@ _MOST = 50
 
 
 def print_report(report: Report, page: Plain) -> None:
-    for source in report.sources:
+    for at, source in enumerate(report.sources):
+        if at:
+            page.line("")
         _print_source(source, page, deep=report.deep)
     for defect in report.foreign:
         _print_defect(defect, page)
@@ -93,7 +95,6 @@ def _print_source(source: SourceReport, page: Plain, *, deep: bool) -> None:
             page.line(f"not made again: {done.key}: {done.why}", "yellow")
         else:
             page.line(f"made again: {done.key}", "bold green")
-    page.line("")
 
 
 def _print_recoverable(source: SourceReport, page: Plain) -> None:

@@ -120,11 +120,13 @@ class LineageWalk:
         """End the last interval with what the writer's heartbeat knows of it."""
         writer, last = self._context.writer, self._before
         covered_us = gtids = None
-        if writer is not None:
-            if self._is_tip and writer.vouched_until is not None:
+        if writer is not None and last is not None:
+            durable, place = writer.durable, (last.name, last.size)
+            # it vouches for nothing if what it had written cannot be read to its end
+            is_there = durable is None or durable.place <= place
+            if self._is_tip and writer.vouched_until is not None and is_there:
                 covered_us = us_of(writer.vouched_until)
-            durable = writer.durable
-            if last is not None and durable is not None and durable.place == (last.name, last.size):
+            if durable is not None and durable.place == place:
                 gtids = durable.gtid_set or None
         self._intervals.end(vouched_us=covered_us, gtids=gtids)
 

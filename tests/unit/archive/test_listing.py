@@ -642,32 +642,6 @@ def test_a_lineage_without_binlogs_is_shown() -> None:
     assert f"  parent  {ID} at {THIRD}:157, join exact\n          after {UUID}:1-9\n" in text
 
 
-def test_the_document_is_of_format_1() -> None:
-    """Sizes and times exact, names as in the entry; null where there is none."""
-    bucket = Bucket(LINEAGE, child(join="gap", missing="x:1"))
-    bucket.archive(FIRST)
-    bucket.chunk(FIRST, (0, 70), id_=CHILD)
-    found = document(bucket.listing())
-    assert (found["format"], found["target"]) == (1, "s3://bucket/pre")
-    (source,) = found["sources"]
-    assert source["source"] == SOURCE
-    one, two = source["lineages"]
-    assert two["parent"] == parent(join="gap", missing="x:1").to_document()
-    assert (one["parent"], one["current"], two["current"]) == (None, False, True)
-    written = json.loads(ENTRY.to_json())
-    (archived,) = one["binlogs"]
-    shared = archived.keys() & written.keys()
-    assert {"least_commit_us", "gtid_set_added", "damaged", "archived_at"} <= shared
-    assert {name: archived[name] for name in shared} == {name: written[name] for name in shared} | {
-        "name": FIRST,
-        "size": 10,
-    }
-    (open_,) = two["binlogs"]
-    assert open_["state"] == "open"
-    assert {open_[name] for name in shared - {"name", "size"}} == {None}
-    assert json.loads(json.dumps(found)) == found
-
-
 def test_a_terminal_gets_colours_and_gaps_in_red() -> None:
     """States have their colours, and a narrow terminal loses no name, size or state."""
     bucket = Bucket()

@@ -54,8 +54,8 @@ LATIN1 = status_of(0, charset=8)
 def table_map(number: int, table: str, *, db: str = "shop") -> Event:
     """Of a table with an INT and a LONGBLOB."""
     body = number.to_bytes(6, "little") + b"\1\0"
-    for name in (db, table):
-        body += packed(len(name)) + name.encode() + b"\0"
+    for name in (db.encode(), table.encode()):
+        body += packed(len(name)) + name + b"\0"
     return EventType.TABLE_MAP, body + b"\2\3\xfc" + b"\1\4" + b"\3"
 
 

@@ -312,18 +312,6 @@ def test_a_narrow_table_folds_and_cuts_nothing(width: int) -> None:
 # Many
 
 
-def test_the_table_has_a_row_each_and_troubles_below() -> None:
-    """In the order given, with the counts above."""
-    lines = plain(table(DEAD, CATCHING_UP, IDLE)).splitlines()
-    assert lines[0] == (f"{TARGET}  2026-01-02 12:03:30Z  3 sources: 1 critical, 1 warning, 1 well")
-    firsts = [line.split()[0] for line in lines[2:]]
-    assert firsts == ["source", "billing-eu", "critical:", "stock", "warning:", "orders-primary"]
-    assert lines[7].split() == [
-        *("orders-primary", "idle", "2026-01-02", "12:03:27Z", "11", "s", "0", "s", "0"),
-        *("30", "d", "8.1", "h"),
-    ]
-
-
 def test_very_many_rows_come_soon_enough_to_be_watched() -> None:
     """Each row is laid out once: a thousand are no matter of minutes, and none is lost."""
     statuses = [replace(IDLE, source=f"s{number}") for number in range(1000)]

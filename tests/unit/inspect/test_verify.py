@@ -18,9 +18,11 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.outside import Outside
 from binlog2s3.config.values import S3Config
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError
+from binlog2s3.formatting import us_of
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.command import Verifier, answer
 from binlog2s3.inspect.verify.one_binlog import differences
@@ -67,6 +69,7 @@ S3 = S3Config(
     concurrency=4,
 )
 WRITER = LAYOUT.writer(1, "9c2d41aa")
+AT_ONCE = Outside(sleep=lambda _: None)
 
 
 def found(kind: str, key: str, data: bytes) -> Damage:
@@ -121,7 +124,7 @@ EVERY = {
 
 def verified(store: MemoryStore, **options: object) -> SourceReport:
     config = VerifyConfig(s3=S3, source="test", **options)  # type: ignore[arg-type]
-    (source,) = Verifier(config, store).run().sources
+    (source,) = Verifier(config, store, AT_ONCE).run().sources
     return source
 
 
@@ -331,7 +334,7 @@ def lineage_of(writer: BinlogWriter, **changes: object) -> Lineage:
 
 def of(bucket: Bucket, **options: object) -> SourceReport:
     config = VerifyConfig(s3=S3, source="orders", **options)  # type: ignore[arg-type]
-    (source,) = Verifier(config, bucket).run().sources
+    (source,) = Verifier(config, bucket, AT_ONCE).run().sources
     return source
 
 
@@ -434,7 +437,7 @@ def test_a_binlog_that_is_archived_meanwhile() -> None:
     """Chunks that are gone when they are looked at, because the object is there: no defect."""
     store = MemoryStore()
     archive = fill(store)
-    verify = Verifier(VerifyConfig(s3=S3, source="test"), store)
+    verify = Verifier(VerifyConfig(s3=S3, source="test"), store, AT_ONCE)
 
     def archives(operation: str, keys: Sequence[str]) -> None:
         if operation == "list" and keys[0] == LAYOUT.chunks(NEW, name(4)):
@@ -532,7 +535,8 @@ def test_an_entry_that_comes_under_the_look() -> None:
     clock.back = timedelta()
     writing(archive)
     config = VerifyConfig(s3=S3, source="test", repair=True)
-    verify = Verifier(config, store, pause=lambda: store.put(archive.entry(NEW, 3), last))
+    late = Outside(sleep=lambda _: store.put(archive.entry(NEW, 3), last))
+    verify = Verifier(config, store, late)
     (source,) = verify.run().sources
     assert (source.defects, source.repaired) == ([], [])
     assert store.get(archive.entry(NEW, 3)) == last
@@ -885,6 +889,22 @@ def test_repair_makes_what_was_there() -> None:
     after = json.loads(store.get(key))
     assert {**after, "archived_at": ""} == {**before, "archived_at": ""}
     assert verified(store).defects == []
+
+
+@pytest.mark.parametrize("what", ["a rotten chunk", "a missing last chunk"])
+def test_no_time_is_promised_for_what_cannot_be_read(what: str) -> None:
+    """The heartbeat covers what the bucket had: an interval that ends before it does not reach."""
+    store = MemoryStore()
+    archive = fill(store)
+    (whole,) = verified(store, deep=True).history
+    DAMAGES[what].act(archive)
+    short = verified(store, deep=True).history[-1]
+    assert archive.beat is not None
+    assert archive.beat.covered_until is not None
+    assert whole.to_us == us_of(archive.beat.covered_until)
+    assert short.last_offset < whole.last_offset
+    assert short.to_us is not None
+    assert short.to_us < whole.to_us
 
 
 def test_the_memory_of_ends_alone() -> None:

@@ -15,30 +15,21 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from binlog2s3.binlog.content import Change, Content
-from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.points import parse_time
 from binlog2s3.errors import RecoveryError
 from binlog2s3.output import Coloured, Plain, confirm, page_on
 from binlog2s3.recover.document import document
 from binlog2s3.recover.model import (
-    BeforeGtid,
-    Goal,
-    Latest,
     Plan,
     ProgressReport,
-    ToGtid,
-    ToPosition,
-    ToTime,
 )
 from binlog2s3.recover.progress import Throughput, showing, words_of
 from binlog2s3.recover.view import (
     About,
     Result,
-    commit_text,
     content_lines,
     estimate_seconds,
-    goal_text,
     print_plan,
     print_result,
     question_text,
@@ -47,15 +38,6 @@ from binlog2s3.recover.view import (
 from lab.pitr_examples import ABOUT, LINEAGE, PLAN, RESULT, UUID
 
 OTHER = "20260102T120000Z-9d11fa47-0001"
-NOTHING = replace(
-    PLAN,
-    goal=Latest(),
-    pieces=(),
-    adds=GtidSet(),
-    kept=PLAN.kept[-1:],
-    left_out=(),
-    reach=PLAN.reach,
-)
 
 
 def plain(plan: Plan, about: About = ABOUT) -> str:
@@ -71,24 +53,6 @@ def terminal(show: Callable[[Coloured], None], width: int = 80) -> list[str]:
 
 
 # The plan
-
-
-def test_a_plan_says_where_it_stops_in_every_way() -> None:
-    """As it was asked for, as an offset, and by the transactions on both sides."""
-    text = plain(PLAN)
-    assert text.startswith(f"orders-primary  to just before {UUID}:48213\n")
-    assert (
-        f"\nto         mysql-bin.000042:1234567, after {UUID}:48212, before {UUID}:48213\n" in text
-    )
-    kept, _, left_out = text.partition("last transactions kept\n")[2].partition(
-        "first transactions left out\n"
-    )
-    assert [n for n in range(48200, 48230) if f":{n} " in kept] == [48210, 48211, 48212]
-    assert [n for n in range(48200, 48230) if f":{n} " in left_out] == [48213, 48214]
-    assert "2026-01-02T11:58:21.675691Z" in kept
-    assert "mysql-bin.000042:1233953-1234567" in kept
-    assert "insert shop.orders (1 row), update shop.stock (3 rows)" in kept
-    assert "DROP TABLE `orders`" in left_out
 
 
 def test_a_plan_says_where_nothing_would_stop_a_second_run() -> None:
@@ -136,43 +100,6 @@ def test_a_plan_says_where_it_comes_from() -> None:
     assert "\n           has " not in plain(unknown)
 
 
-def test_where_there_is_nothing_to_do() -> None:
-    """It is said; and that nothing comes behind."""
-    text = plain(NOTHING)
-    assert "apply      nothing: the target has all of it\n" in text
-    assert "there is nothing after that in this history\n" in text
-    assert "roughly" not in text
-
-
-def test_skipped_transactions_are_named() -> None:
-    """And what becomes of their GTIDs."""
-    skipping = replace(PLAN, skipped=GtidSet.parse(f"{UUID}:20000"))
-    assert f"skip       {UUID}:20000 (then committed empty)\n" in plain(skipping)
-    hole = plain(skipping, replace(ABOUT, leaves_hole=True))
-    assert f"skip       {UUID}:20000 (their GTIDs stay unused)\n" in hole
-    assert document(skipping, ABOUT)["plan"]["skipped_committed_empty"] is True
-    mariadb = replace(PLAN, flavour="mariadb", skipped=MariadbGtidList.parse("0-1-5"))
-    assert "skip       0-1-5 (their GTIDs stay unused)\n" in plain(mariadb)
-    assert document(mariadb, ABOUT)["plan"]["skipped_committed_empty"] is False
-
-
-def test_whole_seconds_are_said_to_be_such() -> None:
-    """Nobody shall take zeros for microseconds."""
-    assert commit_text(10**6, exact=False) == "1970-01-01T00:00:01Z"
-    assert commit_text(10**6, exact=True) == "1970-01-01T00:00:01.000000Z"
-    assert "\ntimes      in whole seconds" in plain(replace(PLAN, commit_exact=False))
-    assert "whole seconds" not in plain(PLAN)
-
-
-def test_lineages_are_a_column_where_there_are_several() -> None:
-    """A fail-over in the middle."""
-    other = replace(PLAN.pieces[1], lineage=OTHER, left_out=((200, 300), (400, 401)))
-    lines = plain(replace(PLAN, pieces=(PLAN.pieces[0], other))).splitlines()
-    rows = [line.split() for line in lines if line.startswith("  mysql-bin")]
-    assert [row[-1] for row in rows] == [LINEAGE, OTHER]
-    assert rows[1][1:4] == ["1234269", "2004", "101"]
-
-
 def test_very_many_binlogs_are_shown_by_the_first_and_the_last() -> None:
     """And how many lie between them; none twice, none lost."""
     for count in (24, 25, 3000):
@@ -190,22 +117,6 @@ def test_very_many_binlogs_are_shown_by_the_first_and_the_last() -> None:
         binlogs = f"{left:,} binlog{'s' if left > 1 else ''}"
         expected = [f"  ... {binlogs} more, {left * 10} bytes, {left * 2:,} transactions"]
         assert more == (expected if left else [])
-
-
-GOALS: dict[str, Goal] = {
-    "to 2026-01-02T03:04:05.000000Z (2026-01-02T04:04:05+01:00): before the first transaction that "
-    "was committed later": ToTime(parse_time("2026-01-02T03:04:05Z"), "2026-01-02T04:04:05+01:00"),
-    "to 0-1-5, included": ToGtid("0-1-5"),
-    "to just before 0-1-5": BeforeGtid("0-1-5"),
-    "to b.000001:157": ToPosition(BinlogName.parse("b.000001"), 157),
-    "to the newest that is in the bucket": Latest(),
-}
-
-
-@pytest.mark.parametrize("text", GOALS)
-def test_goals_in_words(text: str) -> None:
-    """As they were asked for, a time in UTC and as it was written."""
-    assert goal_text(GOALS[text]) == text
 
 
 def test_a_stop_without_gtids_is_an_offset() -> None:
@@ -399,23 +310,6 @@ def test_the_document_is_whole() -> None:
         "bytes" if one.name == "size" else one.name for one in fields(Result)
     }
     assert document(PLAN, ABOUT)["result"] is None
-
-
-@pytest.mark.parametrize("goal", GOALS.values())
-def test_each_goal_has_its_document(goal: Goal) -> None:
-    """With the word of its option."""
-    found = document(replace(PLAN, goal=goal), ABOUT)["plan"]["goal"]
-    assert found.pop("to") in ("time", "gtid", "before-gtid", "position", "latest")
-    assert (
-        list(found.values())
-        == {
-            ToTime: ["2026-01-02T03:04:05.000000Z"],
-            ToGtid: ["0-1-5"],
-            BeforeGtid: ["0-1-5"],
-            ToPosition: ["b.000001", 157],
-            Latest: [],
-        }[type(goal)]
-    )
 
 
 # How far it is

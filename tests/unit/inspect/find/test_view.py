@@ -103,25 +103,6 @@ def document(
     return found
 
 
-def test_people_see_what_it_was_and_how_to_go_back() -> None:
-    """Time, GTID, place, table, statement on one line; the command last."""
-    looked = "3 binlogs searched, 39 skipped, as their times or GTIDs exclude a match"
-    lines = printed(HIT, warnings=("damaged: x",))
-    assert lines == [
-        "orders-primary  ddl of shop.orders, newest first",
-        "",
-        f"2026-01-02T15:00:00.123456Z  {UUID}:48213  mysql-bin.000042:1234",
-        "    ddl shop.orders",
-        "    DROP TABLE `orders` /* by hand */",
-        "",
-        "warning: damaged: x",
-        f"1 transaction found; {looked}; 5.0 MiB of 10.0 MiB",
-        "",
-        "to recover a restored server to just before it (add the --target-... options):",
-        f"  binlog2s3 pitr --before-gtid {UUID}:48213",
-    ]
-
-
 def test_what_is_uncertain_is_marked() -> None:
     """And a time in whole seconds has no more digits."""
     lines = printed(ANONYMOUS)
@@ -197,22 +178,6 @@ def test_what_became_of_an_alter(
     assert found["alter"]["gtid"] == (other or None)
     (row,) = (row for row in page("find").splitlines() if row.startswith("| `alter` |"))
     assert all(f"`{key}`" in row for key in found["alter"])
-
-
-def test_nothing_is_an_answer() -> None:
-    """With what was looked through."""
-    looked = "3 binlogs searched, 39 skipped, as their times or GTIDs exclude a match"
-    assert printed()[2:] == [f"0 transactions found; {looked}; 5.0 MiB of 10.0 MiB"]
-
-
-def test_few_commands_are_shown() -> None:
-    """And how to make the others of them."""
-    many = [
-        replace(HIT, transaction=replace(HIT.transaction, gtid=f"{UUID}:{n}")) for n in range(9)
-    ]
-    lines = printed(*many)
-    assert sum(line.startswith("  binlog2s3 pitr ") for line in lines) == 5
-    assert lines[-1].startswith("likewise for any other one")
 
 
 def test_the_command_reaches_the_same_bucket() -> None:
