@@ -347,6 +347,16 @@ def mysql_shared(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
 
 
 @pytest.fixture
+def mysql_without_gtids(mysql_binaries: get.ServerBinaries) -> Iterator[MysqlServer]:
+    """A MySQL of the test's own, for its gtid_mode is OFF."""
+    with (
+        temporary_directory() as directory,
+        MysqlServer(mysql_binaries, directory, gtid=False) as server,
+    ):
+        yield server
+
+
+@pytest.fixture
 def mariadb(request: pytest.FixtureRequest) -> Iterator[MariadbServer]:
     """A MariaDB, as if just started: the worker's, or one of its own (`own_server`)."""
     if not _wants_its_own(request):
