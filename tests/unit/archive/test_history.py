@@ -259,3 +259,27 @@ def test_the_next_binlog_by_its_gtids(
     assert follows(one, other) is is_next
     assert not follows(one, replace(other, name=other.name.next()))
     assert not follows(one, replace(other, name=one.name))
+
+
+@pytest.mark.parametrize(
+    ("flavour", "binlog", "crosses"),
+    [("mariadb", 4, True), ("mariadb", 3, False), ("mysql", 4, False)],
+)
+def test_numbers_that_go_back_end_no_line(flavour: Any, binlog: int, crosses: bool) -> None:
+    """MariaDB's may, behind the binlog that repeats something of the parent."""
+    then, later = ("0-1-50", "0-1-20") if flavour == "mariadb" else (f"{UUID}:1-50", f"{UUID}:1-20")
+    first = replace(lineage(1), flavour=flavour)
+    second = replace(lineage(2, left(first, gtid_set=then)), flavour=flavour)
+    cut = left(second, gtid_set=later, binlog=f"mysql-bin.{binlog:06}")
+    third = replace(lineage(3, cut), flavour=flavour)
+    line = line_of([first, second, third], third.id)
+    assert (len(line.legs), bool(line.barrier)) == ((3, False) if crosses else (2, True))
+
+
+def test_a_gap_of_which_nothing_is_named() -> None:
+    """It is unknown what is missing, unless rows without GTIDs are."""
+    first = lineage(1)
+    gap = left(first, join="gap", missing="")
+    for origin, missing in ((gap, "unknown"), (replace(gap, unlogged=True), "rows without GTIDs")):
+        second = lineage(2, origin)
+        assert line_of([first, second], second.id).legs[1].missing == missing

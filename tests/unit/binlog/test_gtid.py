@@ -221,3 +221,11 @@ def test_numbers_that_mariadb_does_not_have(largest: str, beyond: str) -> None:
 def test_a_set_with_empty_parts() -> None:
     """What is between two commas may be nothing."""
     assert GtidSet.parse(f"{A}:1,,{A}:3, ,{A}:5,") == GtidSet.parse(f"{A}:1:3:5")
+
+
+def test_the_last_of_a_domain_is_that_of_the_later_list() -> None:
+    """Whose number may be smaller than that of another server; the list is told by its domains."""
+    before = MariadbGtidList({(0, 1): 50, (7, 1): 3}, {0: 1, 7: 1})
+    after = before.then(MariadbGtidList({(0, 2): 8}, {0: 2}))
+    assert (after.newest(0), after.newest(7)) == ((0, 2, 8), (7, 1, 3))
+    assert sorted(after.gtids()) == [(0, 1, 50), (0, 2, 8), (7, 1, 3)]

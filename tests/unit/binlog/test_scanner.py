@@ -881,3 +881,19 @@ def test_a_scanner_does_not_go_back_over_events_without_positions() -> None:
     with pytest.raises(DamageError):
         scanner.feed(bytes(wrong))
     assert not scanner.rewind()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "goes_back"), [((5, 6, 9), False), ((5, 6, 6), True), ((5, 9, 6), True)]
+)
+def test_numbers_of_a_mariadb_that_go_back(numbers: tuple[int, ...], goes_back: bool) -> None:
+    """A number that comes again goes back, too: it is another transaction."""
+    log = BinlogWriter(server_version="10.11.8-MariaDB")
+    log.gtid_list(MariadbGtidList({}))
+    for number in numbers:
+        log.mariadb_transaction(
+            [statement("create table a(i int)")], gtid=(0, number), standalone=True
+        )
+    scanner = Scanner()
+    scanner.feed(bytes(log.data))
+    assert scanner.gtids_go_back is goes_back

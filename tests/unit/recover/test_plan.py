@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from binlog2s3.archive.history import line_of
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, either
 from binlog2s3.binlog.names import BinlogName
@@ -23,6 +24,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
+from binlog2s3.recover.route import why_gap
 from tests.history_model import HEAD, File, Model, Real
 from tests.property.test_plan import applied
 
@@ -980,6 +982,50 @@ def test_an_archive_of_an_older_version_has_them_within_a_lineage() -> None:
     assert planned(model, Latest(), model.truth[:2]).transactions == 5
 
 
+class OldPages(Model):
+    """Pages that do not say yet whether a binlog was begun by a start of the server."""
+
+    def brief(self, lineage: str, name: BinlogName) -> Known:
+        return replace(super().brief(lineage, name), started=None)
+
+
+def test_a_page_of_an_older_version_hides_no_start() -> None:
+    """The entry is read: it was made from the binlog."""
+    model = OldPages()
+    committed(model, 4)
+    model.rotate()
+    model.open.started = True
+    committed(model, 3)
+    assert "without a binlog" in str(refused(model, Latest(), model.truth[:2]))
+
+
+def test_a_join_without_a_gap_has_no_reason_for_one() -> None:
+    """Nor has the first lineage."""
+    model = Model()
+    committed(model, 3)
+    model.fail_over(0, 0)
+    committed(model, 2)
+    model.gap(2)
+    line = line_of(model.lineages, model.current)
+    reasons = [why_gap(line, number) for number in range(3)]
+    assert reasons[:2] == ["", ""]
+    assert reasons[2].startswith("the source had purged what comes before")
+
+
+def test_the_first_binlog_of_a_lineage_that_is_missing() -> None:
+    """A break, though the lineage itself joins exactly."""
+    model = Model()
+    committed(model, 3)
+    model.fail_over(0, 0)
+    committed(model, 2)
+    model.rotate()
+    committed(model, 2)
+    second = model.branch
+    first = second.files.pop(0).name
+    said = str(refused(model, Latest(), model.truth[:2]))
+    assert f"{first} of {second.lineage.id} is missing" in said
+
+
 def test_a_plan_says_what_the_source_leaves_out() -> None:
     """What entries say of their binlogs, and the writer of now; each once."""
     model = Model()
@@ -996,15 +1042,25 @@ def test_a_plan_says_what_the_source_leaves_out() -> None:
     ]
 
 
-def test_a_crash_of_a_source_that_ignores_errors_may_be_none() -> None:
+@pytest.mark.parametrize(
+    ("ignores", "crashed", "goes_on", "is_told"),
+    [
+        (True, True, True, True),
+        (True, False, True, False),
+        (False, True, True, False),
+        (True, True, False, False),  # nothing behind it is applied
+    ],
+)
+def test_a_crash_of_a_source_that_ignores_errors_may_be_none(
+    *, ignores: bool, crashed: bool, goes_on: bool, is_told: bool
+) -> None:
     """MySQL's binlogs do not tell the two apart; the plan names the place."""
     model = Model()
     committed(model, 2)
-    model.open.leaves_out = ("binlog_error_action=IGNORE_ERROR",)
-    model.open.crashed = True
+    model.open.leaves_out = ("binlog_error_action=IGNORE_ERROR",) if ignores else ()
+    model.open.crashed = crashed
     model.rotate()
     committed(model, 2)
-    warnings = planned(model, Latest()).warnings
-    assert any(
-        one.startswith("mysql-bin.000001 ends as after a crash of the source") for one in warnings
-    )
+    goal = Latest() if goes_on else ToGtid(gtid(model.truth[1]))
+    said = "mysql-bin.000001 ends as after a crash of the source"
+    assert any(one.startswith(said) for one in planned(model, goal).warnings) is is_told
