@@ -39,14 +39,21 @@ def is_own_directory(path: Path, *, others: Collection[int] = ()) -> bool:
     return True
 
 
+def open_here(path: Path, flags: int) -> int:
+    """Open a file, or make it (mode 0600); its descriptor. No link is followed, no pipe waited for.
+
+    Whose it is does not matter.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+
+
 def open_own(path: Path, flags: int) -> int:
     """Open a file, or make it (mode 0600) if `flags` say so; its descriptor.
 
     Raises OSError if it is a link, has a second name, is no regular file, or is another user's.
     """
-    wanted = flags | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe would block
     try:
-        descriptor = os.open(path, wanted, 0o600)
+        descriptor = open_here(path, flags)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _link() from error

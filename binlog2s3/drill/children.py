@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from time import monotonic, sleep
 
+from binlog2s3 import private
 from binlog2s3.errors import RecoveryError
 
 MARK = "BINLOG2S3_DRILL_ID"
@@ -46,7 +47,8 @@ def started(
     `given`: the file that it reads. Raises RecoveryError if there is no Python or no disk space.
     """
     try:
-        with log.open("ab") as out, (given or Path(os.devnull)).open("rb") as read:
+        added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        with os.fdopen(added, "ab") as out, (given or Path(os.devnull)).open("rb") as read:
             return subprocess.Popen(
                 [sys.executable, "-c", _LAUNCH, str(os.getpid()), *argv],
                 stdin=read,
@@ -95,7 +97,8 @@ def ended_with(code: int) -> str:
 def end_of(log: Path, most: int = 400) -> str:
     """The last lines of a log on one line; of a server's log, those that are errors."""
     with suppress(OSError):
-        lines = log.read_bytes()[-100 * most :].decode(errors="replace").split("\n")
+        with open(private.open_here(log, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
+            lines = file.read()[-100 * most :].decode(errors="replace").split("\n")
         errors = [line for line in lines if "[ERROR]" in line]
         text = "; ".join(line.strip() for line in errors or lines if line.strip())
         return text[:most] if errors else text[-most:]

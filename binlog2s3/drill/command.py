@@ -157,7 +157,13 @@ class _Drill:
             finished_at=now,
         )
         id_ = self._result.id
-        self._workspace = Workspace(config.work_dir.absolute(), id_, config.source, now)
+        self._workspace = Workspace(
+            config.work_dir.absolute(),
+            id_,
+            config.source,
+            now,
+            server_user=user_of(config.mysqld_option),
+        )
 
     def run(self) -> tuple[DrillResult, Binlog2s3Error | None, Path | None]:
         """The result; why it failed; where its logs are kept. Everything else is removed."""
@@ -211,7 +217,8 @@ class _Drill:
         if os.geteuid() == 0 and user_of(config.mysqld_option) is None:
             raise RecoveryError(
                 f"{program} does not start as root",
-                hint="run drill as another user, or give --mysqld-option=--user=NAME",
+                hint="run drill as another user, or give --mysqld-option=--user=NAME, of a user of "
+                "this machine",
             )
         if config.check_sql is not None:  # now, and not after hours of restoring
             self._statements = statements_in(config.check_sql)
@@ -237,7 +244,7 @@ class _Drill:
             restore(config.restore_command, backup, workspace, self._result.id, into_server=True)
             server.stop()
         else:
-            workspace.data.mkdir(mode=0o700)
+            workspace.make_data()
             restore(config.restore_command, backup, workspace, self._result.id, into_server=False)
             if is_empty(workspace.data):
                 raise RecoveryError(

@@ -6,6 +6,8 @@ active. Its account for drill has a random password, which is only in files of t
 is created without a trace in its binary log.
 """
 
+import os
+import pwd
 import re
 import secrets
 import signal
@@ -86,10 +88,19 @@ def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]
     return [*options, *settings.more]
 
 
-def user_of(options: Iterable[str]) -> str | None:
-    """The user that the operator's options say, without which neither server starts as root."""
+def user_of(options: Iterable[str]) -> int | None:
+    """The number of the user that root's options for a server say; None if there is no such one.
+
+    None also if this is not root, who alone can start a server as another user.
+    """
+    if os.geteuid() != 0:
+        return None
     given = (option.removeprefix("--user=") for option in options if option.startswith("--user="))
-    return next(given, None) or None
+    user = next(given, "")  # the server takes the first, too
+    try:
+        return int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return None
 
 
 def socket_of(workspace: Workspace) -> Path:
@@ -141,7 +152,9 @@ class ScratchServer:
         if self._settings.flavour == "mysql":
             self._run([*self._first(), "--initialize-insecure", own, *more], None)
             return
-        (data / "mysql").mkdir(parents=True, mode=0o700)
+        self._workspace.make_data()
+        (data / "mysql").mkdir(mode=0o700)
+        self._workspace.give(data / "mysql")
         script = self._write("bootstrap.sql", self._bootstrap())
         argv = [*self._first(), "--bootstrap", own, *more]
         self._run(argv, script)
@@ -249,6 +262,7 @@ class ScratchServer:
         path = self._workspace.directory / name
         with open(private.create(path), "w") as file:  # noqa: PTH123 - a descriptor
             file.write(text)
+            self._workspace.give(file.fileno())
         return path
 
 

@@ -6,6 +6,7 @@ output of what the drill has started, says so, or if nothing at all is free.
 """
 
 import errno
+import os
 import re
 import shutil
 import signal
@@ -16,6 +17,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Self
 
+from binlog2s3 import private
 from binlog2s3.drill.workspace import size_of
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import duration_text, size_text
@@ -150,8 +152,8 @@ def _says_no_space(error: BaseException) -> bool:
 def _tail(log: Path) -> str:
     """How a log ends; "" if there is none."""
     try:
-        with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOG_TAIL))
+        with open(private.open_here(log, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_TAIL))
             return file.read(_LOG_TAIL).decode(errors="replace")
     except OSError:
         return ""

@@ -11,7 +11,6 @@ data, and reports what was interrupted.
 import fcntl
 import json
 import os
-import pwd
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -71,12 +70,24 @@ def locked(work_dir: Path) -> Iterator[None]:
 
 
 class Workspace:
-    """The private directory of one drill; everything that it makes is below it."""
+    """The private directory of one drill; everything that it makes is below it.
 
-    def __init__(self, work_dir: Path, id_: str, source: str, started_at: datetime) -> None:
+    `server_user`: the number of the scratch server's user, to whom root gives it; None: its own.
+    """
+
+    def __init__(
+        self,
+        work_dir: Path,
+        id_: str,
+        source: str,
+        started_at: datetime,
+        *,
+        server_user: int | None = None,
+    ) -> None:
         self._id = id_
         self._source = source
         self._started_at = started_at
+        self._server_user = server_user
         self.directory = work_dir / f"drill-{id_}"
         self.data = self.directory / "data"
         self.restore_log, self.server_log = (self.directory / name for name in _LOGS)
@@ -87,11 +98,23 @@ class Workspace:
             self.directory.mkdir(mode=0o700)
             self.at("choose", None)
             (self.directory / "tmp").mkdir(mode=0o700)
+            self.give(self.directory)
+            self.give(self.directory / "tmp")
         except OSError as error:
             raise RecoveryError(
                 f"{self.directory} cannot be made: {error.strerror}",
                 hint="check the disk and the permissions of --work-dir",
             ) from error
+
+    def give(self, made: Path | int) -> None:
+        """Give a directory, or the descriptor of a file, to the scratch server's user."""
+        if self._server_user is not None:
+            os.chown(made, self._server_user, -1)
+
+    def make_data(self) -> None:
+        """Make the empty data directory."""
+        self.data.mkdir(mode=0o700)
+        self.give(self.data)
 
     def at(self, step: DrillStep, backup: str | None) -> None:
         """Note the step, for the next drill if this one is killed."""
@@ -124,15 +147,15 @@ class Workspace:
 
 
 def clean_up(
-    work_dir: Path, report: Callable[[LeftDrill], None], *, server_user: str | None = None
+    work_dir: Path, report: Callable[[LeftDrill], None], *, server_user: int | None = None
 ) -> list[Path]:
     """Remove what killed drills have left, the oldest first; returns what is unknown and stays.
 
-    `server_user`: the name or number of the user to whom root may have given their directories.
+    `server_user`: see `Workspace`.
     Each one is reported when its data are gone; if that raises, the next call reports it again.
     Needs the lock. Raises RecoveryError if something cannot be removed.
     """
-    unknown, others = [], _number_of(server_user)
+    unknown, others = [], () if server_user is None else (server_user,)
     for directory in sorted(work_dir.glob("drill-*")):
         id_ = directory.name.removeprefix("drill-")
         if not BACKUP_ID.fullmatch(id_) or directory.is_symlink() or not directory.is_dir():
@@ -152,20 +175,10 @@ def clean_up(
     return unknown
 
 
-def _number_of(user: str | None) -> frozenset[int]:
-    """The number of the scratch server's user. Only root can have made a drill for another one."""
-    if user is None or os.geteuid() != 0:
-        return frozenset()
-    try:
-        return frozenset({int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid})
-    except KeyError:
-        return frozenset()
-
-
 def _marker(directory: Path) -> str:
-    """The text of a marker. No link is followed, and a pipe is not waited for."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with open(os.open(directory / _MARKER, flags)) as file:  # noqa: PTH123 - a descriptor
+    """The text of a marker, which the scratch server's user may have made."""
+    opened = private.open_here(directory / _MARKER, os.O_RDONLY)
+    with open(opened) as file:  # noqa: PTH123 - a descriptor
         return file.read(_MOST_MARKER)
 
 

@@ -712,22 +712,47 @@ def test_a_marker_that_the_scratch_server_has_put_there(tmp_path: Path) -> None:
     (workspace.directory / "drill.json").rename(other)
     (workspace.directory / "drill.json").symlink_to(other)
     os.chown(workspace.directory, 65_534, 65_534)
-    assert clean_up(tmp_path, lambda _: None, server_user="65534") == [workspace.directory]
+    assert clean_up(tmp_path, lambda _: None, server_user=65_534) == [workspace.directory]
     assert workspace.data.is_dir()
 
 
 @pytest.mark.parametrize(
     ("options", "user"),
     [
+        (("--user=nobody",), 65_534),
+        (("--port=1", "--user=7", "--user=8"), 7),
         ((), None),
-        (("--user=mysql",), "mysql"),
-        (("--user=", "--userstat=1"), None),
-        (("--port=1", "--user=a", "--user=b"), "a"),
+        (("--user=",), None),
+        (("--user=no-such-user",), None),
+        (("--userstat=1",), None),
     ],
 )
-def test_the_user_of_the_scratch_server(options: tuple[str, ...], user: str | None) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a server another user")
+def test_the_user_of_the_scratch_server(options: tuple[str, ...], user: int | None) -> None:
     """The server takes the first."""
     assert user_of(options) == user
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_the_scratch_server_of_root_can_reach_its_directory(tmp_path: Path) -> None:
+    """It runs as another user, and everything that it needs is given to that one."""
+    workspace = Workspace(tmp_path, ID, "orders", TIME, server_user=65_534)
+    workspace.make()
+    workspace.make_data()
+    for path in (workspace.directory, workspace.data, workspace.directory / "tmp"):
+        assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (65_534, 0o700)
+
+
+@pytest.mark.parametrize("name", ["restore.log", "server.log"])
+def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path, name: str) -> None:
+    """The scratch server, whose directory it is, could else have it written or shown by root."""
+    secret, log = tmp_path / "secret", tmp_path / name
+    secret.write_text("kept")
+    log.symlink_to(secret)
+    with pytest.raises(RecoveryError, match="cannot be started"):
+        started(ID, ["/bin/echo", "x"], log, directory=tmp_path)
+    assert end_of(log) == ""
+    assert secret.read_text() == "kept"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
