@@ -64,7 +64,8 @@ _NO_BINLOG = 1381
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})  # database, table, column, any, routine
 _NO_TLS = (
     "set up TLS on the server, or accept that others can read the data: --mysql-ssl-mode DISABLED, "
-    "for a server on another host with --mysql-server-public-key"
+    "for a MySQL on another host with --mysql-server-public-key; a MariaDB there has no such key: "
+    "accept by --mysql-accept-unverified-server, too, that another server can get the password"
 )
 _TRANSIENT = frozenset({1040, 1053, 1203, 1205, 1226, 2002, 2003, 2006, 2013, 2014, 2055})
 # What pymysql raises: its own errors, unusable TLS files (OSError), a missing package

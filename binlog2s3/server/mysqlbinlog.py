@@ -181,7 +181,9 @@ def refuse_unguarded(tool: Tool, login: Login) -> None:
     if login.public_key:
         raise SourceError(
             f"{tool.path} cannot use an RSA key: MariaDB's servers have none",
-            hint="verify its certificate: --mysql-ssl-ca instead of --mysql-server-public-key",
+            hint="verify its certificate: --mysql-ssl-ca instead of --mysql-server-public-key; "
+            "without TLS nothing proves which MariaDB answers: set up TLS there, or accept this "
+            "risk: --mysql-ssl-mode DISABLED --mysql-accept-unverified-server",
             refused=True,
         )
     if login.ssl_mode == "VERIFY_CA" and not tool.all_or_nothing:

@@ -41,6 +41,8 @@ _ENOUGH_BYTES = 64
 _LARGEST_START = (1 << 32) - 1
 _SLAVE, _CLIENT, _PROCESS = "REPLICATION SLAVE", "REPLICATION CLIENT", "PROCESS"
 _UNREACHED = "the server was not reached"
+_KEYS = ("Caching_sha2_password_rsa_public_key", "Rsa_public_key")
+"""Where a MySQL shows its RSA key."""
 _SILENT = "the server writes no binlog"
 _ACCEPTED = "nothing proves which server answers, as --mysql-accept-unverified-server accepts"
 _ON_THIS_HOST = (
@@ -101,7 +103,10 @@ class SourceCheck:
             return
         try:
             row = self._server.rows("SELECT CURRENT_USER() AS account, @@version AS version")[0]
-            cipher = self._server.rows("SHOW SESSION STATUS LIKE 'Ssl_%'")
+            rows = self._server.rows(
+                "SHOW SESSION STATUS WHERE Variable_name LIKE 'Ssl\\_%' "
+                f"OR Variable_name IN ({', '.join(map(repr, _KEYS))})"
+            )
         except SourceError as error:
             yield fail("server", "reachable", str(error), error.hint or _by_hand(login))
             yield skipped("server", "TLS", _UNREACHED)
@@ -111,9 +116,10 @@ class SourceCheck:
         flavour = ServerVersion(version).flavour
         self._account = SourceAccount(flavour=flavour, version=version, name=str(row["account"]))
         yield ok("server", "reachable", f"{login.address}, as {self._account.name}")
-        status = {str(one["Variable_name"]): str(one["Value"]) for one in cipher}
+        status = {str(one["Variable_name"]): str(one["Value"]) for one in rows}
         self._has_tls = bool(status.get("Ssl_cipher"))
         yield _tls_row(login, status)
+        yield from key_rows(login, status)
         yield version_row(flavour, version)
 
     def setting_rows(self) -> Iterator[Row]:
@@ -393,6 +399,30 @@ def _grants_slave(grant: str) -> bool:
     given, _, where = grant.upper().partition(" ON ")
     enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
     return bool(enough) and where.startswith("*.* ")
+
+
+def key_rows(login: Login, status: Mapping[str, str]) -> Iterator[Row]:
+    """Whether the given RSA key is the server's. A password that it has cached needs no key."""
+    if login.public_key is None:
+        return
+    shown = {"".join(status.get(name, "").split()) for name in _KEYS} - {""}
+    if "".join(login.public_key.split()) in shown:
+        yield ok("server", "RSA key", "it is the server's")
+    elif shown:
+        yield fail(
+            "server",
+            "RSA key",
+            "the key of --mysql-server-public-key is not the server's: it lets this account in "
+            "only until it restarts",
+            "copy public_key.pem from the server's datadir again, over a connection that you trust",
+        )
+    else:
+        yield warn(
+            "server",
+            "RSA key",
+            "the server shows no RSA key to compare with: it was not tested",
+            "at the server, see SHOW STATUS LIKE '%rsa_public_key'",
+        )
 
 
 def _tls_row(login: Login, status: Mapping[str, str]) -> Row:

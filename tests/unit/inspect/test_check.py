@@ -48,9 +48,10 @@ from binlog2s3.inspect.check.settings import (
     settings_rows,
     version_row,
 )
-from binlog2s3.inspect.check.source import SourceAccount, login_rows
+from binlog2s3.inspect.check.source import SourceAccount, key_rows, login_rows
 from binlog2s3.inspect.check.spool import holder, owner_row, spool_rows, unusable_hint
 from binlog2s3.store.errors import Failure, translate
+from tests.login import ROOT
 from tests.memory_store import MemoryStore
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -1287,6 +1288,26 @@ def test_which_server_gets_the_password(
     row = login(tmp_path, 0o600, password_file="secret-1\n", **given_)
     assert row.result == result
     assert (word in row.hint) if word else not row.hint
+
+
+KEY = "-----BEGIN PUBLIC KEY-----\nMIIB\nIjAN\n-----END PUBLIC KEY-----\n"
+
+
+@pytest.mark.parametrize(
+    ("status", "result"),
+    [
+        ({"Caching_sha2_password_rsa_public_key": KEY.strip()}, "ok"),
+        ({"Rsa_public_key": KEY.replace("\n", "\r\n")}, "ok"),
+        ({"Caching_sha2_password_rsa_public_key": KEY.replace("MIIB", "MIIC")}, "fail"),
+        ({"Caching_sha2_password_rsa_public_key": ""}, "warn"),
+        ({}, "warn"),
+    ],
+)
+def test_a_key_that_is_not_the_servers(status: dict[str, str], result: str) -> None:
+    """The server has cached the password: the account gets in today, and not after its restart."""
+    (row,) = key_rows(replace(ROOT, ssl_mode="DISABLED", public_key=KEY), status)
+    assert row.result == result
+    assert not [*key_rows(ROOT, status)]
 
 
 def test_the_login(tmp_path: Path) -> None:
