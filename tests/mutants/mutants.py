@@ -905,14 +905,14 @@ MUTANTS = (
         Promise.TLS,
         "mysqlbinlog is given the known key, and does not ask for one.",
         ("tests/unit/server/test_mysqlbinlog.py::test_the_known_key",),
-        ((_options, never(when(5, of=7))),),
+        ((_options, never(when(5, of=6))),),
     ),
     Mutant(
         "a-target-that-verifies-nothing",
         Promise.TLS,
         "A target on another machine that would verify nothing is refused.",
         ("tests/unit/recover/test_listen.py::test_a_target_verifies_whom_it_replicates_from",),
-        ((listen, never(when(3, of=4))),),
+        ((listen, never(when(2, of=3))),),
     ),
     Mutant(
         "tls-to-other-hosts",
