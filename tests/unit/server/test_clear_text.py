@@ -73,6 +73,7 @@ def test_plugins_that_are_safe(tmp_path: Path) -> None:
     for path in (
         program,
         *(place / f"{n}.so" for n in ("client_ed25519", "dialog", "x", "parsec")),
+        place / "mysql_native_password.so",
     ):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
@@ -80,3 +81,5 @@ def test_plugins_that_are_safe(tmp_path: Path) -> None:
     link.symlink_to(program)
     names = [path.name for path in _safe_plugins(str(link), "mariadb")]
     assert names == ["client_ed25519.so", "parsec.so"]
+    names = [path.name for path in _safe_plugins(str(link), "mysql")]
+    assert names == ["mysql_native_password.so"]
