@@ -462,10 +462,13 @@ class ArchiveHistory:
     def _wait_for_head(self) -> None:
         """Wait until the newest binlog says which GTIDs came before it, but not for too long."""
         until = time.monotonic() + _HEAD_SECONDS
-        while (tail := self._tail) is not None and tail.scanner.previous_gtids is None:
-            if self._view.problem or tail.whole > _HEAD_MOST or time.monotonic() > until:
+        while self._tail is not None:
+            view = self._view  # which is what a client asks: the tail knows them a moment earlier
+            if view.binlogs[-1].before is not None or view.problem or view.whole > _HEAD_MOST:
                 return
-            self.wait(self._view.version, 0.5)
+            if time.monotonic() > until:
+                return
+            self.wait(view.version, 0.5)
 
     # Looking
 
