@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from contextlib import closing, redirect_stdout
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -200,13 +201,17 @@ def test_a_full_bucket_with_an_earlier_floor(
         here.fill()
         floor = replace(FLOOR, binlog=name_of(4)).to_json()
         with closing(minio.client()) as client:
-            client.put_object(Bucket=bucket, Key=LAYOUT.floor(ID, 4), Body=floor)
+            key = LAYOUT.floor(ID, 4)
+            client.put_object(Bucket=bucket, Key=key, Body=floor)
+            written = client.head_object(Bucket=bucket, Key=key)["LastModified"]
             for number in range(1, 151):
                 turn = Turn(number=number, lineage=ID, generation=number, token=BEAT.token)
                 client.put_object(Bucket=bucket, Key=LAYOUT.turn(number), Body=turn.to_json())
         rule, full = Spoiled(FAULTS["quota"]), here.keys
         rule.what = "lineage"  # the put of a floor
         proxy.rules[:] = [lambda request: rule(request) if here.keys == full else None]
+        # prune knows the time of the store by whole seconds: a floor of this second is too young
+        wait_until(lambda: datetime.now(UTC) >= written + timedelta(seconds=1), what="next second")
         code, document = here.run("prune")
         assert (code, document["turns"]) == (0, 50)
         assert rule.hits["lineage"] > 0
