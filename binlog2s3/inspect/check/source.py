@@ -104,7 +104,7 @@ class SourceCheck:
         try:
             row = self._server.rows("SELECT CURRENT_USER() AS account, @@version AS version")[0]
             rows = self._server.rows(
-                "SHOW SESSION STATUS WHERE Variable_name LIKE 'Ssl\\_%' "
+                "SHOW SESSION STATUS WHERE Variable_name LIKE 'Ssl_%' "
                 f"OR Variable_name IN ({', '.join(map(repr, _KEYS))})"
             )
         except SourceError as error:
