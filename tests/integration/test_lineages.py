@@ -380,6 +380,7 @@ def test_a_server_that_is_rolled_back(
     server: MysqlServer,
     archive: Archive,
     start: Start,
+    minio: MinioServer,
     disk_tmp_path: Path,
     running: bool,
     frozen: bool,
@@ -428,6 +429,12 @@ def test_a_server_that_is_rolled_back(
     assert stream.terminate() == 0
     archive.holds({first: "first", second: "second"})
     assert all(b"lost" in body for body in list(archive.binlogs(first).values())[-1:])
+    recovery = Recovery(minio, archive.bucket.name, read_only(minio))
+    begin = (f"--from-lineage={first}", "--from-binlog=mysql-bin.000001", "--from-position=4")
+    done = recovery.run(None, "--latest", "--json", "--dry-run", *begin)
+    assert done.status == 0, done.stderr
+    said = f"without the transactions that lineage {first} has from {name}:{size} on"
+    assert any(said in one for one in done.document["plan"]["warnings"])
 
 
 # another server
