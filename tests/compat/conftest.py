@@ -1,6 +1,7 @@
 """The places of the compatibility matrix: each version of the lab, or a server of one's own.
 
 Law: COMPAT_MYSQL, COMPAT_S3 and COMPAT_DEFAULTS name the latter; no password is in any of them.
+Without COMPAT_ALL the versions that all other tests run on are left out.
 """
 
 import os
@@ -20,13 +21,19 @@ from tests.compat.place import DATABASE, Lab, OwnServer, Place
 from tests.pool import Pool, shared
 
 OWN = "own"
+TESTED_ANYWAY = ("mysql-9", "mariadb-10.11")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each cell on each version, or on the one server that is named."""
-    if "version" in metafunc.fixturenames:
-        own = os.environ.get("COMPAT_MYSQL")
-        metafunc.parametrize("version", [OWN] if own else [*get.VERSIONS], scope="session")
+    if "version" not in metafunc.fixturenames:
+        return
+    versions = [*get.VERSIONS]
+    if os.environ.get("COMPAT_MYSQL"):
+        versions = [OWN]
+    elif not os.environ.get("COMPAT_ALL"):
+        versions = [one for one in versions if one not in TESTED_ANYWAY]
+    metafunc.parametrize("version", versions, scope="session")
 
 
 @pytest.fixture(scope="session")
