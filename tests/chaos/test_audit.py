@@ -179,25 +179,3 @@ def test_a_difference_is_seen(tampered: Tampered, name: str) -> None:
     change(tampered)
     tampered.audit.compare()
     assert any(said in line for line in tampered.audit.differences), tampered.audit.differences
-
-
-def test_it_does_not_rest_while_something_is_left(tampered: Tampered) -> None:
-    """A chunk of an archived binlog, an upload, a second writer: each has to go."""
-    audit = tampered.audit
-    assert audit.settled(chunked=True) == ""
-    (binlog,) = tampered.keys(f"/binlogs/{FIRST}")
-    live = tampered.keys("live/test/2")[0].rpartition("/")[0].rpartition("/")[0]
-    tampered.put(f"{live}/{FIRST}/{0:016}-{1:016}-{'0' * 16}", b"x")
-    assert "chunks are left" in audit.settled(chunked=True)
-    tampered.delete(f"{live}/{FIRST}/{0:016}-{1:016}-{'0' * 16}")
-    with closing(tampered.store.client()) as client:
-        given = {"Bucket": tampered.bucket, "Key": binlog}
-        upload = client.create_multipart_upload(**given)["UploadId"]
-        assert "uploads are left" in audit.settled(chunked=True)
-        client.abort_multipart_upload(**given, UploadId=upload)
-    tampered.put("pre/live/test/writers/000009-00000000.json", b"{}")
-    assert "writers:" in audit.settled(chunked=True)
-    tampered.delete("pre/live/test/writers/000009-00000000.json")
-    assert audit.settled(chunked=True) == ""
-    tampered.server.query("FLUSH BINARY LOGS")
-    assert "not archived" in audit.settled(chunked=True)

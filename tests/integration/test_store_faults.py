@@ -315,7 +315,7 @@ def test_requests_are_performed_long_after_they_were_made(
         def give_up(*kinds: str) -> None:
             for what in kinds:
                 wait_until(gates[what].held.is_set, what=f"a {what} that is held")
-                relay.hang_up()
+                relay.cut()
 
         hold("part", "whole", "chunk")
         options = {"endpoint-url": relay.url}
