@@ -15,13 +15,12 @@ import pytest
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import accounts_of, dump_of, gtids_of, load
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import RELAXED, accounts_of, dump_of, executed, load
 
 LEAKED, STRONG = "leaked-Aa1!", "strong-Aa1!"
 
@@ -155,14 +154,14 @@ def test_the_accounts_of_the_history_are_those_of_the_source(loaded: Loaded) -> 
     assert not loaded.logs_in("rotated", LEAKED)
     assert loaded.logs_in("rotated", STRONG)
     if loaded.is_mysql:
-        assert gtids_of(loaded.target) == gtids_of(loaded.source)
+        assert executed(loaded.target) == executed(loaded.source)
 
 
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_accounts_after_a_run_that_had_only_begun(loaded: Loaded) -> None:
     """Each run flushes: one that continues, and one that applies a single table."""
     loaded.source.query("INSERT INTO shop.orders VALUES (9)")
-    first = gtids_of(loaded.source)
+    first = executed(loaded.source)
     loaded.source.query(f"ALTER USER IF EXISTS app@'%' IDENTIFIED BY '{STRONG}' ACCOUNT LOCK")
     loaded.wait()
     loaded.load()
@@ -332,7 +331,7 @@ def test_looking_at_a_table_writes_nothing(loaded: Loaded) -> None:
     loaded.load(again)
     loaded.target.restart()
     document = loaded.recovery.to(loaded.target, f"--from-backup={again}", "--latest")
-    assert gtids_of(loaded.target) == gtids_of(loaded.source)
+    assert executed(loaded.target) == executed(loaded.source)
     words = document["result"]["base_backup"]["words"]
     assert "the rows of 1 MEMORY table were not looked for" in words
 
@@ -344,7 +343,7 @@ def test_gtids_that_are_not_those_of_the_place(loaded: Loaded) -> None:
     The same dump unchanged is taken.
     """
     loaded.source.query("INSERT INTO shop.orders VALUES (3)")
-    later = gtids_of(loaded.source)
+    later = executed(loaded.source)
     loaded.source.query("INSERT INTO shop.orders VALUES (4)")
     loaded.wait()
     text = loaded.dump.read_text()

@@ -21,13 +21,12 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, environment_for
 from tests import command
-from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_truth import dump_of
-from tests.integration.recovery_world import wait_durable
 from tests.integration.small_disk import mount_small
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.archive import wait_durable
+from tests.world.servers import RELAXED, dump_of
 
 ROOT = Path(__file__).parents[2]
 TRACES = {"mariadb": ["--master-data=1"]}

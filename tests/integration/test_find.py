@@ -25,11 +25,11 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, environment_for
 from tests.command import argv, environment
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import follow, reset, uuid_of
-from tests.integration.recovery_command import READ_ONLY
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE
+from tests.world.archive import wait_durable
+from tests.world.commands import READ_ONLY
+from tests.world.servers import follow, reset, uuid_of
 
 pytestmark = [pytest.mark.mysql, pytest.mark.minio]
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0")
@@ -544,7 +544,7 @@ def test_several_lineages(
         create(source)
         truth = Truth(source)
         write_rows(truth, 1, 20)
-        follow(replica, source, until=False)
+        follow(replica, source)
         bucket = minio.make_bucket()
         reader = Bucket(minio, bucket)
 

@@ -17,12 +17,12 @@ from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from lab.tcp import Switch
-from tests.integration.lineage_lab import (
-    Archive,
-    CopiedServer,
-    by_two_doors,
-    caught_up,
-    create_table,
+from tests.integration.stream_process import StreamProcess, run_to_end
+from tests.waiting import wait_until
+from tests.world.archive import Archive
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import (
+    ImageServer,
     executed,
     flush,
     follow,
@@ -31,11 +31,8 @@ from tests.integration.lineage_lab import (
     put_back,
     reset,
     uuid_of,
-    write,
 )
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.stream_process import StreamProcess, run_to_end
-from tests.waiting import wait_until
+from tests.world.writes import caught_up, create_table, write
 
 GTIDS = pytest.mark.parametrize("gtid", [True, False], ids=["gtid", "no-gtid"])
 Start = Callable[..., StreamProcess]
@@ -440,6 +437,15 @@ def test_a_server_that_is_rolled_back(
 # another server
 
 
+def by_two_doors(directory: Path, binaries: ServerBinaries, port: int) -> Path:
+    """A mysqlbinlog that goes to a port of its own, whatever port the questions go to."""
+    program = directory / "mysqlbinlog-by-another-door"
+    real = binaries.binlog
+    program.write_text(f'#!/bin/sh\nfirst=$1\nshift\nexec "{real}" "$first" --port={port} "$@"\n')
+    program.chmod(0o755)
+    return program
+
+
 def sibling(server: MysqlServer, directory: Path, *, server_id: int) -> MysqlServer:
     """Another server with the same account, of the same kind."""
     made = MysqlServer(
@@ -447,6 +453,14 @@ def sibling(server: MysqlServer, directory: Path, *, server_id: int) -> MysqlSer
     )
     made.password = server.password
     return made
+
+
+def copy_of(server: MysqlServer, image: Path, directory: Path) -> MysqlServer:
+    """A server that begins with the data of this one, and has a uuid of its own."""
+    gtid = "--gtid-mode=ON" in server._argv()
+    return ImageServer(
+        server.binaries, directory, image, 1, server.password, gtid=gtid, own_uuid=True
+    )
 
 
 def refusals(stream: StreamProcess, uuid: str) -> int:
@@ -500,9 +514,7 @@ def test_a_server_restored_from_a_backup(
     archive.keep("first", mysqld)
     archive.remember()
     place = disk_tmp_path / "restored"
-    restored = servers.enter_context(
-        CopiedServer(mysqld, image, place, server_id=1, gtid=bool(gtids))
-    )
+    restored = servers.enter_context(copy_of(mysqld, image, place))
     reset(restored, *([f"SET GLOBAL gtid_purged = '{gtids}'"] if gtids else []))
     write(restored, "restored")
     door.turn(restored.port)
@@ -623,6 +635,7 @@ def test_a_fail_over(
     write(mysqld, "before")
     replica = servers.enter_context(sibling(mysqld, disk_tmp_path / "replica", server_id=2))
     follow(replica, mysqld)
+    caught_up(replica, mysqld)
     flush(replica)
     write(mysqld, "replicated")
     caught_up(replica, mysqld)
@@ -720,7 +733,6 @@ def test_the_source_of_another_live_server(
 
     So also with --take-over, without which it would stand by.
     """
-    gtid = has_gtids(mysqld)
     ours, mistaken = mysqld, sibling(mysqld, disk_tmp_path / "mistaken", server_id=1)
     gtids = ""
     if golden:
@@ -728,10 +740,8 @@ def test_the_source_of_another_live_server(
         gtids = executed(mysqld)
         mysqld.kill()
         image = image_of(mysqld, disk_tmp_path / "image")
-        ours = servers.enter_context(
-            CopiedServer(mysqld, image, disk_tmp_path / "ours", server_id=1, gtid=gtid)
-        )
-        mistaken = CopiedServer(mysqld, image, disk_tmp_path / "mistaken", server_id=1, gtid=gtid)
+        ours = servers.enter_context(copy_of(mysqld, image, disk_tmp_path / "ours"))
+        mistaken = copy_of(mysqld, image, disk_tmp_path / "mistaken")
     servers.enter_context(mistaken)
     if not golden:
         create_table(mistaken)
@@ -772,6 +782,7 @@ def test_mysqlbinlog_is_kept_on_the_old_primary(
     gtid = has_gtids(mysqld)
     replica = servers.enter_context(sibling(mysqld, disk_tmp_path / "replica", server_id=2))
     follow(replica, mysqld)
+    caught_up(replica, mysqld)
     asked = servers.enter_context(Switch(mysqld.port))
     door = servers.enter_context(Switch(mysqld.port))
     tool = by_two_doors(disk_tmp_path, mysqld.binaries, door.port)

@@ -14,9 +14,9 @@ from lab.mysql import MariadbServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
-from tests.integration.served import PASSWORD, Scene, Served, scene_of
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.serving import PASSWORD, Scene, Served, scene_of
 
 MARIADB_GTID = 162
 

@@ -15,19 +15,20 @@ import pytest
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.apply_pair import RELAXED, locked
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import (
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import (
+    RELAXED,
     ImageServer,
     MariadbImageServer,
     dump_of,
-    gtids_of,
+    executed,
+    locked,
     restored,
 )
-from tests.integration.recovery_world import wait_durable
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
 
 Rows = list[tuple[Any, ...]]
 Scratch = Callable[[], MysqlServer]
@@ -63,7 +64,7 @@ def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
 def last_gtid(server: MysqlServer) -> str:
     if server.binaries.flavour == "mariadb":
         return str(server.query("SELECT @@global.gtid_binlog_pos")[0][0])
-    uuid, _, numbers = gtids_of(server).partition(":")
+    uuid, _, numbers = executed(server).partition(":")
     return f"{uuid}:{numbers.rpartition('-')[2]}"
 
 
@@ -115,7 +116,7 @@ def past(
             "RENAME TABLE shop.orders TO shop._orders_old, shop._orders_new TO shop.orders",
             "INSERT INTO shop.orders VALUES (9001, 'after', 2)",
         )
-        renamed, gtids = rows_of(source, "shop.orders"), gtids_of(source)
+        renamed, gtids = rows_of(source, "shop.orders"), executed(source)
         there = Bucket(minio, bucket)
         wait_until(
             lambda: [key for key in there.keys("pre") if "writers" in key], what="a heartbeat"
@@ -197,7 +198,7 @@ def test_one_table_back(
     if binaries.flavour == "mysql":
         recovery.to(server, *only, *goal)  # nothing is left to do
         uuid, _, last = was.dropped.rpartition(":")
-        assert gtids_of(server) == f"{uuid}:1-{int(last) - 1}"
+        assert executed(server) == f"{uuid}:1-{int(last) - 1}"
     else:
         said = recovery.refused(server, *only, *goal)  # it would be applied twice
         assert "gtid_slave_pos" in said or "second time" in said, said
@@ -236,7 +237,7 @@ def test_the_target_crashes(
     assert all_of(server) == {**was.before, "shop.items": was.backup["shop.items"]}
     if binaries.flavour == "mysql":
         uuid, _, last = was.dropped.rpartition(":")
-        assert gtids_of(server) == f"{uuid}:1-{int(last) - 1}"
+        assert executed(server) == f"{uuid}:1-{int(last) - 1}"
     assert "scratch server" in recovery.refused(server, *goal)
 
 

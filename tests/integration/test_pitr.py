@@ -21,18 +21,10 @@ from botocore.exceptions import ClientError
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, client_for
-from tests.integration.apply_pair import locked
-from tests.integration.recovery_command import READ_ONLY, Recovery, read_only
-from tests.integration.recovery_truth import (
-    ImageServer,
-    differences,
-    fetch_all,
-    gtids_of,
-    has,
-    state_of,
-)
-from tests.integration.recovery_world import Target, World, build, shared
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import READ_ONLY, Recovery, read_only
+from tests.world.lost import Target, World, build, shared
+from tests.world.servers import ImageServer, differences, executed, fetch_all, has, locked, state_of
 
 Fresh = Callable[..., MysqlServer]
 KILLS = 10
@@ -165,7 +157,7 @@ def test_what_is_skipped_is_not_fetched_again(
         full.query("CREATE DATABASE sentinel")
         fetch_all(server, full)
         server.query("START REPLICA SQL_THREAD")
-        wanted = gtids_of(full)
+        wanted = executed(full)
         wait_until(
             lambda server=server, wanted=wanted: has(server, wanted), what="the target has followed"
         )
@@ -308,14 +300,14 @@ def test_a_dead_branch(world: World, command: Recovery, fresh: Fresh) -> None:
     last = world.lost[-1]
     said = command.refused(server, f"--to-gtid={last}")
     assert world.lineages[0] in said
-    assert gtids_of(server) == world.base_gtids
+    assert executed(server) == world.base_gtids
     command.to(server, f"--to-gtid={last}", f"--lineage={world.lineages[0]}")
     ((lost,),) = server.query("SELECT COUNT(*) FROM shop.skippable WHERE writer = -1")
     assert lost == len(world.lost)
-    before = gtids_of(server)
+    before = executed(server)
     said = command.refused(server, "--latest")
     assert world.lineages[0] in said
-    assert gtids_of(server) == before
+    assert executed(server) == before
 
 
 def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
@@ -341,7 +333,7 @@ def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
     server.query("SET GLOBAL event_scheduler = ON")
     assert "--stop-target-threads" in command.refused(server, "--latest")
     server.query("SET GLOBAL event_scheduler = OFF")
-    assert gtids_of(server) == world.base_gtids
+    assert executed(server) == world.base_gtids
     more = history[world.base].gtid
     said = command.refused(
         server, "--latest", f"--from-gtid-set={world.base_gtids},{uuid}:1-999999"
@@ -370,7 +362,7 @@ def test_the_source_is_no_target(
         said = command.refused(server, "--latest")
         assert world.source_uuids[1] in said
         assert "--allow-source" in said
-        assert gtids_of(server) == world.base_gtids
+        assert executed(server) == world.base_gtids
 
 
 def test_a_dry_run_changes_nothing(world: World, command: Recovery, fresh: Fresh) -> None:

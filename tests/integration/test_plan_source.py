@@ -2,7 +2,7 @@
 
 import socket
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pymysql
@@ -15,19 +15,21 @@ from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from tests.integration.apply_pair import (
-    RELAXED,
-    Pair,
-    content,
-    gtids,
-    gtids_off,
-    gtids_on,
-    two,
-    write_all_kinds,
-    write_rows,
-)
 from tests.own_files import Own, own, without
 from tests.waiting import wait_until
+from tests.world.pair import Pair
+from tests.world.servers import (
+    RELAXED,
+    content,
+    executed,
+    gtids_off,
+    gtids_on,
+    in_its_words,
+    replica_status,
+    replicate_from,
+    two,
+)
+from tests.world.writes import write_all_kinds, write_rows
 
 ACCOUNT = Account("binlog2s3", 'it\'s "secret"')
 ROW = "SET SESSION binlog_format = ROW"
@@ -91,43 +93,10 @@ def serving(
 
 def replicate(pair: Pair, source: PlanSource, *, at: tuple[str, int] | None = None) -> None:
     """The target becomes its replica: by GTIDs, or from a position."""
-    host, port = source.address
-    password = ACCOUNT.password.replace("'", "''")
-    if pair.is_mysql:
-        where = (
-            f"SOURCE_AUTO_POSITION=0, SOURCE_LOG_FILE='{at[0]}', SOURCE_LOG_POS={at[1]}"
-            if at
-            else "SOURCE_AUTO_POSITION=1"
-        )
-        pair.target.query(
-            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='{host}', SOURCE_PORT={port}, {where}, "
-            "SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1, SOURCE_SSL=0",
-            f"START REPLICA USER='{ACCOUNT.user}' PASSWORD='{password}'",
-        )
-    else:
-        where = (
-            f"MASTER_USE_GTID=no, MASTER_LOG_FILE='{at[0]}', MASTER_LOG_POS={at[1]}"
-            if at
-            else "MASTER_USE_GTID=slave_pos"
-        )
-        pair.target.query(
-            f"CHANGE MASTER TO MASTER_HOST='{host}', MASTER_PORT={port}, {where}, "
-            f"MASTER_USER='{ACCOUNT.user}', MASTER_PASSWORD='{password}', MASTER_CONNECT_RETRY=1",
-            "START SLAVE",
-        )
-
-
-def status(server: MysqlServer) -> dict[str, object]:
-    """Of its one channel, with MySQL's new names."""
-    show = "SHOW REPLICA STATUS" if server.binaries.flavour == "mysql" else "SHOW SLAVE STATUS"
-    dicts = pymysql.cursors.DictCursor
-    with closing(server.connect()) as connection, connection.cursor(dicts) as cursor:
-        cursor.execute(show)
-        found = cursor.fetchone() or {}
-    new = {"Master": "Source", "Slave": "Replica"}
-    for old, name in new.items():
-        found = {key.replace(old, name): value for key, value in found.items()}
-    return found
+    more = ["SOURCE_CONNECT_RETRY=1", "SOURCE_SSL=0"]
+    more += ["SOURCE_RETRY_COUNT=1"] if pair.is_mysql else []
+    replicate_from(pair.target, source.address[1], ACCOUNT.user, ACCOUNT.password, at, *more)
+    pair.target.query(in_its_words(pair.target, "START REPLICA"))
 
 
 def failed(found: dict[str, object]) -> str:
@@ -139,7 +108,7 @@ def wait_for_all(pair: Pair, source: PlanSource, files: Own) -> None:
     name, position = str(files.pieces[-1].binlog), files.pieces[-1].end
 
     def has_all() -> bool:
-        found = status(pair.target)
+        found = replica_status(pair.target)
         assert not failed(found), failed(found)
         assert source.failure is None
         source.window.reached(
@@ -164,7 +133,7 @@ def test_all_kinds_of_statements(pair: Pair) -> None:
     assert [row[:3] for row in events] == [row[:3] for row in expected.pop("events")]
     assert found == expected
     if pair.is_mysql:
-        assert gtids(pair.target) == gtids(pair.source)
+        assert executed(pair.target) == executed(pair.source)
 
 
 @contextmanager
@@ -201,7 +170,7 @@ def test_what_is_left_out_moves_the_position(pair: Pair) -> None:
         with serving(pair, upto, gtid_mode="OFF") as source:
             replicate(pair, source, at=(first, every.pieces[0].begin))
             wait_for_all(pair, source, upto)
-        found = status(pair.target)
+        found = replica_status(pair.target)
         place = (str(found["Source_Log_File"]), int(str(found["Read_Source_Log_Pos"])))
         assert place == (first, stops)
         forget(pair.target)
@@ -226,7 +195,7 @@ def test_the_source_does_not_run_ahead(pair: Pair) -> None:
         replicate(pair, source)
 
         def received() -> int:
-            found = status(pair.target)
+            found = replica_status(pair.target)
             assert not failed(found), failed(found)
             return int(str(found["Read_Source_Log_Pos"]))
 
@@ -274,7 +243,9 @@ def test_a_stream_that_fails_stops_the_replica(pair: Pair) -> None:
     served = Served(pieces=files.pieces, name_of=lambda piece: str(piece.binlog), open=opened)  # type: ignore[arg-type]
     with PlanSource(identity(pair), ACCOUNT, served) as source:
         replicate(pair, source)
-        wait_until(lambda: f"{files.pieces[1].binlog} is damaged" in failed(status(pair.target)))
+        wait_until(
+            lambda: f"{files.pieces[1].binlog} is damaged" in failed(replica_status(pair.target))
+        )
         assert str(source.failure) == f"{files.pieces[1].binlog} is damaged"
     assert 0 < len(rows(pair.target)) < len(rows(pair.source))
 
@@ -295,7 +266,7 @@ def test_a_place_that_is_not_served(pair: Pair, at: str) -> None:
         pieces = replace(files, pieces=files.pieces[1:])
         with serving(pair, pieces, gtid_mode="OFF") as source:
             replicate(pair, source, at=place)
-            wait_until(lambda: place[0] in failed(status(pair.target)))
+            wait_until(lambda: place[0] in failed(replica_status(pair.target)))
 
 
 def test_strangers_do_no_harm(pair: Pair) -> None:

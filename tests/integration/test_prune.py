@@ -30,11 +30,11 @@ from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, environment_for
 from tests import command
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import dump_of, gtids_of, load
 from tests.integration.stream_process import StreamProcess
 from tests.integration.test_serve import PASSWORD, Served
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import dump_of, executed, load
 
 ROOT = Path(__file__).parents[2]
 BINLOGS = 40
@@ -367,7 +367,7 @@ def test_object_lock_survives_an_administrator(
     with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=locked) as stream:
         world.write(4)
         world.wait_archived(4)
-        world.good("backup", "add", f"--gtid-set={gtids_of(mysql)}", "--object-lock=COMPLIANCE:1d")
+        world.good("backup", "add", f"--gtid-set={executed(mysql)}", "--object-lock=COMPLIANCE:1d")
         assert stream.terminate() == 0
     world.wait_prunable(2)
     before = Bucket(minio, bucket).keys("pre/archive/")
@@ -429,7 +429,7 @@ def test_what_no_lock_keeps_any_more_is_pruned(
     ) as stream:
         world.write(6)
         world.wait_archived(6)
-        world.good("backup", "add", f"--gtid-set={gtids_of(mysql)}", lock)
+        world.good("backup", "add", f"--gtid-set={executed(mysql)}", lock)
         assert stream.terminate() == 0
     world.wait_prunable(4)
     before = world.archived()

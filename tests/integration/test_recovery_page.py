@@ -19,8 +19,6 @@ from lab.company import BUCKET, Checksums, CompanyFailedError, Site
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import PREFIX, on_disk
-from tests.integration.lineage_lab import masked as masked_bytes
 from tests.integration.recovery_page import (
     PAGES,
     START,
@@ -33,6 +31,8 @@ from tests.integration.recovery_page import (
     read_pages,
 )
 from tests.waiting import wait_until
+from tests.world.servers import PREFIX, on_disk
+from tests.world.servers import masked as masked_bytes
 
 ROOT = START.parents[1]
 SETTINGS, DUMP = "second-server: Its settings", "second-server: The dump"

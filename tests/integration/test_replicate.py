@@ -17,35 +17,25 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BinlogPosition, Checked, PlanPiece, ProgressReport
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from tests.integration.apply_pair import (
-    RELAXED,
-    content,
-    gtids,
-    gtids_off,
-    gtids_on,
+from tests.own_files import Own, own, planned, without
+from tests.waiting import wait_until
+from tests.world.pair import Pair, Process, kill_again_and_again, same
+from tests.world.servers import RELAXED, content, executed, gtids_off, gtids_on, two
+from tests.world.writes import (
     held_up,
-    leave_temporary_table,
-    stand_in_the_way,
-    two,
     write_all_kinds,
-    write_rows,
-)
-from tests.integration.replicate_pair import (
-    Pair,
-    Process,
-    kill_again_and_again,
     write_counting,
     write_definitions,
     write_large,
+    write_rows,
 )
-from tests.own_files import Own, own, planned, without
-from tests.waiting import wait_until
 
 NAMES_ANOTHER = (
     "INSERT INTO shop.a VALUES (50, 'Worker 1 failed executing transaction ''0-1-9'' at source "
     "log b.000001, end_log_pos 9; the event''s master log own.mysql-bin.000001, end_log_pos 9')"
 )
 """A row that speaks like an error of a server."""
+STATE = "gtid_binlog_state"
 STATEMENT = "SET SESSION binlog_format = 'STATEMENT'"
 
 
@@ -101,15 +91,6 @@ def any_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
         yield request.getfixturevalue("without_gtids")
     else:
         yield from as_new(request.getfixturevalue(f"{request.param}_pair"))
-
-
-def same(pair: Pair, *, with_gtids: bool = True) -> None:
-    """The target is what the source is; events arrive disabled."""
-    found, expected = content(pair.target), content(pair.source)
-    assert [row[:3] for row in found.pop("events")] == [row[:3] for row in expected.pop("events")]
-    assert found == expected
-    if with_gtids:
-        assert gtids(pair.target) == gtids(pair.source)
 
 
 # Everything arrives
@@ -220,6 +201,16 @@ def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
     same(pair, with_gtids=False)
 
 
+def leave_temporary_table(pair: Pair) -> tuple[Own, str]:
+    """A session has one and goes on: what the source has written until then, and its GTIDs."""
+    with pair.source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop")
+        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        cursor.execute("CREATE TEMPORARY TABLE shop.tmp (i INT)")
+        cursor.execute("INSERT INTO shop.tmp VALUES (1)")
+        return pair.files(), executed(pair.source, STATE)
+
+
 @pytest.mark.parametrize("form", ["STATEMENT", "ROW", "MIXED"])
 def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
     """The target drops it at the end, and logs nothing of its own for that."""
@@ -231,7 +222,7 @@ def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
     finally:
         pair.target.query(f"SET GLOBAL binlog_format = '{before}'")
     if pair.is_mysql:
-        assert gtids(pair.target) == there
+        assert executed(pair.target, STATE) == there
     else:  # what it logs of a temporary table is its own affair
         assert pair.target.query("SELECT @@global.gtid_slave_pos") == [(there,)]
 
@@ -311,7 +302,7 @@ def test_killed_between_a_definition_and_its_place(
     pair.target.query(f"SET GLOBAL gtid_slave_pos = '{before}'")  # as after a crash there
     pair.target.kill()
     pair.target.start()
-    assert str(files.transactions[-1][1].gtid) in gtids(pair.target)
+    assert str(files.transactions[-1][1].gtid) in executed(pair.target, STATE)
     pair.source.query("CREATE DATABASE later")
     assert Process(pair, note).end() == ""
     same(pair)
@@ -575,6 +566,16 @@ def test_domains_come_in_the_order_of_the_binlog(mariadb_pair: Pair) -> None:
 
 
 # What goes wrong
+
+
+def stand_in_the_way(server: MysqlServer) -> None:
+    """That table with a row that `write_rows` writes, outside of the binlog."""
+    server.query(
+        "SET sql_log_bin = 0",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
+        "INSERT INTO shop.a VALUES (21, 'there')",
+    )
 
 
 @pytest.mark.gate("mysql-False", "mariadb-False")

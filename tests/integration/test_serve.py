@@ -19,9 +19,10 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.certificates import Authority
-from tests.integration.served import PASSWORD, Scene, Served, scene_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.servers import replica_status
+from tests.world.serving import PASSWORD, Scene, Served, scene_of
 
 
 @pytest.fixture(params=["mysql", "mariadb"])
@@ -159,7 +160,7 @@ def test_a_store_that_is_silent_ends_no_replica(scene: Scene) -> None:
     subprocess.run(["kill", "-STOP", str(scene.minio.pid)], check=True)
     try:
         wait_until(lambda: scene.serve.get("/health")[0] == 503, 120, what="it says so")
-        found = scene.replica()
+        found = replica_status(scene.target)
         assert (found["Replica_IO_Running"], found["Last_IO_Error"]) == ("Yes", "")
     finally:
         subprocess.run(["kill", "-CONT", str(scene.minio.pid)], check=True)
@@ -177,7 +178,7 @@ def refusal(scene: Scene) -> str:
     """What the replica says when it was refused."""
 
     def said() -> str:
-        found = scene.replica()
+        found = replica_status(scene.target)
         return (
             str(found["Last_IO_Error"])
             if found["Last_IO_Errno"] == 1236 or ("1236" in str(found["Last_IO_Error"]))
@@ -352,7 +353,7 @@ def test_everything_is_killed_in_turn(scene: Scene) -> None:
     def kill_replica() -> None:
         scene.target.kill()
         scene.target.start()
-        if scene.replica()["Replica_SQL_Running"] != "Yes":
+        if replica_status(scene.target)["Replica_SQL_Running"] != "Yes":
             scene.target.query("START REPLICA" if scene.pair.is_mysql else "START SLAVE")
 
     kills: list[Callable[[], None]] = [kill_serve, kill_stream, kill_replica]
@@ -368,4 +369,4 @@ def test_everything_is_killed_in_turn(scene: Scene) -> None:
     assert not failed, failed
     scene.wait_until_equal(errors=True)
     scene.compare_gtids()
-    assert scene.replica()["Last_SQL_Error"] == ""
+    assert replica_status(scene.target)["Last_SQL_Error"] == ""

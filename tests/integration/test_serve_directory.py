@@ -19,13 +19,14 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import RELAXED, Pair, content
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
-from tests.integration.served import Scene, Served, scene_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.pair import Pair
+from tests.world.servers import RELAXED, content, forget, replica_status
+from tests.world.serving import Scene, Served, scene_of
 
 BEATS = 5
 
@@ -164,7 +165,7 @@ def test_a_replica_of_what_was_written(fail_over: FailOver, disk_tmp_path: Path)
     used = cpu_seconds(pid)
     wait_until(lambda: fail_over.beats() >= beats + BEATS, what="heartbeats, one in a second")
     assert cpu_seconds(pid) - used < 0.3 * BEATS  # a loop that does not wait uses all of it
-    found = scene.replica()
+    found = replica_status(scene.target)
     assert (found["Replica_IO_Running"], found["Replica_SQL_Running"]) == ("Yes", "Yes")
     assert scene.serve.end() == 0
 
@@ -181,7 +182,7 @@ def test_a_replica_that_lacks_what_comes_before(fail_over: FailOver, disk_tmp_pa
     scene.replicate()
 
     def error() -> str:
-        found = scene.replica()
+        found = replica_status(scene.target)
         return str(found["Last_IO_Error"]) if found["Last_IO_Errno"] else ""
 
     said = wait_until(error, what="error 1236")
@@ -210,7 +211,7 @@ def test_a_replica_by_position(
         scene.replicate((scene.pair.names[0], 4))
         scene.wait_until_equal()
         target.query("STOP REPLICA")
-        found = scene.replica()
+        found = replica_status(scene.target)
         base = (str(found["Relay_Source_Log_File"]), int(found["Exec_Source_Log_Pos"]))
         scene.write(5)
         source.kill()  # the binlog ends without a rotate event
@@ -230,20 +231,25 @@ def test_a_replica_by_position(
         scene.serve.end()
         scene.serve = Served(disk_tmp_path / "dir", ["--dir", str(out)], command.environment())
         scene.serve.start()
-        scene.forget()
+        forget(scene.target)
         scene.replicate((base[0], 4))
-        said = wait_until(lambda: str(scene.replica()["Last_IO_Error"]), what="error 1236")
+        said = wait_until(
+            lambda: str(replica_status(scene.target)["Last_IO_Error"]), what="error 1236"
+        )
         assert f"is here from byte {base[1]} on" in said
-        scene.forget()
+        forget(scene.target)
         end = pieces[0]["end"]
         scene.replicate(base)
         target.query(
             "STOP REPLICA",
             f"START REPLICA UNTIL SOURCE_LOG_FILE='{base[0]}', SOURCE_LOG_POS={end}",
         )
-        wait_until(lambda: scene.replica()["Replica_SQL_Running"] == "No", what="the file's end")
+        wait_until(
+            lambda: replica_status(scene.target)["Replica_SQL_Running"] == "No",
+            what="the file's end",
+        )
         target.query("STOP REPLICA")
-        scene.forget()
+        forget(scene.target)
         scene.replicate((base[0], end))
         scene.wait_until_equal()
         target.query("STOP REPLICA IO_THREAD", "START REPLICA IO_THREAD")

@@ -18,11 +18,11 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.asking import Monitor
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import flush
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import flush
 
 LIE = 2_145_916_800
 """2038"""

@@ -14,13 +14,12 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import position_of
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import RELAXED, position_of
 
 START = ("--from-binlog=mysql-bin.000001", "--from-position=4")
 NAME = "X'616263',X'71',7"

@@ -22,9 +22,9 @@ from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, allow, environment_for
 from tests.damage import BYTES, DAMAGES, FIELDS, NEW, OLD, Damage, fill
 from tests.integration.bucket import of_its_bytes
-from tests.integration.recovery_truth import dump_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.servers import dump_of
 
 BUSY = {"heartbeat-interval": 10}
 """Its writer counts as dead after half a minute: a busy machine renews the object before."""
