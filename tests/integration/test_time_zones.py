@@ -14,7 +14,6 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from binlog2s3.binlog.zone import sampled_days
-from binlog2s3.recover.backup import read_backup
 from binlog2s3.server.connection import Server
 from lab.disk import temporary_directory
 from lab.get import VERSIONS, ServerBinaries
@@ -26,8 +25,8 @@ from tests.integration.stream_process import StreamProcess
 from tests.login import ROOT
 from tests.waiting import wait_until
 from tests.world.archive import wait_durable
-from tests.world.commands import Recovery, read_only
-from tests.world.servers import RELAXED, dump_of
+from tests.world.commands import Recovery, read_only, where
+from tests.world.servers import RELAXED
 
 TOKYO = {"TZ": "Asia/Tokyo"}
 UTC_ZONE = {"TZ": "UTC"}
@@ -60,11 +59,11 @@ class World:
         place = ("--from-binlog=mysql-bin.000001", "--from-position=4")
         return (*(place if self.is_mariadb else ()), "--stop-target-threads")
 
-    def place(self, server: MysqlServer) -> tuple[str, ...]:
-        """Where a target of an earlier run continues."""
+    def place(self, reached: str) -> tuple[str, ...]:
+        """Where a target of an earlier run, which has reached this place, continues."""
         if not self.is_mariadb:
             return ("--stop-target-threads",)
-        name, _, offset = self.before_event.partition(":")
+        name, _, offset = reached.partition(":")
         return (f"--from-binlog={name}", f"--from-position={offset}", "--stop-target-threads")
 
     def documents(self) -> Iterator[dict[str, Any]]:
@@ -138,45 +137,45 @@ def test_the_bucket_has_the_sources_zone(world: World) -> None:
     assert told == [{"name": "SYSTEM", "offsets": {f"{year}-01-01": HOURS * 3600}}] * 3
 
 
-def test_rows_are_applied_in_any_zone(world: World, target: MysqlServer) -> None:
-    """A plan of rows alone is not stopped; it says that the zones differ."""
+def test_it_stops_before_another_moment_is_stored(world: World, target: MysqlServer) -> None:
+    """A plan of rows alone is not stopped; before a statement or an event it is refused.
+
+    With the TZ that the hint names, all is as it was.
+    """
     done = world.pitr.to(target, *world.start, f"--to-position={world.rows}")
     (said,) = (one for one in done["plan"]["warnings"] if "time zone" in one)
     assert "UTC+09:00 and UTC+00:00" in said
     assert said.endswith("nothing in the plan depends on that")
     assert target.query(VALUES) == world.values[:2]
-
-
-def test_it_stops_before_another_moment_is_stored(world: World, target: MysqlServer) -> None:
-    """Refused before anything is applied; with the TZ that the hint names, all is as it was."""
-    said = world.pitr.refused(target, *world.start, "--latest")
+    start = world.place(world.rows)
+    said = world.pitr.refused(target, *start, "--latest")
     first = "INSERT INTO z.t VALUES (3" if world.is_mariadb else "ALTER TABLE z.t ADD d"
     assert first in said
     assert "depends on the system time zone" in said
-    assert target.query("SHOW DATABASES LIKE 'z'") == []
-    dry = world.pitr.run(target, *world.start, "--latest", "--dry-run", "--json")
+    assert target.query(VALUES) == world.values[:2]
+    dry = world.pitr.run(target, *start, "--latest", "--dry-run", "--json")
     assert dry.status == 0
     assert any(first in one for one in dry.document["plan"]["warnings"])
     wanted = re.search(r"TZ='([^']+)'", said)
     assert wanted is not None
-    target.environment["TZ"] = wanted[1]
-    target.restart()
-    done = world.pitr.to(target, *world.start, "--latest")
+    in_zone(target, wanted[1])
+    world.pitr.to(target, *start, f"--to-position={world.before_event}")
+    in_zone(target, "UTC")
+    start = world.place(world.before_event)
+    said = world.pitr.refused(target, *start, "--latest")
+    assert "EVENT" in said
+    assert "depends on the system time zone" in said
+    in_zone(target, wanted[1])
+    done = world.pitr.to(target, *start, "--latest")
     assert not [one for one in done["plan"]["warnings"] if "time zone" in one]
     assert target.query(VALUES) == world.values
     assert target.query(DEFAULTS) == world.defaults
 
 
-def test_an_event_stops_it_too(world: World, target: MysqlServer) -> None:
-    """A target that was brought up to it in the right zone, and restarted in another one."""
-    target.environment["TZ"] = "Asia/Tokyo"
-    target.restart()
-    world.pitr.to(target, *world.start, f"--to-position={world.before_event}")
-    target.environment["TZ"] = "UTC"
-    target.restart()
-    said = world.pitr.refused(target, *world.place(target), "--latest")
-    assert "EVENT" in said
-    assert "depends on the system time zone" in said
+def in_zone(server: MysqlServer, zone: str) -> None:
+    """Start it again there."""
+    server.environment["TZ"] = zone
+    server.restart()
 
 
 def test_other_values_can_be_accepted(world: World, target: MysqlServer) -> None:
@@ -200,10 +199,10 @@ def test_files_for_a_server_that_nobody_asks(world: World, tmp_path: Path) -> No
     assert "TZ='<+0900>-09:00'" in said
 
 
+@pytest.mark.parametrize("world", ["mysql"], indirect=True, scope="module")
 def test_a_drill_is_in_the_sources_zone(world: World, tmp_path: Path) -> None:
     """Wherever it runs: the values are the source's, and so is the event's time."""
-    words = ["--source=test", f"--s3-url=s3://{world.bucket}/pre", "--region=us-east-1"]
-    words += [f"--endpoint-url={world.minio.endpoint_url}", "--addressing-style=path"]
+    words = ["--source=test", *where(world.minio, world.bucket)]
     start = ["--binlog=mysql-bin.000001", "--position=4"]
     add = command.run("backup", "add", *words, *start, "--label=empty", **world.minio.env())
     assert add.returncode == 0, add.stderr
@@ -233,7 +232,7 @@ def test_a_drill_is_in_the_sources_zone(world: World, tmp_path: Path) -> None:
     assert "time zone" not in done.stderr
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["mysql-5.7.22", "mysql-9", "mariadb-10.11"])
 def test_every_server_tells_its_zone(version: str, disk_tmp_path: Path) -> None:
     """With daylight saving; the session stays as it was."""
     zone, year = ZoneInfo("Europe/Berlin"), 2026
@@ -255,22 +254,7 @@ def test_every_server_tells_its_zone(version: str, disk_tmp_path: Path) -> None:
         assert offset == said.total_seconds()
 
 
-def test_dumps_that_set_no_zone(world: World, target: MysqlServer, tmp_path: Path) -> None:
-    """--skip-tz-utc and --compact; a dump as usual has no such warning."""
-    target.query("CREATE DATABASE d", "CREATE TABLE d.t (ts TIMESTAMP NULL)")
-    found = {}
-    for option in ("--opt", "--skip-tz-utc", "--compact"):
-        path = tmp_path / f"dump{option}.sql"
-        dump_of(target, path, option)
-        warnings = read_backup(path).warnings
-        found[option] = [one for one in warnings if "does not set a time zone" in one]
-    assert {option: len(said) for option, said in found.items()} == {
-        "--opt": 0,
-        "--skip-tz-utc": 1,
-        "--compact": 1,
-    }
-
-
+@pytest.mark.parametrize("world", ["mariadb"], indirect=True, scope="module")
 def test_a_zone_that_the_target_does_not_know(
     world: World, target: MysqlServer, disk_tmp_path: Path
 ) -> None:
@@ -306,12 +290,11 @@ def test_a_zone_that_the_target_does_not_know(
     assert target.query("SHOW COLUMNS FROM z.t LIKE 'd'")
 
 
-@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_a_source_that_was_started_in_another_zone_while_nobody_streamed(
-    flavour: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+    mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str
 ) -> None:
     """What it had written before has the zone of then: a target in the new zone is refused."""
-    binaries: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
+    binaries = mysql_binaries
     there = Bucket(minio, bucket)
     with ExitStack() as stack:
         directory = stack.enter_context(temporary_directory())
