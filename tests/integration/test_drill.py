@@ -26,6 +26,7 @@ from tests.integration.small_disk import mount_small
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
 from tests.world.archive import wait_durable
+from tests.world.commands import where
 from tests.world.servers import RELAXED, dump_of
 
 ROOT = Path(__file__).parents[2]
@@ -47,8 +48,7 @@ class Nights:
     copy: Path
 
     def store(self) -> list[str]:
-        words = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
-        return [*words, f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
+        return ["--source=test", *where(self.minio, self.bucket)]
 
     def register(self, path: Path | str, *more: str) -> str:
         argv = ["backup", "add", *self.store(), f"--location={path}", "--json", *more]
@@ -152,6 +152,7 @@ def test_a_dump_is_proved(nights: Nights) -> None:
     assert nights.left() == []
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_a_location_that_is_code_is_refused(nights: Nights, disk_tmp_path: Path) -> None:
     """A script takes it from its environment: it opens the file, and executes none of its name."""
     mark = disk_tmp_path / "executed"
@@ -201,7 +202,7 @@ def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
 
 
-@pytest.mark.parametrize("kind", ["mysql", "mysql without GTIDs", "mariadb", "mariadb by place"])
+@pytest.mark.parametrize("kind", ["mysql without GTIDs", "mariadb"])
 def test_another_backup_than_the_registered_one_proves_nothing(
     kind: str,
     minio: MinioServer,
@@ -370,7 +371,8 @@ def register_copy(nights: Nights) -> str:
     return nights.register(nights.copy, *where)
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_wrong_restore_command_is_told(nights: Nights) -> None:
     """The step, the end of its output, the logs; an exit code; a result; and nothing is left."""
     register_copy(nights)
@@ -385,6 +387,7 @@ def test_a_wrong_restore_command_is_told(nights: Nights) -> None:
     assert len(list(nights.work.glob("failed-*"))) == 3
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_what_fails_is_told(nights: Nights) -> None:
     """A limit that is passed, and an option that the server does not know.
 
@@ -414,7 +417,8 @@ def fails_in_restore(nights: Nights, restore: str, text: str, *more: str) -> Non
     assert nights.left() == []
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_full_disk_is_told(nights: Nights) -> None:
     """Of the work directory: the drill ends before the server waits for space; nothing is left."""
     id_ = register_copy(nights)
@@ -435,6 +439,7 @@ def test_a_full_disk_is_told(nights: Nights) -> None:
         subprocess.run(["umount", small], check=True)
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_the_policy_is_enough(nights: Nights) -> None:
     """With the rights of docs/policies/drill.json the drill proves, and writes its result only."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")
@@ -453,7 +458,8 @@ def test_the_policy_is_enough(nights: Nights) -> None:
     assert {key: after[key] for key in before} == before
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_result_that_cannot_be_written_is_told(nights: Nights) -> None:
     """With what the drill has shown; that of a killed drill is written by a later one."""
     register_copy(nights)
@@ -501,7 +507,8 @@ def test_a_newer_backup_than_the_registered_one_is_told(nights: Nights) -> None:
     assert [one["outcome"] for one in nights.results()] == ["failed"]
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:
     """The drill fails and names what is wrong; it never proves less than the goal."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")
@@ -525,7 +532,8 @@ def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:
     assert nights.left() == []
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_the_next_drill_removes_what_a_killed_one_left(nights: Nights, tmp_path: Path) -> None:
     """At each step: data and processes go, and a result says in which step it was killed."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")

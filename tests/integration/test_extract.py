@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.errors import StoreError
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import PlanPiece
 from binlog2s3.recover.snapshot import Survey
@@ -267,12 +265,3 @@ def test_pieces_of_a_mariadb_are_the_servers_own_bytes(
         lab.wait_until_durable()
         check(lab, random.SystemRandom().randrange(1 << 32))
         assert stream.terminate() == 0
-
-
-def test_reading_is_all_that_it_may(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
-    """The credentials of these tests cannot write: the tests above show that none is needed."""
-    lab = Lab(None, minio, bucket, tmp_path)
-    with lab.survey() as survey:
-        assert list(survey.lineages) == []
-        with pytest.raises(StoreError, match="access denied"):
-            survey._store.put("pre/x", b"x")

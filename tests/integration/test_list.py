@@ -255,13 +255,6 @@ def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List)
     assert "\x1b" not in shown("dumb")
 
 
-def test_nothing_there(listing: List) -> None:
-    """Exit 7, and where to look."""
-    error, hint = listing.error(7)
-    assert error == f"there is nothing below {listing.url}"
-    assert "--s3-url" in hint
-
-
 def test_what_the_store_refuses(minio: MinioServer, bucket: str, listing: List) -> None:
     """Exit 6 as for `stream`: no such bucket, a missing permission, a server that is no store."""
     fill(minio, bucket)
@@ -327,19 +320,3 @@ def test_a_reader_that_goes_away(minio: MinioServer, bucket: str, listing: List)
         os.close(theirs)
         assert done.returncode == 1
         assert done.stderr == NOTES
-
-
-def test_help_and_usage(listing: List) -> None:
-    """Examples that can be copied; what is wrong is all reported at once, exit 3."""
-    shown = listing.text("-h")
-    assert "\n    binlog2s3 list --s3-url s3://acme-binlogs/prod" in shown
-    assert "Exit codes:\n" in shown
-    listing.url = "bucket"
-    done = listing.run("--source", "a b", "--concurrency", "0")
-    assert done.returncode == 3
-    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()[:-1]] == [
-        "--source",
-        "--s3-url",
-        "--concurrency",
-    ]
-    assert listing.run("--sorce", "x").returncode == 2

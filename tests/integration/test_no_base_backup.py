@@ -23,8 +23,8 @@ from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 from tests.world.archive import wait_durable
-from tests.world.commands import Recovery, read_only
-from tests.world.servers import RELAXED, dump_of, load
+from tests.world.commands import Recovery, read_only, where
+from tests.world.servers import RELAXED, dump_of, load, position_of
 
 REASON = "only for the test"
 
@@ -40,9 +40,8 @@ class Streamed:
     folder: Path
 
     def run(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        where = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
-        where += [f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
-        return command.run(*words, *where, **self.minio.env())
+        place = ["--source=test", *where(self.minio, self.bucket)]
+        return command.run(*words, *place, **self.minio.env())
 
     def document(self, *words: str) -> dict[str, Any]:
         done = self.run(*words, "--json")
@@ -150,6 +149,10 @@ def test_each_dump_that_is_none_is_refused(streamed: Streamed) -> None:
         assert kept.returncode == 8, (path, kept.stdout)
         assert "is no base backup of the whole server: " in kept.stderr
     assert streamed.document("backup", "list")["backups"] == []
+    pages = folder / "pages.sql"  # as docs/recovery has it
+    dump_of(streamed.source, pages)
+    (one,) = streamed.document("backup", "add", f"--from-backup={pages}")["backups"]
+    assert (one["checked"], one["defects"], one["accepted"]) == (True, [], "")
     for name, options in {
         "whole.sql": ["--all-databases"],
         "plain.sql": ["--all-databases", "--skip-comments"],
@@ -162,6 +165,7 @@ def test_each_dump_that_is_none_is_refused(streamed: Streamed) -> None:
         assert streamed.run("verify", f"--from-backup={path}").returncode == 0
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_an_accepted_one_counts_nowhere(streamed: Streamed) -> None:
     """It displaces no good one, keeps nothing, and neither status nor pitr knows it."""
     good = streamed.dump("good.sql", "--all-databases")
@@ -198,15 +202,14 @@ def test_an_accepted_one_counts_nowhere(streamed: Streamed) -> None:
     assert f"Accepted: {REASON}" in named.stdout.replace("\n", " "), named.stdout
 
 
-@pytest.mark.gate("mysql")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_the_prune_of_a_good_backup_waits_for_one_that_was_checked(streamed: Streamed) -> None:
     """A snapshot that nobody has looked into does not displace a dump that was read."""
     good = streamed.dump("good.sql", "--all-databases")
     streamed.document("backup", "add", f"--from-backup={good}", "--label=good")
     streamed.commit("INSERT INTO shop.t VALUES (3)", "FLUSH BINARY LOGS")
-    maria = streamed.source.binaries.flavour == "mariadb"
-    asked = "SHOW MASTER STATUS" if maria else "SHOW BINARY LOG STATUS"
-    ((name, position, *_),) = streamed.source.query(asked)
+    name, position = position_of(streamed.source)
     streamed.document(
         "backup", "add", f"--binlog={name}", f"--position={position}", "--label=snapshot"
     )
@@ -221,6 +224,7 @@ def test_the_prune_of_a_good_backup_waits_for_one_that_was_checked(streamed: Str
     assert "before a drill has proved that one" in said.replace("\n", " ")
 
 
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_recovery_of_half_a_dump_is_refused(
     streamed: Streamed, binaries: ServerBinaries, disk_tmp_path: Path
 ) -> None:
@@ -244,14 +248,6 @@ def test_a_recovery_of_half_a_dump_is_refused(
         done = recovery.to(target, f"--from-backup={half}", "--latest", "--accept-backup")
         assert done["result"]["base_backup"]["checked"] == "no"
         assert [*target.query("SELECT COUNT(*) FROM shop.t")] == [(3,)]
-
-
-def test_the_dump_of_the_pages_is_checked(streamed: Streamed) -> None:
-    """Registered without a defect or a doubt."""
-    path = streamed.folder / "pages.sql"
-    dump_of(streamed.source, path)
-    (one,) = streamed.document("backup", "add", f"--from-backup={path}")["backups"]
-    assert (one["checked"], one["defects"], one["accepted"]) == (True, [], "")
 
 
 @pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)

@@ -251,42 +251,29 @@ def test_the_script_finds_what_was_archived_meanwhile(
     assert store.head(keys[2]) is None
 
 
-def test_the_script_takes_the_archived_binlog(store: S3Store, data: bytes, script: Script) -> None:
-    """With chunks left or without."""
-    put_chunk(store, data, 0, 900)
-    store.put(ARCHIVED, data)
-    assert script.joined() == data
-
-
-def test_the_script_names_a_chunk_that_disagrees(
+def test_the_script_fails_rather_than_give_too_little(
     store: S3Store, data: bytes, script: Script
 ) -> None:
-    """Two histories are not joined."""
-    other = bytearray(data[:2000])
-    other[850] ^= 1
-    put_chunk(store, data, 0, 900)
-    key = put_chunk(store, bytes(other), 800, 2000)
-    done = script.run()
-    assert done.returncode == 1
-    assert f"{key} disagrees" in done.stderr
+    """Nothing is there, or for another reason no bucket; a hole; two histories.
 
-
-def test_the_script_ends_at_a_hole_with_an_error(
-    store: S3Store, data: bytes, script: Script
-) -> None:
-    """It does not say that it has all when there is more."""
-    put_chunk(store, data, 0, 900)
-    put_chunk(store, data, 901, 2000)
-    done = script.run()
-    assert done.returncode == 1
-    assert "from 900 on cannot be had" in done.stderr
-
-
-def test_the_script_fails_where_there_is_nothing(script: Script) -> None:
-    """Neither the binlog nor, for another reason, the bucket."""
+    With the archived binlog, chunks that are left do not matter.
+    """
     done = script.run()
     assert done.returncode == 1
     assert f"nothing of {NAME}" in done.stderr
     done = script.run("no-such-bucket-here")
     assert done.returncode not in (0, 1) or "NoSuchBucket" in done.stderr
     assert f"nothing of {NAME}" not in done.stderr
+    put_chunk(store, data, 0, 900)
+    put_chunk(store, data, 901, 2000)
+    done = script.run()
+    assert done.returncode == 1
+    assert "from 900 on cannot be had" in done.stderr
+    other = bytearray(data[:2000])
+    other[850] ^= 1
+    key = put_chunk(store, bytes(other), 800, 2000)
+    done = script.run()
+    assert done.returncode == 1
+    assert f"{key} disagrees" in done.stderr
+    store.put(ARCHIVED, data)
+    assert script.joined() == data

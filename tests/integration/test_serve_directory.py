@@ -25,7 +25,15 @@ from tests.waiting import PATIENCE, wait_until
 from tests.world.archive import wait_durable
 from tests.world.commands import Recovery, read_only
 from tests.world.pair import Pair
-from tests.world.servers import RELAXED, content, forget, replica_status
+from tests.world.servers import (
+    RELAXED,
+    content,
+    executed,
+    follow,
+    forget,
+    in_its_words,
+    replica_status,
+)
 from tests.world.serving import Scene, Served, scene_of
 
 BEATS = 5
@@ -43,13 +51,13 @@ class FailOver:
         scene.write(10)
         scene.source.query("FLUSH BINARY LOGS")
         scene.write(5)
-        self._follow()
+        follow(second, scene.source)
         wait_until(lambda: scene.count(second) == 15, what="the second server has all")
         bucket = Bucket(scene.minio, scene.bucket)
         wait_durable(scene.stream, bucket, scene.source)
         assert scene.stream.terminate() == 0
         scene.source.kill()
-        second.query(*(("STOP REPLICA",) if kind is MysqlServer else ("STOP SLAVE",)))
+        second.query(in_its_words(second, "STOP REPLICA"))
         stream = StreamProcess(
             scene.place / "stream-second", second, scene.minio, scene.bucket,
             options={"spool": scene.place / "spool", "spool-min-free-bytes": 0},
@@ -62,23 +70,6 @@ class FailOver:
             wait_durable(stream, bucket, second)
             assert stream.terminate() == 0
 
-    def _follow(self) -> None:
-        source, second = self.scene.source, self.second
-        login = (source.port, source.repl_user, source.password)
-        if self.scene.pair.is_mysql:
-            second.query(
-                "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={}, "
-                "SOURCE_USER='{}', SOURCE_PASSWORD='{}', SOURCE_SSL=1, "
-                "SOURCE_AUTO_POSITION=1".format(*login),
-                "START REPLICA",
-            )
-        else:
-            second.query(
-                "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='{}', "
-                "MASTER_PASSWORD='{}', MASTER_SSL=0, MASTER_USE_GTID=slave_pos".format(*login),
-                "START SLAVE",
-            )
-
     def write(self, text: str, count: int) -> None:
         self.second.query(*[f"INSERT INTO d.t (x) VALUES ('{text}')"] * count)
 
@@ -86,20 +77,13 @@ class FailOver:
     def recovery(self) -> Recovery:
         return Recovery(self.scene.minio, self.scene.bucket, read_only(self.scene.minio))
 
-    def gtids(self, server: MysqlServer) -> str:
-        """All that a server has executed."""
-        is_maria = not self.scene.pair.is_mysql
-        own = "gtid_slave_pos" if server is self.scene.target else "gtid_binlog_pos"
-        name = own if is_maria else "gtid_executed"
-        return str(server.query(f"SELECT @@global.{name}")[0][0])
-
     def earlier(self, count: int) -> str:
         """What the second server had executed so many transactions ago."""
         second = self.second
         if self.scene.pair.is_mysql:
             ask = "SELECT GTID_SUBTRACT(@@gtid_executed, CONCAT(@@server_uuid, ':{}-10'))"
             return str(second.query(ask.format(11 - count))[0][0])
-        domain, server, number = self.gtids(second).split("-")
+        domain, server, number = executed(second).split("-")
         return f"{domain}-{server}-{int(number) - count}"
 
     def beats(self) -> int:
@@ -145,8 +129,27 @@ def cpu_seconds(pid: int) -> float:
 
 
 def test_a_replica_of_what_was_written(fail_over: FailOver, disk_tmp_path: Path) -> None:
-    """Two lineages whose ids are in the other order; once it has all, it costs next to nothing."""
-    scene, out = fail_over.scene, disk_tmp_path / "out"
+    """Two lineages whose ids are in the other order; once it has all, it costs next to nothing.
+
+    Files that begin where a base backup ends, which the replica is not restored from, it does not
+    get.
+    """
+    scene, out, later = fail_over.scene, disk_tmp_path / "out", disk_tmp_path / "later"
+    start = f"--from-gtid-set={fail_over.earlier(5)}"
+    done = fail_over.recovery.run(None, "--latest", start, f"--output-dir={later}")
+    assert done.status == 0, done.stderr
+    scene.serve = Served(disk_tmp_path / "serve", ["--dir", str(later)], command.environment())
+    scene.serve.start()
+    scene.replicate()
+
+    def error() -> str:
+        found = replica_status(scene.target)
+        return str(found["Last_IO_Error"]) if found["Last_IO_Errno"] else ""
+
+    assert "missing GTIDs" in wait_until(error, what="error 1236")
+    assert scene.count(scene.target) == -1
+    forget(scene.target)
+    assert scene.serve.end() == 0
     done = fail_over.recovery.run(None, "--latest", "--json", f"--output-dir={out}")
     assert done.status == 0, done.stderr
     lineages = [one["lineage"] for one in done.document["plan"]["pieces"]]
@@ -156,9 +159,8 @@ def test_a_replica_of_what_was_written(fail_over: FailOver, disk_tmp_path: Path)
     scene.replicate()
     wait_until(lambda: scene.count(scene.target) == 25, what="the replica has all")
     assert content(scene.target) == content(fail_over.second)
-    wait_until(
-        lambda: fail_over.gtids(scene.target) == fail_over.gtids(fail_over.second), what="GTIDs"
-    )
+    wanted = executed(fail_over.second)
+    wait_until(lambda: executed(scene.target, "gtid_slave_pos") == wanted, what="GTIDs")
     assert scene.serve.process is not None
     pid = scene.serve.process.pid
     beats = wait_until(fail_over.beats, what="a heartbeat")
@@ -168,26 +170,6 @@ def test_a_replica_of_what_was_written(fail_over: FailOver, disk_tmp_path: Path)
     found = replica_status(scene.target)
     assert (found["Replica_IO_Running"], found["Replica_SQL_Running"]) == ("Yes", "Yes")
     assert scene.serve.end() == 0
-
-
-def test_a_replica_that_lacks_what_comes_before(fail_over: FailOver, disk_tmp_path: Path) -> None:
-    """The files begin where the base backup ends, which this one is not restored from."""
-    scene, out = fail_over.scene, disk_tmp_path / "out"
-    done = fail_over.recovery.run(
-        None, "--latest", f"--from-gtid-set={fail_over.earlier(5)}", f"--output-dir={out}"
-    )
-    assert done.status == 0, done.stderr
-    scene.serve = Served(disk_tmp_path / "dir", ["--dir", str(out)], command.environment())
-    scene.serve.start()
-    scene.replicate()
-
-    def error() -> str:
-        found = replica_status(scene.target)
-        return str(found["Last_IO_Error"]) if found["Last_IO_Errno"] else ""
-
-    said = wait_until(error, what="error 1236")
-    assert "missing GTIDs" in said
-    assert scene.count(scene.target) == -1
 
 
 def test_a_replica_by_position(

@@ -121,8 +121,10 @@ def test_replica_threads(server: MysqlServer) -> None:
     """A channel that runs is named and stopped."""
     make, start, end = (
         (
-            "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1 "
-            "FOR CHANNEL 'other'",
+            (
+                "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1 "
+                "FOR CHANNEL 'other'"
+            ),
             "START REPLICA",
             "RESET REPLICA ALL FOR CHANNEL 'other'",
         )

@@ -18,7 +18,7 @@ from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 from tests.world.archive import wait_durable
-from tests.world.commands import Recovery, read_only
+from tests.world.commands import Recovery, read_only, where
 from tests.world.servers import RELAXED, position_of
 
 START = ("--from-binlog=mysql-bin.000001", "--from-position=4")
@@ -62,7 +62,7 @@ def commit(connection: Any) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("version", ["mysql-9", "mysql-8.0.15", "mariadb-10.11"])
+@pytest.mark.parametrize("version", ["mysql-8.0.15", "mariadb-10.11"])
 def test_a_goal_between_prepare_and_commit(
     version: str, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
@@ -95,7 +95,7 @@ def test_a_goal_between_prepare_and_commit(
             assert sorted(target.query("SELECT id FROM shop.items")) == [(1,), (100,)]
 
 
-@pytest.mark.parametrize("version", ["mysql-8.0.15", "mysql-8.0.31", "mysql-9", "mariadb-10.11"])
+@pytest.mark.parametrize("version", ["mysql-8.0.15", "mysql-9", "mariadb-10.11"])
 def test_one_table_of_each_version(
     version: str, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
@@ -164,7 +164,7 @@ def gtids_of_alters(source: MysqlServer) -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize("version", ["mariadb-10.11", "mariadb-11.8"])
+@pytest.mark.parametrize("version", ["mariadb-11.8"])
 def test_the_phases_of_an_alter(
     version: str, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
@@ -181,10 +181,15 @@ def test_the_phases_of_an_alter(
         told = gtids_of_alters(source)
         assert [word for word, _ in told] == ["START", "COMMIT", "START", "ROLLBACK"]
         wait_durable(stream, Bucket(minio, bucket), source)
-        where = ["--source=test", f"--s3-url=s3://{bucket}/pre", "--region=us-east-1"]
-        where += [f"--endpoint-url={minio.endpoint_url}", "--addressing-style=path"]
-        words = ["--table=shop.wide", "--type=ddl", "--order=oldest", "--json"]
-        done = command.run("find", *where, *words, **minio.env())
+        words = [
+            "--source=test",
+            *where(minio, bucket),
+            "--table=shop.wide",
+            "--type=ddl",
+            "--order=oldest",
+            "--json",
+        ]
+        done = command.run("find", *words, **minio.env())
         assert done.returncode == 0, done.stderr
         found = {one["gtid"]: one for one in json.loads(done.stdout)["transactions"]}
         (start, end, second, back) = (gtid for _, gtid in told)
