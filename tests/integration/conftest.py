@@ -71,6 +71,13 @@ def mariadb_tls(mariadb_binaries: ServerBinaries, keys: Keys) -> Iterator[Mariad
 
 
 @pytest.fixture(params=["mysql", "mariadb"])
+def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
+    """The programs of each flavour in turn."""
+    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
+    return found
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
 def either_tls(
     request: pytest.FixtureRequest, mysql_tls: MysqlServer, mariadb_tls: MariadbServer
 ) -> MysqlServer:

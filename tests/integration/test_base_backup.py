@@ -5,52 +5,34 @@ Real servers, streamed into a bucket, and loaded as users load a dump: the targe
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pymysql
 import pytest
 
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.bucket import Bucket
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
-from tests.world.archive import wait_durable
-from tests.world.commands import Recovery, read_only
-from tests.world.servers import RELAXED, accounts_of, dump_of, executed, load
+from tests.world.servers import accounts_of, dump_of, executed, load
+from tests.world.streamed import Streamed, streamed
 
 LEAKED, STRONG = "leaked-Aa1!", "strong-Aa1!"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A source that is streamed, its dump, and an empty second server."""
+class Loaded(Streamed):
+    """Its dump, and an empty second server."""
 
-    source: MysqlServer
-    target: MysqlServer
-    stream: StreamProcess
-    there: Bucket
     dump: Path
-    recovery: Recovery
+    target: MysqlServer
 
     @property
     def is_mysql(self) -> bool:
-        return self.source.binaries.flavour == "mysql"
+        return not self.is_mariadb
 
     @property
     def start(self) -> list[str]:
         """Where it begins: only MySQL's GTIDs tell."""
-        return [] if self.is_mysql else [f"--from-backup={self.dump}"]
-
-    def wait(self) -> None:
-        """Until the bucket has all of it."""
-        wait_until(
-            lambda: [key for key in self.there.keys("pre") if "writers" in key], what="a heartbeat"
-        )
-        wait_durable(self.stream, self.there, self.source)
+        return [f"--from-backup={self.dump}"] if self.is_mariadb else []
 
     def logs_in(self, user: str, password: str) -> bool:
         """Whether the account gets into the recovered server, its tables being in force."""
@@ -68,52 +50,36 @@ class Loaded:
         load(self.target, dump or self.dump, "--init-command=SET sql_log_bin = 0")
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
-    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
-    return found
-
-
 @pytest.fixture
 def loaded(
     binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> Iterator[Loaded]:
     """With accounts, roles, and tables with and without rows; nothing is loaded yet."""
-    maria = binaries.flavour == "mariadb"
-    kind = MariadbServer if maria else MysqlServer
-    dump = disk_tmp_path / "dump.sql"
-    with ExitStack() as stack:
-        source = stack.enter_context(kind(binaries, disk_tmp_path / "source", options=RELAXED))
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        source.query(
-            "CREATE DATABASE shop",
-            "CREATE TABLE shop.empty (id INT PRIMARY KEY)",
-            "CREATE TABLE shop.orders (id INT PRIMARY KEY)",
-            "CREATE TABLE shop.`odd ``name` (id INT PRIMARY KEY)",
-            "INSERT INTO shop.orders VALUES (1), (2)",
-            "INSERT INTO shop.`odd ``name` VALUES (1)",
-            "CREATE VIEW shop.seen AS SELECT * FROM shop.orders",
-            f"CREATE USER app@'%' IDENTIFIED BY '{LEAKED}'",
-            f"CREATE USER rotated@'%' IDENTIFIED BY '{LEAKED}'",
-            "CREATE USER leaves@'%'",
-            "CREATE ROLE may_read, may_write",
-            "GRANT SELECT ON shop.* TO may_read",
-            "GRANT INSERT ON shop.orders TO may_write",
-            "GRANT may_read TO app@'%'",
-        )
-        dump_of(source, dump)
-        options = (*RELAXED, "--event-scheduler=OFF")
-        target = stack.enter_context(
-            kind(binaries, disk_tmp_path / "target", server_id=7, options=options)
-        )
-        yield Loaded(
-            source=source,
-            target=target,
-            stream=stream,
-            there=Bucket(minio, bucket),
-            dump=dump,
-            recovery=Recovery(minio, bucket, read_only(minio)),
-        )
+    with streamed(
+        binaries,
+        minio,
+        bucket,
+        disk_tmp_path,
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.empty (id INT PRIMARY KEY)",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY)",
+        "CREATE TABLE shop.`odd ``name` (id INT PRIMARY KEY)",
+        "INSERT INTO shop.orders VALUES (1), (2)",
+        "INSERT INTO shop.`odd ``name` VALUES (1)",
+        "CREATE VIEW shop.seen AS SELECT * FROM shop.orders",
+        f"CREATE USER app@'%' IDENTIFIED BY '{LEAKED}'",
+        f"CREATE USER rotated@'%' IDENTIFIED BY '{LEAKED}'",
+        "CREATE USER leaves@'%'",
+        "CREATE ROLE may_read, may_write",
+        "GRANT SELECT ON shop.* TO may_read",
+        "GRANT INSERT ON shop.orders TO may_write",
+        "GRANT may_read TO app@'%'",
+        kind=Loaded,
+    ) as found:
+        found.dump = disk_tmp_path / "dump.sql"
+        dump_of(found.source, found.dump)
+        found.target = found.another()
+        yield found
 
 
 def change_accounts(source: MysqlServer) -> None:
@@ -275,7 +241,7 @@ def load_anew(loaded: Loaded) -> None:
 
 @pytest.mark.gate("mysql", "mariadb")
 def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
-    """Its GTIDs claim all of it; with the dump, pitr names what is missing, also an account, and changes nothing.
+    """Its GTIDs claim all of it; with the dump, pitr names what is missing, and changes nothing.
 
     Loaded whole, the last line says what was proved, and what was checked.
     """

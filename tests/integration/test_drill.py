@@ -96,12 +96,6 @@ class Nights:
         return [name for name in names if name != "lock" and not name.startswith("failed-")]
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
-    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
-    return found
-
-
 @pytest.fixture
 def nights(
     binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
@@ -138,7 +132,8 @@ def nights(
         )
 
 
-@pytest.mark.gate("mysql")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_a_dump_is_proved(nights: Nights) -> None:
     """To now, with CHECK TABLE; the result is in the archive and nothing else is left."""
     id_ = nights.register(nights.dump, f"--from-backup={nights.dump}")
@@ -173,7 +168,8 @@ def test_a_location_that_is_code_is_refused(nights: Nights, disk_tmp_path: Path)
     assert nights.left() == []
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     """A cold copy of the data directory, checked by the operator's statements."""
     checks = tmp_path / "checks.sql"
@@ -202,7 +198,7 @@ def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
 
 
-@pytest.mark.parametrize("kind", ["mysql without GTIDs", "mariadb"])
+@pytest.mark.parametrize("kind", ["mariadb", "mariadb by place"])
 def test_another_backup_than_the_registered_one_proves_nothing(
     kind: str,
     minio: MinioServer,
@@ -387,7 +383,7 @@ def test_a_wrong_restore_command_is_told(nights: Nights) -> None:
     assert len(list(nights.work.glob("failed-*"))) == 3
 
 
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_what_fails_is_told(nights: Nights) -> None:
     """A limit that is passed, and an option that the server does not know.
 
@@ -439,7 +435,7 @@ def test_a_full_disk_is_told(nights: Nights) -> None:
         subprocess.run(["umount", small], check=True)
 
 
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_the_policy_is_enough(nights: Nights) -> None:
     """With the rights of docs/policies/drill.json the drill proves, and writes its result only."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")

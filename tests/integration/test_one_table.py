@@ -55,12 +55,6 @@ def all_of(server: MysqlServer) -> dict[str, Rows]:
     return {table: rows_of(server, table) for table in TABLES}
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
-    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
-    return found
-
-
 def last_gtid(server: MysqlServer) -> str:
     if server.binaries.flavour == "mariadb":
         return str(server.query("SELECT @@global.gtid_binlog_pos")[0][0])

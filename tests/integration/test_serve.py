@@ -152,7 +152,8 @@ def test_mysqlbinlog_gets_the_archives_bytes(scene: Scene) -> None:
         ever.communicate()
 
 
-@pytest.mark.gate("mysql")
+@pytest.mark.gate
+@pytest.mark.parametrize("scene", ["mysql"], indirect=True)
 def test_a_store_that_is_silent_ends_no_replica(scene: Scene) -> None:
     """It gets heartbeats, and goes on when the store answers again."""
     scene.write(10)

@@ -243,13 +243,16 @@ def locked(server: MysqlServer, table: str) -> Iterator[Callable[[], bool]]:
 # dumps and images
 
 
-def dump_of(server: MysqlServer, path: Path, *options: str) -> None:
-    """Everything, as users dump it."""
+EVERYTHING = ("--all-databases", "--single-transaction", "--routines", "--events")
+
+
+def dump_of(server: MysqlServer, path: Path, *options: str, of: Sequence[str] = EVERYTHING) -> None:
+    """As users dump it, with its place."""
     maria = is_mariadb(server)
     program = server.binaries.client.with_name("mariadb-dump" if maria else "mysqldump")
     assert program.is_file(), f"there is no {program}"
     chosen = ["--master-data=2", "--gtid"] if maria else ["--source-data=2"]
-    chosen += ["--all-databases", "--single-transaction", "--routines", "--events", *options]
+    chosen += [*of, *options]
     with path.open("wb") as out:
         subprocess.run(
             [program, "--no-defaults", "--user=root", f"--socket={server.socket}", *chosen],
