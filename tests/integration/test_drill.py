@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,50 +18,36 @@ import pytest
 from binlog2s3.drill.watchdog import LEAST_FREE
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, environment_for
 from tests import command
-from tests.integration.bucket import Bucket
 from tests.integration.small_disk import mount_small
-from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
-from tests.world.archive import wait_durable
-from tests.world.commands import where
-from tests.world.servers import RELAXED, dump_of
+from tests.world.servers import dump_of
+from tests.world.streamed import Streamed, streamed
 
 ROOT = Path(__file__).parents[2]
 TRACES = {"mariadb": ["--master-data=1"]}
 """Options of a dump whose load sets what shows that it is this one; MySQL's sets GTIDs anyway."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nights:
-    """A source whose archive is to be proved: a dump and a copy, and a bucket with all after it."""
+@dataclass(kw_only=True)
+class Nights(Streamed):
+    """Its archive is to be proved: a dump and a copy, and a bucket with all after it."""
 
-    binaries: ServerBinaries
-    minio: MinioServer
-    bucket: str
-    work: Path
-    source: MysqlServer
-    stream: StreamProcess
-    dump: Path
-    copy: Path
-
-    def store(self) -> list[str]:
-        return ["--source=test", *where(self.minio, self.bucket)]
+    work: Path = Path()
+    dump: Path = Path()
+    copy: Path = Path()
 
     def register(self, path: Path | str, *more: str) -> str:
-        argv = ["backup", "add", *self.store(), f"--location={path}", "--json", *more]
-        done = command.run(*argv, **self.minio.env())
-        assert done.returncode == 0, done.stderr
-        return str(json.loads(done.stdout)["backups"][0]["id"])
+        added = self.document("backup", "add", f"--location={path}", *more)
+        return str(added["backups"][0]["id"])
 
     def argv(self, restore: str, *more: str) -> list[str]:
         words = [f"--mysqld={self.binaries.server}", f"--work-dir={self.work}"]
         words += ["--mysqld-option=--innodb-buffer-pool-size=64M", "--ionice=none", "--json"]
         if os.geteuid() == 0:
             words += ["--mysqld-option=--user=root"]
-        return ["drill", *self.store(), *words, f"--restore-command={restore}", *more]
+        return ["drill", *self.where, *words, f"--restore-command={restore}", *more]
 
     def drill(self, restore: str, *more: str) -> "subprocess.CompletedProcess[str]":
         return command.run(*self.argv(restore, *more), **self.minio.env())
@@ -74,21 +60,13 @@ class Nights:
         pipe = f"{client} --no-defaults --binary-mode {to}"
         return f"sh -c {shlex.quote(pipe)}"
 
-    def commit(self, number: int) -> None:
+    def insert(self, number: int) -> None:
         """A row more, in the archive too."""
-        self.source.query(f"INSERT INTO shop.t VALUES ({number})")
-        wait_durable(self.stream, Bucket(self.minio, self.bucket), self.source)
-
-    def commit_rows(self) -> None:
-        """The last rows, in the archive."""
-        there = Bucket(self.minio, self.bucket)
-        self.source.query("FLUSH BINARY LOGS", "REPLACE INTO shop.t VALUES (1, 9)")
-        wait_until(lambda: len(there.archived()) >= 1, what="a binlog is archived")
-        wait_durable(self.stream, there, self.source)
+        self.commit(f"INSERT INTO shop.t VALUES ({number})")
 
     def results(self) -> list[dict[str, Any]]:
-        there = Bucket(self.minio, self.bucket)
-        return [json.loads(there.get(key)) for key in there.keys("pre/archive/test/drills/")]
+        keys = self.there.keys("pre/archive/test/drills/")
+        return [json.loads(self.there.get(key)) for key in keys]
 
     def left(self) -> list[str]:
         """What is in the work directory, but the lock and the logs of failures."""
@@ -101,35 +79,26 @@ def nights(
     binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> Iterator[Nights]:
     """The source is gone; the streamer has brought everything into the bucket."""
-    kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
-    dump, copy = disk_tmp_path / "dump.sql", disk_tmp_path / "copy"
-    with ExitStack() as stack:
-        work = stack.enter_context(temporary_directory())  # its path is short: a socket is in it
-        source = stack.enter_context(kind(binaries, disk_tmp_path / "source", options=RELAXED))
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        source.query("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    table = ("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    with (
+        temporary_directory() as work,  # its path is short: a socket is in it
+        streamed(binaries, minio, bucket, disk_tmp_path, *table, kind=Nights) as found,
+    ):
+        source = found.source
+        found.work = work
+        found.dump, found.copy = disk_tmp_path / "dump.sql", disk_tmp_path / "copy"
         source.query("INSERT INTO shop.t VALUES (1), (2)")
-        dump_of(source, dump, *TRACES.get(binaries.flavour, []))
+        dump_of(source, found.dump, *TRACES.get(binaries.flavour, []))
         source.stop()
-        subprocess.run(["cp", "-a", str(source.datadir), str(copy)], check=True)
+        subprocess.run(["cp", "-a", str(source.datadir), str(found.copy)], check=True)
         source.start()
         source.query("CREATE USER visitor IDENTIFIED BY 'x'", "FLUSH BINARY LOGS")
         for n in range(3, 23):
             source.query(f"INSERT INTO shop.t VALUES ({n})")
         source.query("FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (99)")
-        there = Bucket(minio, bucket)
-        wait_until(lambda: len(there.archived()) >= 3, what="binlogs are archived")
-        wait_durable(stream, there, source)
-        yield Nights(
-            binaries=binaries,
-            minio=minio,
-            bucket=bucket,
-            work=work,
-            source=source,
-            stream=stream,
-            dump=dump,
-            copy=copy,
-        )
+        found.wait_archived(3)
+        found.wait()
+        yield found
 
 
 @pytest.mark.gate
@@ -198,55 +167,41 @@ def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "mariadb by place"])
+@pytest.mark.parametrize("traced", [True, False])
 def test_another_backup_than_the_registered_one_proves_nothing(
-    kind: str,
+    traced: bool,
+    mariadb_binaries: ServerBinaries,
     minio: MinioServer,
     bucket: str,
     disk_tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> None:
     """An older or a newer dump is restored; what leaves no trace is proved on trust alone."""
-    flavour, _, way = kind.partition(" ")
-    found: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
-    server = MariadbServer if flavour == "mariadb" else MysqlServer
-    more = ["--master-data=1"] if kind == "mariadb" else []
     dumps = [disk_tmp_path / f"{number}.sql" for number in range(3)]
-    with ExitStack() as stack:
-        work = stack.enter_context(temporary_directory())
-        has_gtids = kind != "mysql without GTIDs"
-        source = stack.enter_context(
-            server(found, disk_tmp_path / "source", options=RELAXED, gtid=has_gtids)
-        )
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        nights = Nights(
-            binaries=found,
-            minio=minio,
-            bucket=bucket,
-            work=work,
-            source=source,
-            stream=stream,
-            dump=dumps[1],
-            copy=disk_tmp_path,
-        )
-        source.query("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT)")
+    table = ("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT)")
+    with (
+        temporary_directory() as work,
+        streamed(mariadb_binaries, minio, bucket, disk_tmp_path, *table, kind=Nights) as nights,
+    ):
+        nights.work = work
         for number, dump in enumerate(dumps):
-            source.query(f"REPLACE INTO shop.t VALUES (1, {number})")
-            dump_of(source, dump, *more)
-        nights.commit_rows()
-        id_ = nights.register("/no/such/place", f"--from-backup={nights.dump}")
-        for wrong in (dumps[0], dumps[2]):
+            nights.source.query(f"REPLACE INTO shop.t VALUES (1, {number})")
+            dump_of(nights.source, dump, *(TRACES["mariadb"] if traced else ()))
+        nights.commit("FLUSH BINARY LOGS", "REPLACE INTO shop.t VALUES (1, 9)")
+        nights.wait_archived(1)
+        older, registered, newer = dumps
+        id_ = nights.register("/no/such/place", f"--from-backup={registered}")
+        for wrong in (older, newer):
             done = nights.drill(nights.load(wrong))
             assert done.returncode == 8, done.stdout
-            text = "nothing in the restored server says" if way else "is not backup"
+            text = "is not backup" if traced else "nothing in the restored server says"
             assert text in done.stderr, done.stderr
-        done = nights.drill(nights.load(nights.dump))
-        if way:
+        done = nights.drill(nights.load(registered))
+        if not traced:
             assert done.returncode == 8, done.stdout
-            done = nights.drill(nights.load(nights.dump), "--trust-restore-command")
+            done = nights.drill(nights.load(registered), "--trust-restore-command")
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
-        assert (said["backup"], said["restored"] == "on trust") == (id_, bool(way))
+        assert (said["backup"], said["restored"] == "on trust") == (id_, not traced)
         assert said["restored"]
 
 
@@ -263,11 +218,11 @@ def test_another_copy_than_the_registered_one_proves_nothing(
     done = nights.drill(f"cp -a {newer}/. {{datadir}}")
     assert done.returncode == 8, done.stdout
     assert "nothing in the restored server says" in done.stderr, done.stderr
-    nights.commit(101)
+    nights.insert(101)
     backups = [disk_tmp_path / name for name in ("first", "second")]
     program = mariadb_backup / "mariabackup"
     for number, path in enumerate(backups):
-        nights.commit(110 + number)
+        nights.insert(110 + number)
         where = [f"--socket={nights.source.socket}", "--user=root"]
         for step in (["--backup", *where], ["--prepare"]):
             argv = [program, "--no-defaults", f"--target-dir={path}", *step]
@@ -354,7 +309,7 @@ def test_the_example_of_mariabackup_is_proved(
     argv = [mariadb_backup / "mbstream", "-x", "-C", unpacked]
     with stream.open("rb") as given:
         subprocess.run(argv, check=True, stdin=given)
-    nights.commit(100)
+    nights.insert(100)
     program = example("restore-mariabackup", tmp_path)
     assert prove_example(nights, program, unpacked, stream, environment)["transactions"] == 1
 
@@ -443,7 +398,7 @@ def test_the_policy_is_enough(nights: Nights) -> None:
     for ours, theirs in (("acme-binlogs", nights.bucket), ("prod/", "pre/"),
                          ("orders-primary", "test")):  # fmt: skip
         text = text.replace(ours, theirs)
-    there = Bucket(nights.minio, nights.bucket)
+    there = nights.there
     before = {key: there.get(key) for key in there.keys("pre/archive")}
     rights = environment_for(**nights.minio.restricted(json.loads(text)))
     done = command.run(*nights.argv(nights.load()), **rights)
@@ -508,7 +463,7 @@ def test_a_newer_backup_than_the_registered_one_is_told(nights: Nights) -> None:
 def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:
     """The drill fails and names what is wrong; it never proves less than the goal."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")
-    there = Bucket(nights.minio, nights.bucket)
+    there = nights.there
     [key] = [key for key in there.keys("pre") if key.endswith("/binlogs/mysql-bin.000003")]
     data = bytearray(there.get(key))
     data[len(data) // 2] ^= 0xFF
