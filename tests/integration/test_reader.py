@@ -4,12 +4,9 @@ import os
 import re
 import struct
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import boto3
 import pytest
 
 from binlog2s3.archive.catalog import Catalog, Listed
@@ -18,13 +15,14 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
-from binlog2s3.store.s3 import S3Store, StoreConfig
+from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.reference import ROOT
 from lab.s3 import REGION, MinioServer
 from tests.documents import ID, LINEAGE, NAME
+from tests.world.commands import opened
 
 LAYOUT = Layout("a/b", "orders")
 ARCHIVED = LAYOUT.binlog(ID, NAME)
@@ -52,10 +50,8 @@ def data(mysql_binaries: ServerBinaries) -> bytes:
 
 @pytest.fixture
 def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
-    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
-    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
-    with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as opened:
-        yield opened
+    with opened(minio, bucket) as made:
+        yield made
 
 
 def event_ends(data: bytes) -> list[int]:

@@ -2,27 +2,25 @@
 
 import hashlib
 import json
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
-from binlog2s3.store.s3 import S3Store, StoreConfig
+from binlog2s3.store.s3 import S3Store
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import REGION, MinioServer, allow, environment_for
+from lab.s3 import MinioServer, allow, environment_for
 from tests import command
 from tests.damage import BYTES, DAMAGES, NEW, OLD, fill
 from tests.integration.bucket import of_its_bytes
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
-from tests.world.commands import where
+from tests.world.commands import opened, where
 from tests.world.servers import dump_of
 
 BUSY = {"heartbeat-interval": 10}
@@ -80,10 +78,7 @@ def verify(minio: MinioServer, bucket: str) -> Verify:
 
 @pytest.fixture
 def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
-    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
-    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
-    stop = threading.Event()
-    with closing(S3Store(config, stop=stop, session=lambda **_: session)) as made:
+    with opened(minio, bucket) as made:
         yield made
 
 

@@ -4,7 +4,8 @@ servers     what a server holds and says, images of one, a replica of one
 archive     the bucket: when all has arrived, and whether each byte is of the right history
 commands    `binlog2s3` as users call it on a bucket, with credentials that may only read
 pair        a source and a target that replicates its binlogs from us
-serving     a source that is streamed, `binlog2s3 serve`, a replica of that
+streamed    a source that is streamed into a bucket: what most tests begin with
+serving     `binlog2s3 serve` of it, and a replica of that
 writes      what is written on a source
 happened    what a server's binlogs say, by stock mysqlbinlog; a replica that stops there
 lost        a bucket whose hosts are lost, and what recoveries from it must give

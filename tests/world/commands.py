@@ -2,11 +2,15 @@
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import boto3
+
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer, Store, environment_for
 from tests import command
@@ -33,6 +37,17 @@ def where(store: Store, bucket: str) -> list[str]:
 def read_only(store: MinioServer) -> dict[str, str]:
     """The environment with credentials that may look and read, and nothing else."""
     return environment_for(**store.restricted(READ_ONLY))
+
+
+@contextmanager
+def opened(store: MinioServer, bucket: str, *, endpoint_url: str = "") -> Iterator[S3Store]:
+    """The product's own store of this bucket, with all rights."""
+    session = boto3.session.Session(store.access_key, store.secret_key, region_name=REGION)
+    config = StoreConfig(
+        bucket=bucket, endpoint_url=endpoint_url or store.endpoint_url, addressing_style="path"
+    )
+    with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as made:
+        yield made
 
 
 def list_of(bucket: Bucket) -> dict[str, Any]:
