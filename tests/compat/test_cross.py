@@ -12,11 +12,11 @@ from lab import get
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests.compat.conftest import binaries_of, of_lab
-from tests.integration.apply_pair import content
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import content
 
 WRITES = (
     "CREATE DATABASE shop CHARACTER SET utf8mb4",

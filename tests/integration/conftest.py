@@ -9,8 +9,8 @@ from cryptography import x509
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from tests.integration.both_ways import ACCOUNTS, Keys
 from tests.integration.certificates import Authority
+from tests.world.logins import ACCOUNTS, Keys
 
 ZONE = "--default-time-zone=+05:00"  # a server's zone must never get into our times
 
@@ -68,6 +68,13 @@ def mariadb_tls(mariadb_binaries: ServerBinaries, keys: Keys) -> Iterator[Mariad
     ):
         _create_accounts(server)
         yield server
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
+    """The programs of each flavour in turn."""
+    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
+    return found
 
 
 @pytest.fixture(params=["mysql", "mariadb"])

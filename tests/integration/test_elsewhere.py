@@ -28,13 +28,13 @@ from lab.s3 import MinioServer
 from tests.conftest import _had
 from tests.integration.bucket import Bucket
 from tests.integration.certificates import Authority, Pair
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import RELAXED
-from tests.integration.recovery_world import wait_durable
-from tests.integration.replicate_pair import _NOTHING, start_again
 from tests.integration.stream_process import StreamProcess
 from tests.login import ROOT
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.pair import NOTHING, start_again
+from tests.world.servers import RELAXED
 
 ROWS = 300
 HOLDS = "SELECT 1 + SLEEP(3)"
@@ -242,7 +242,7 @@ def test_each_version_verifies(version: str, disk_tmp_path: Path) -> None:
             there = Listen(host="0.0.0.0", certificate=certificate)
             with Server(lambda: login) as asked:
                 found = target.facts(asked, login)
-                Replication(asked, found, _NOTHING, lambda _: iter(()), listen=there).probe()  # type: ignore[arg-type, return-value]
+                Replication(asked, found, NOTHING, lambda _: iter(()), listen=there).probe()  # type: ignore[arg-type, return-value]
 
         connect(named, right)
         for pair, authority in ((named, other), (unnamed, right)):
@@ -262,7 +262,7 @@ def test_a_target_that_does_not_reach_it(
     with Server(lambda: login) as server:
         found = target.facts(server, login)
         with pytest.raises(RecoveryError, match=f"does not reach this process at .*:{nobody[1]}"):
-            Replication(server, found, _NOTHING, lambda _: iter(())).probe()  # type: ignore[arg-type, return-value]
+            Replication(server, found, NOTHING, lambda _: iter(())).probe()  # type: ignore[arg-type, return-value]
     assert channel(empty) == {}
     assert empty.query("SHOW DATABASES") == databases
 

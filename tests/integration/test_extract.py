@@ -3,35 +3,30 @@
 import random
 import re
 import subprocess
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import boto3
-import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.errors import StoreError
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import PlanPiece
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.store.s3 import S3Store, StoreConfig
 from binlog2s3.workers import Workers
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import REGION, MinioServer, allow
+from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.surveyed import expected, piece_of, taken
 from tests.waiting import wait_until
 from tests.witness import Witness
+from tests.world.commands import opened
 
 LAYOUT = Layout("pre", "test")
 FLAG_OFFSET = 21
@@ -81,18 +76,8 @@ class Lab:
 
     @contextmanager
     def survey(self, endpoint_url: str = "") -> Iterator[Survey]:
-        """With rights to read and list, and no others."""
-        given = self.minio.restricted(allow("s3:GetObject", "s3:ListBucket"))
-        session = boto3.session.Session(
-            given["access_key"], given["secret_key"], given["session_token"], region_name=REGION
-        )
-        config = StoreConfig(
-            bucket=self.bucket,
-            endpoint_url=endpoint_url or self.minio.endpoint_url,
-            addressing_style="path",
-        )
-        stop = threading.Event()
-        with closing(S3Store(config, stop=stop, session=lambda **_: session)) as store:
+        """Of what is there."""
+        with opened(self.minio, self.bucket, endpoint_url=endpoint_url) as store:
             yield Survey(store, Catalog(store, LAYOUT), Workers(4))
 
     def printed(self, *arguments: str, data: bytes | None = None) -> list[str]:
@@ -267,12 +252,3 @@ def test_pieces_of_a_mariadb_are_the_servers_own_bytes(
         lab.wait_until_durable()
         check(lab, random.SystemRandom().randrange(1 << 32))
         assert stream.terminate() == 0
-
-
-def test_reading_is_all_that_it_may(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
-    """The credentials of these tests cannot write: the tests above show that none is needed."""
-    lab = Lab(None, minio, bucket, tmp_path)
-    with lab.survey() as survey:
-        assert list(survey.lineages) == []
-        with pytest.raises(StoreError, match="access denied"):
-            survey._store.put("pre/x", b"x")

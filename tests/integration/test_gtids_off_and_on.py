@@ -20,11 +20,11 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.servers import RELAXED
 
 OFF = ("ON_PERMISSIVE", "OFF_PERMISSIVE")
 ON = ("ON_PERMISSIVE", "ON")

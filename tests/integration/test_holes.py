@@ -19,11 +19,10 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command as command_line
-from tests.integration.apply_pair import locked
-from tests.integration.recovery_command import Recovery
-from tests.integration.recovery_truth import dump_of, load
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import Recovery
+from tests.world.servers import dump_of, load, locked
 
 SCHEMA = (
     "CREATE DATABASE shop",

@@ -34,11 +34,11 @@ from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer, environment_for
 from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, turn_of
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery
-from tests.integration.recovery_truth import binlog_files, gtids_of, load
 from tests.integration.stream_process import StreamProcess, proxied
 from tests.integration.test_prune import TABLE, World, policy
 from tests.waiting import wait_until
+from tests.world.commands import Recovery
+from tests.world.servers import binlog_files, executed, load
 
 LOCK = {"object-lock": "COMPLIANCE:1d"}
 DEFAULT = {"Mode": "GOVERNANCE", "Days": 1}
@@ -66,16 +66,16 @@ def forged(world: World, numbers: Sequence[int]) -> dict[str, tuple[bytes, bytes
     The first one makes the account `evil`, which may do everything.
     """
     assert world.server is not None
-    executed = gtids_of(world.server)
+    gtids = executed(world.server)
     ((uuid,),) = world.server.query("SELECT @@server_uuid")
-    last = max(int(one) for one in re.findall(r"\d+", executed.rpartition(":")[2]))
+    last = max(int(one) for one in re.findall(r"\d+", gtids.rpartition(":")[2]))
     name = BinlogName.parse(world.server.binlogs()[-1][0])
     with (
         temporary_directory() as directory,
         MysqlServer(world.server.binaries, directory, server_id=99) as server,
     ):
         server.query(*TABLE)
-        server.query("RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{executed}'")
+        server.query("RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{gtids}'")
         for _ in range(numbers[0] - 1):
             server.query("FLUSH BINARY LOGS")
         statements = [

@@ -27,14 +27,14 @@ from lab.fault import DropAnswer, Gate, Request
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import REGION, MinioServer, environment_for
+from lab.s3 import MinioServer, environment_for
 from tests import command
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import dump_of, gtids_of, load
 from tests.integration.stream_process import StreamProcess
 from tests.integration.test_serve import PASSWORD, Served
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import Recovery, read_only, where
+from tests.world.servers import dump_of, executed, load
 
 ROOT = Path(__file__).parents[2]
 BINLOGS = 40
@@ -75,8 +75,7 @@ class World:
 
     def where(self, endpoint_url: str) -> list[str]:
         """The options that name the archive."""
-        where = [f"--s3-url=s3://{self.bucket}/pre", f"--endpoint-url={endpoint_url}"]
-        return [*where, "--addressing-style=path", f"--region={REGION}", "--source=test"]
+        return [*where(self.minio, self.bucket), f"--endpoint-url={endpoint_url}", "--source=test"]
 
     def rights(self, name: str) -> dict[str, str]:
         """The credentials of a policy, as an environment."""
@@ -223,7 +222,7 @@ def restored(binaries: ServerBinaries, to: str, pitr: Recovery) -> int:
 def test_a_window_of_forty_binlogs(
     mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """Ten random moments of the window are restored and compared, every earlier one is refused."""
+    """Random moments of the window are restored and compared, every earlier one is refused."""
     with (
         temporary_directory() as directory,
         MysqlServer(mysql_binaries, directory) as server,
@@ -261,7 +260,7 @@ def test_a_window_of_forty_binlogs(
         first = max(WINDOW, int(left[0].rpartition(".")[2]))
 
         pitr = Recovery(minio, bucket, read_only(minio))
-        for number in world.numbers(10, first):
+        for number in world.numbers(4, first):
             assert restored(mysql_binaries, to_time(world.at[number]), pitr) == number + 1
         for number in range(BACKUPS[1] - 2):
             refused = pitr.refused_without_target(to_time(world.at[number]))
@@ -367,7 +366,7 @@ def test_object_lock_survives_an_administrator(
     with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=locked) as stream:
         world.write(4)
         world.wait_archived(4)
-        world.good("backup", "add", f"--gtid-set={gtids_of(mysql)}", "--object-lock=COMPLIANCE:1d")
+        world.good("backup", "add", f"--gtid-set={executed(mysql)}", "--object-lock=COMPLIANCE:1d")
         assert stream.terminate() == 0
     world.wait_prunable(2)
     before = Bucket(minio, bucket).keys("pre/archive/")
@@ -429,7 +428,7 @@ def test_what_no_lock_keeps_any_more_is_pruned(
     ) as stream:
         world.write(6)
         world.wait_archived(6)
-        world.good("backup", "add", f"--gtid-set={gtids_of(mysql)}", lock)
+        world.good("backup", "add", f"--gtid-set={executed(mysql)}", lock)
         assert stream.terminate() == 0
     world.wait_prunable(4)
     before = world.archived()

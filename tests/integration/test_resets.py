@@ -18,24 +18,25 @@ import pytest
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import locked
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import flush, reset
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import (
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import PATIENCE, wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import (
     RELAXED,
     ImageServer,
     MariadbImageServer,
     State,
     differences,
     dump_of,
+    flush,
+    locked,
     position_of,
+    reset,
     restored,
     state_of,
 )
-from tests.integration.recovery_world import wait_durable
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import PATIENCE, wait_until
 
 Target = Callable[[str], MysqlServer]
 

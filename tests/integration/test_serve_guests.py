@@ -18,12 +18,13 @@ from binlog2s3.recover.listen import Listen
 from lab.child import free_port
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.apply_pair import two
-from tests.integration.replicate_pair import Pair, write_counting
-from tests.integration.served import PASSWORD, Scene, scene_of
 from tests.own_files import own
 from tests.unit.replication.test_source import intervals
 from tests.waiting import PATIENCE, wait_until
+from tests.world.pair import Pair
+from tests.world.servers import replica_status, two
+from tests.world.serving import PASSWORD, Scene, scene_of
+from tests.world.writes import write_counting
 
 DUMP_GTID = 0x1E
 
@@ -181,7 +182,7 @@ def live_keys(scene: Scene) -> list[str]:
 
 def refusal(scene: Scene) -> str:
     def said() -> str:
-        return str(scene.replica().get("Last_IO_Error") or "")
+        return str(replica_status(scene.target).get("Last_IO_Error") or "")
 
     wait_until(lambda: "1236" in said(), what="a refusal")
     return said()

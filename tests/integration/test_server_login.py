@@ -21,7 +21,10 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests.impostor import new_key, pem_of
-from tests.integration.both_ways import (
+from tests.integration.bucket import Bucket
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+from tests.world.logins import (
     NASTY,
     Keys,
     both_accept,
@@ -30,9 +33,6 @@ from tests.integration.both_ways import (
     try_child,
     try_server,
 )
-from tests.integration.bucket import Bucket
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
 
 Change = Callable[[Keys], dict[str, Any]]
 TLS = {"user": "tls", "password": "pw"}  # may come in over TLS alone: whoever is in, has it

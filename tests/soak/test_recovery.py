@@ -14,17 +14,10 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import (
-    RELAXED,
-    ImageServer,
-    differences,
-    dump_of,
-    restored,
-    state_of,
-)
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import RELAXED, ImageServer, differences, dump_of, restored, state_of
 
 MIB = 1 << 20
 SIZE = int(float(os.environ.get("RECOVERY_GB", "2")) * 1_000_000_000)
