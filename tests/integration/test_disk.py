@@ -243,15 +243,6 @@ def test_a_transaction_larger_than_the_spool(
         finish(stream, large_server, minio, bucket)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("flush_interval", [1, 0])
-def test_a_transaction_larger_than_the_spool_and_kill_9(
-    large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, flush_interval: int
-) -> None:
-    """kill -9 in the middle of it, twice: the next start goes on with the punched spool."""
-    kill_9_inside(large_server, start, minio, bucket, flush_interval, LARGE, 64 * MIB)
-
-
 @pytest.mark.parametrize("flush_interval", [1, 0])
 def test_a_punched_spool_and_kill_9(
     large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, flush_interval: int

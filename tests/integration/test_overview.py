@@ -27,9 +27,6 @@ from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 TARGET = "s3://bucket/pre"
-FLEET = 40
-
-
 @pytest.fixture
 def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
     """The bucket, as a command on another machine opens it."""
@@ -136,53 +133,3 @@ def test_a_streamer_that_stopped_says_so(
     assert (found.source, found.state, found.durable) == ("test", "stopped", status.durable)
 
 
-def test_a_streamer_that_is_stuck_says_so(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
-) -> None:
-    """A frozen mysqlbinlog beside a source that has more: neither idle nor dead."""
-    options = {"stall-timeout": 3600}  # else it would be given up, and another one begun
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
-        stream.wait_for_event("new lineage")
-        first_rows(mysql)
-        status = settled(stream, mysql, store)
-        assert status.child is not None
-        assert status.child.pid is not None
-        os.kill(status.child.pid, signal.SIGSTOP)
-        try:
-            mysql.query("INSERT INTO d.t VALUES (2)")
-
-            def is_stuck() -> Status | None:
-                found = seen(store)
-                codes = [trouble.code for trouble in found.troubles]
-                return found if "stalled" in codes and "dead" not in codes else None
-
-            found = wait_until(is_stuck, 300, "a heartbeat that says that nothing comes")
-            assert found is not None
-            assert found.state not in ("idle", "dead", "stopped", "unknown")
-            assert found.lag.bytes is None or found.lag.bytes > 0
-        finally:
-            os.kill(status.child.pid, signal.SIGCONT)
-
-
-def test_a_fleet_is_looked_at_in_one_go(store: S3Store) -> None:
-    """Many sources of a real store, the dead one first, and the one that is not there."""
-    now = datetime.now(UTC)
-    long = {"interval_seconds": 3600.0}  # none is dead before all are put
-    beat = replace(BEAT, covered_until=now, at=now, since=now, server=None, **long)
-    for number in range(FLEET):
-        layout = Layout("pre", f"source-{number:03}")
-        own = replace(BEAT if number == 30 else beat, source=layout.source)
-        own = replace(own, state="stopped") if number == 30 else own
-        store.put(layout.lineage(LINEAGE.id), replace(LINEAGE, source=layout.source).to_json())
-        store.put(layout.writer(*own.rank), own.to_json())
-    found = look_all(
-        store,
-        "pre",
-        TARGET,
-        Workers(8),
-        now=datetime.now(UTC),
-        expect=Expected(("source-001", "absent")),
-    )
-    assert [status.source for status in found[:3]] == ["absent", "source-030", "source-000"]
-    assert len(found) == FLEET + 1
-    assert {status.state for status in found[2:]} == {"streaming"}

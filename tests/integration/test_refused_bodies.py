@@ -91,37 +91,6 @@ def test_a_binlog_that_is_refused_is_no_secret(
         assert stream.terminate() == 0
 
 
-def test_what_was_refused_for_a_while_goes_on_by_itself(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
-) -> None:
-    """The store is away altogether, also for the bytes: when it is back, the log says so."""
-    write(mysql, MEGABYTES)
-    mysql.query("FLUSH BINARY LOGS")
-    away = threading.Event()
-    away.set()
-
-    def rule(request: Request) -> Action | None:
-        return says(503, "SlowDown") if away.is_set() and kind(request) != "lineage" else None
-
-    with proxied(disk_tmp_path, mysql, minio, bucket) as (stream, proxy):
-        stream.wait_for_event("new lineage")
-        proxy.rules.append(rule)
-        write(mysql, MEGABYTES)
-        mysql.query("FLUSH BINARY LOGS")
-        wait_until(
-            lambda: any(line["attempt"] > 9 for line in stream.events(TRYING)),
-            what="it is away for long",
-        )
-        away.clear()
-        stream.wait_for_event("the store answers again")
-        wait_until_archived(stream, mysql, minio, bucket)
-        no_litter(minio, bucket)
-        assert stream.terminate() == 0
-
-
-TRYING = "the store failed, trying again"
-
-
 def test_deletes_that_are_denied_keep_nothing_up(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:

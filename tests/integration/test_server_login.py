@@ -486,20 +486,6 @@ def test_an_old_configuration_at_an_upgrade(
     assert f"nothing proves which server answers at {ELSEWHERE}" in stream.stderr()
 
 
-def test_an_empty_password_file(
-    archives: Archives, either_tls: MysqlServer, secret: Callable[[str], Path]
-) -> None:
-    """It is an empty password."""
-    archives(either_tls, {"mysql-user": "naked", "mysql-password-file": secret("")})
-
-
-def test_a_password_file_ends_with_its_line(
-    archives: Archives, either_tls: MysqlServer, secret: Callable[[str], Path]
-) -> None:
-    """The line's end that an editor leaves is no part of it; all else is, spaces too."""
-    archives(either_tls, {"mysql-user": "nasty", "mysql-password-file": secret(f"{NASTY}\r\n")})
-
-
 @pytest.mark.parametrize("way", ["address", "socket"])
 def test_an_option_file(
     archives: Archives, either_tls: MysqlServer, tmp_path: Path, way: str

@@ -218,27 +218,6 @@ def test_the_standby_takes_over(scene: Scene, how: str) -> None:
         assert a.terminate() == 0
 
 
-def test_both_are_killed(scene: Scene) -> None:
-    """Whichever starts first goes on; what the dead ones left in the bucket is deleted."""
-    a = scene.writer()
-    b = scene.standby()
-    write(scene.server, 1)
-    a.kill()
-    b.kill()
-    assert len(standbys(scene.store, scene.bucket)) == 1
-    write_binlog(scene.server, 1)
-    b2 = scene.start(spool=b.spool)
-    b2.wait_for_event("the other writer is gone")
-    b2.wait_for_event("writer")
-    a2 = scene.standby(spool=a.spool)
-    scene.promoted(b2, after=a2)
-    wait_until(
-        lambda: len(standbys(scene.store, scene.bucket)) == 1, what="the dead one's object goes"
-    )
-    assert b2.terminate() == 0
-    assert a2.terminate() == 0
-
-
 def test_a_restart_on_its_own_spool_does_not_wait(scene: Scene) -> None:
     """kill -9 of the writer, and a start on the same spool: it is the writer again at once."""
     options = {"heartbeat-interval": 600}
@@ -275,21 +254,6 @@ def test_two_standbys_at_once(scene: Scene) -> None:
     assert ask_health(waits.spool) == (True, "test: standby")
     assert waits.terminate() == 0
     assert writes.terminate() == 0
-
-
-def test_a_standby_of_mariadb_takes_over(
-    mariadb: MariadbServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """The same with the other flavour, by another program and other ids of servers."""
-    scene = Scene(disk_tmp_path, mariadb, store, bucket)
-    with scene.ends:
-        a = scene.writer()
-        b = scene.standby()
-        write(mariadb, 1)
-        a.kill()
-        write(mariadb, 1)
-        scene.promoted(b, after=a)
-        assert b.terminate() == 0
 
 
 @pytest.mark.own_server("it is killed")

@@ -84,29 +84,11 @@ def dark(door: Switch) -> Iterator[None]:
 
 
 @contextmanager
-def crashed_server(scene: Scene) -> Iterator[None]:
-    """`kill -9` of the server."""
-    scene.server.kill()
-    yield
-    scene.server.start()
-
-
-@contextmanager
 def stopped_server(scene: Scene) -> Iterator[None]:
     """A clean stop of the server."""
     scene.server.stop()
     yield
     scene.server.start()
-
-
-@contextmanager
-def rotated_password(scene: Scene) -> Iterator[None]:
-    """The server knows another password, the streamer's file does not."""
-    user = f"{scene.server.repl_user}@'%'"
-    scene.server.query("SET sql_log_bin = 0", f"ALTER USER {user} IDENTIFIED BY 'Another-1'")
-    kill_connections(scene.server)
-    yield
-    scene.server.password_file.write_text("Another-1")
 
 
 @contextmanager
@@ -324,12 +306,6 @@ def idle_for(mysql: MysqlServer, stage: Stage, heartbeats: int, interval: float)
 def test_an_idle_source_is_well(mysql: MysqlServer, stage: Stage) -> None:
     """Nobody commits, for some heartbeats: idle, no lag, nothing is wrong."""
     idle_for(mysql, stage, 3, 5)
-
-
-@pytest.mark.soak
-def test_a_source_that_is_idle_for_long_is_well(mysql: MysqlServer, stage: Stage) -> None:
-    """As above, for ten minutes."""
-    idle_for(mysql, stage, 20, 30)
 
 
 def many_binlogs(server: MysqlServer, count: int, megabytes: int) -> None:

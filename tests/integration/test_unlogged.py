@@ -267,25 +267,6 @@ def test_a_source_that_ran_without_log_bin_leaves_a_gap(site: Site, target: Mysq
     proves_gap(site, target)
 
 
-@FLAVOURS
-def test_restarts_rotations_and_crashes_leave_no_gap(site: Site) -> None:
-    """What happens to every server is one lineage, as before."""
-    with site.stream() as stream:
-        site.insert(1, 5)
-        site.source.query("FLUSH BINARY LOGS")
-        site.insert(6, 10)
-        site.source.restart()
-        site.insert(11, 15)
-        site.wait_durable(stream)
-        site.source.kill()
-        site.source.start()
-        site.insert(16, 20)
-        site.wait_durable(stream)
-        assert stream.terminate() == 0
-    assert [one["parent"] for one in site.lineages()] == [None]
-    assert "without a binlog" not in site.run("verify").stdout
-
-
 @pytest.mark.parametrize("flavour", ["mysql"])
 def test_a_streamer_that_starts_meanwhile_sees_it_too(site: Site, target: MysqlServer) -> None:
     """It waits, and begins a lineage with a gap; a backup that ends exactly there is refused."""
