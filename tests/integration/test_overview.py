@@ -1,19 +1,14 @@
 """What the bucket alone says of a real streamer: idle, stuck, dead and stopped are four things."""
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import boto3
 import pytest
 
-from binlog2s3.archive.layout import Layout
-from binlog2s3.status.expected import Expected
 from binlog2s3.status.from_bucket import look, look_all
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import judged
@@ -21,12 +16,13 @@ from binlog2s3.store.s3 import S3Store, StoreConfig
 from binlog2s3.workers import Workers
 from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer
-from tests.documents import BEAT, LINEAGE
 from tests.integration.stream_process import StreamProcess
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 TARGET = "s3://bucket/pre"
+
+
 @pytest.fixture
 def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
     """The bucket, as a command on another machine opens it."""
@@ -131,5 +127,3 @@ def test_a_streamer_that_stopped_says_so(
         assert status.lag.seconds >= later
     (found,) = look_all(store, "pre", TARGET, Workers(2), now=datetime.now(UTC))
     assert (found.source, found.state, found.durable) == ("test", "stopped", status.durable)
-
-

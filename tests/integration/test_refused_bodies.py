@@ -12,9 +12,9 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.asking import Monitor
 from tests.integration.stream_process import StreamProcess, proxied
+from tests.integration.streaming import no_litter, objects, settle, wait_until_archived, write
 from tests.integration.test_late import critical
-from tests.integration.test_store_faults import kind, no_litter, says
-from tests.integration.test_stream import objects, wait_until_archived, write
+from tests.integration.test_store_faults import says
 from tests.waiting import wait_until
 
 HTML = {"Content-Type": "text/html"}
@@ -23,8 +23,6 @@ MEGABYTES = 19
 REFUSALS = {
     "413": (Answer(413, HTML, b"<html>Request Entity Too Large</html>"), "--part-size"),
     "500": (says(500, "InternalError"), "the store's own logs"),
-    "400": (says(400, "InvalidRequest"), "binlog2s3 check"),
-    "507": (says(507, "InsufficientStorage"), "quota"),
 }
 
 
@@ -86,9 +84,7 @@ def test_a_binlog_that_is_refused_is_no_secret(
         assert "Traceback" not in stream.stderr()
         assert stream.terminate() == 0
     with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as stream:
-        wait_until_archived(stream, mysql, minio, bucket)
-        no_litter(minio, bucket)
-        assert stream.terminate() == 0
+        settle(stream, mysql, minio, bucket)
 
 
 def test_deletes_that_are_denied_keep_nothing_up(

@@ -19,8 +19,8 @@ from lab.get import ServerBinaries
 from lab.load import Load
 from lab.mysql import MariadbServer, MysqlServer
 from lab.verify import closed_binlogs
-from tests.integration.at_rest import open_binlog
 from tests.integration.both_ways import login_to
+from tests.integration.streaming import open_binlog
 from tests.waiting import wait_until
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -43,7 +43,6 @@ CERTIFIED = {"user": "certified", "password": "pw"}
     "change",
     [
         pytest.param(lambda _: TLS | {"ssl_mode": "PREFERRED"}, id="preferred"),
-        pytest.param(lambda _: TLS | {"ssl_mode": "REQUIRED"}, id="required"),
         pytest.param(
             lambda k: TLS | {"ssl_mode": "REQUIRED", "ssl_ca": str(k.wrong_ca)},
             id="required does not verify",
@@ -61,17 +60,6 @@ CERTIFIED = {"user": "certified", "password": "pw"}
                 TLS | {"ssl_mode": "VERIFY_IDENTITY", "ssl_ca": str(k.ca), "host": "localhost"}
             ),
             id="the right CA and name",
-        ),
-        pytest.param(
-            lambda k: (
-                CERTIFIED
-                | {
-                    "ssl_mode": "REQUIRED",
-                    "ssl_cert": str(k.client.cert),
-                    "ssl_key": str(k.client.key),
-                }
-            ),
-            id="client certificate",
         ),
         pytest.param(
             lambda k: (
@@ -380,36 +368,20 @@ def secret(tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-@pytest.mark.parametrize(
-    ("user", "given"),
-    [
-        ("repl", lambda _: {"mysql-ssl-mode": "DISABLED"}),
-        ("tls", lambda _: {"mysql-ssl-mode": "PREFERRED"}),
-        ("tls", lambda k: {"mysql-ssl-mode": "VERIFY_CA", "mysql-ssl-ca": k.ca}),
-        (
-            "certified",
-            lambda k: {
-                "mysql-ssl-mode": "VERIFY_IDENTITY",
-                "mysql-host": "localhost",
-                "mysql-ssl-ca": k.ca,
-                "mysql-ssl-cert": k.client.cert,
-                "mysql-ssl-key": k.client.key,
-            },
-        ),
-    ],
-    ids=["disabled", "preferred", "verify ca", "verify identity, client certificate"],
-)
 def test_tls_through_the_process(
-    archives: Archives,
-    either_tls: MysqlServer,
-    keys: Keys,
-    secret: Callable[[str], Path],
-    user: str,
-    given: Change,
+    archives: Archives, either_tls: MysqlServer, keys: Keys, secret: Callable[[str], Path]
 ) -> None:
     """The options' TLS is that of the questions and of the stream."""
-    login = {"mysql-user": user, "mysql-password-file": secret("pw")} if user != "repl" else {}
-    archives(either_tls, {**login, **given(keys)})
+    options = {
+        "mysql-user": "certified",
+        "mysql-password-file": secret("pw"),
+        "mysql-ssl-mode": "VERIFY_IDENTITY",
+        "mysql-host": "localhost",
+        "mysql-ssl-ca": keys.ca,
+        "mysql-ssl-cert": keys.client.cert,
+        "mysql-ssl-key": keys.client.key,
+    }
+    archives(either_tls, options)
 
 
 ELSEWHERE = "0.0.0.0"
@@ -421,9 +393,9 @@ def test_a_server_on_another_host(archives: Archives, mysql_tls: MysqlServer, ke
     archives(mysql_tls, {"mysql-host": ELSEWHERE, "mysql-ssl-ca": keys.ca})
 
 
-def test_the_risk_is_accepted(archives: Archives, either_tls: MysqlServer) -> None:
+def test_the_risk_is_accepted(archives: Archives, mariadb_tls: MariadbServer) -> None:
     """It is streamed though nothing proves it."""
-    archives(either_tls, {"mysql-host": ELSEWHERE}, "--mysql-accept-unverified-server")
+    archives(mariadb_tls, {"mysql-host": ELSEWHERE}, "--mysql-accept-unverified-server")
 
 
 def test_a_client_that_does_not_insist_on_tls(
@@ -445,12 +417,11 @@ def test_a_mysql_on_another_host_without_tls(archives: Archives, mysql_tls: Mysq
     archives(mysql_tls, {"mysql-host": ELSEWHERE, **options})
 
 
-@pytest.mark.parametrize("mode", [None, "DISABLED", "PREFERRED", "REQUIRED"])
 def test_a_server_on_another_host_that_is_not_proved(
-    minio: MinioServer, bucket: str, either_tls: MysqlServer, tmp_path: Path, mode: str | None
+    minio: MinioServer, bucket: str, either_tls: MysqlServer, tmp_path: Path
 ) -> None:
     """It is refused before it is sent anything, with the options that would prove it."""
-    options = {"mysql-host": ELSEWHERE, "mysql-ssl-mode": mode}
+    options = {"mysql-host": ELSEWHERE, "mysql-ssl-mode": "REQUIRED"}
     before = either_tls.query("SHOW GLOBAL STATUS LIKE 'Connections'")[0][1]
     with StreamProcess(tmp_path, either_tls, minio, bucket, options=options) as stream:
         assert stream.wait() == 4
@@ -486,14 +457,9 @@ def test_an_old_configuration_at_an_upgrade(
     assert f"nothing proves which server answers at {ELSEWHERE}" in stream.stderr()
 
 
-@pytest.mark.parametrize("way", ["address", "socket"])
-def test_an_option_file(
-    archives: Archives, either_tls: MysqlServer, tmp_path: Path, way: str
-) -> None:
-    """User, password, address or socket, quoted as the manual has it, come from there alone."""
-    place = f"host = 127.0.0.1\nport = {either_tls.port}"
-    if way == "socket":
-        place = f"socket='{either_tls.socket}'  # here"
+def test_an_option_file(archives: Archives, either_tls: MysqlServer, tmp_path: Path) -> None:
+    """User, password and socket, quoted as the manual has it, come from there alone."""
+    place = f"socket='{either_tls.socket}'  # here"
     quoted = NASTY.replace("\\", "\\\\").replace('"', '\\"')
     file = tmp_path / "my.cnf"
     file.write_text(

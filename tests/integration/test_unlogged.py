@@ -27,8 +27,6 @@ from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
-FLAVOURS = pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
-
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
@@ -141,13 +139,18 @@ def rows(server: MysqlServer) -> int:
     return int(server.query("SELECT COUNT(*) FROM d.t")[0][0])
 
 
-def proves_gap(site: Site, target: MysqlServer) -> None:
-    """What every reader says of a source that left rows 11 to 20 out, and has 21 to 30 again."""
+def has_gap(site: Site) -> None:
+    """The history is broken where the source left rows 11 to 20 out, and says why."""
     parents = [one["parent"] for one in site.lineages()]
     assert [parent and (parent["join"], parent["unlogged"]) for parent in parents] == [
         None,
         ("gap", True),
     ]
+    assert rows(site.source) == 30
+
+
+def no_reader_crosses_it(site: Site, target: MysqlServer) -> None:
+    """What every reader says of such a bucket."""
     assert "without a binlog" in site.run("list").stdout
     assert "without a binlog" in site.run("verify").stdout
     assert "up to now, no gap" not in site.run("backup list").stdout
@@ -163,10 +166,10 @@ def proves_gap(site: Site, target: MysqlServer) -> None:
     done = site.pitr(target, "--latest", "--allow-gap")
     assert done.returncode == 0, done.stderr
     assert "without a binlog" in done.stdout + done.stderr
-    assert (rows(site.source), rows(target)) == (30, 20)
+    assert rows(target) == 20
 
 
-@FLAVOURS
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_a_source_that_turned_its_binlog_off_is_seen_and_leaves_a_gap(
     site: Site, target: MysqlServer
 ) -> None:
@@ -196,18 +199,16 @@ def test_a_source_that_turned_its_binlog_off_is_seen_and_leaves_a_gap(
         site.insert(21, 30)
         site.wait_durable(stream)
         assert stream.terminate() == 0
-    proves_gap(site, target)
+    has_gap(site)
+    no_reader_crosses_it(site, target)
 
 
 @pytest.mark.parametrize("flavour", ["mariadb"])
-def test_what_was_left_out_while_nobody_streamed_shows_in_the_binlogs(
-    site: Site, target: MysqlServer
-) -> None:
+def test_what_was_left_out_while_nobody_streamed_shows_in_the_binlogs(site: Site) -> None:
     """A ROTATE, and the next binlog was made by a start of the server."""
     with site.stream() as stream:
         site.insert(1, 10)
         site.wait_durable(stream)
-        site.register()
         assert stream.terminate() == 0
     site.rotation_fails()
     site.insert(11, 20)
@@ -216,16 +217,15 @@ def test_what_was_left_out_while_nobody_streamed_shows_in_the_binlogs(
     with site.stream() as stream:
         site.wait_durable(stream)
         assert stream.terminate() == 0
-    proves_gap(site, target)
+    has_gap(site)
 
 
-@FLAVOURS
-def test_a_writer_that_was_killed_leaves_what_it_saw(site: Site, target: MysqlServer) -> None:
+@pytest.mark.parametrize("flavour", ["mysql"])
+def test_a_writer_that_was_killed_leaves_what_it_saw(site: Site) -> None:
     """The next one has it from the bucket: of MySQL, the binlogs alone do not show it."""
     with site.stream() as stream:
         site.insert(1, 10)
         site.wait_durable(stream)
-        site.register()
         site.rotation_fails()
         site.insert(11, 20)
         beats = Bucket(site.minio, site.bucket)
@@ -241,16 +241,15 @@ def test_a_writer_that_was_killed_leaves_what_it_saw(site: Site, target: MysqlSe
     with site.stream() as stream:
         site.wait_durable(stream)
         assert stream.terminate() == 0
-    proves_gap(site, target)
+    has_gap(site)
 
 
-@FLAVOURS
-def test_a_source_that_ran_without_log_bin_leaves_a_gap(site: Site, target: MysqlServer) -> None:
+@pytest.mark.parametrize("flavour", ["mariadb"])
+def test_a_source_that_ran_without_log_bin_leaves_a_gap(site: Site) -> None:
     """A server that was started without log_bin for a while, between two orderly stops."""
     with site.stream() as stream:
         site.insert(1, 10)
         site.wait_durable(stream)
-        site.register()
         options = site.source.options
         site.source.options = (*options, "--skip-log-bin")
         site.source.restart()
@@ -264,16 +263,15 @@ def test_a_source_that_ran_without_log_bin_leaves_a_gap(site: Site, target: Mysq
         site.insert(21, 30)
         site.wait_durable(stream)
         assert stream.terminate() == 0
-    proves_gap(site, target)
+    has_gap(site)
 
 
 @pytest.mark.parametrize("flavour", ["mysql"])
-def test_a_streamer_that_starts_meanwhile_sees_it_too(site: Site, target: MysqlServer) -> None:
+def test_a_streamer_that_starts_meanwhile_sees_it_too(site: Site) -> None:
     """It waits, and begins a lineage with a gap; a backup that ends exactly there is refused."""
     with site.stream() as stream:
         site.insert(1, 10)
         site.wait_durable(stream)
-        site.register()
         assert stream.terminate() == 0
     there = str(site.source.query("SELECT @@gtid_executed")[0][0])
     site.rotation_fails()
@@ -284,7 +282,7 @@ def test_a_streamer_that_starts_meanwhile_sees_it_too(site: Site, target: MysqlS
         site.insert(21, 30)
         site.wait_durable(stream)
         assert stream.terminate() == 0
-    proves_gap(site, target)
+    has_gap(site)
     refused = site.run("pitr", f"--from-gtid-set={there}", "--latest", "--dry-run")
     assert refused.returncode == 8, refused
     assert "GTIDs do not tell whether it has those rows" in refused.stderr
