@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import pytest
 from lab.disk import temporary_directory
 from lab.fault import Gate
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer, faketime
+from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, NanioServer, Store, VersitygwServer
 from tests.integration.stream_process import StreamProcess
@@ -267,8 +266,8 @@ def test_a_server_without_binlog_gtids_or_server_id(
         assert rows["settings", "log_replica_updates"]["result"] == "fail"
 
 
-def test_a_server_that_lost_its_id(check: Check) -> None:
-    """server_id 0 fails, once; the statement of its hint, with a number, makes it well."""
+def test_a_server_that_is_mended_by_its_hint(check: Check) -> None:
+    """server_id 0 and offline_mode fail, once; the statement of the hint makes it well."""
     check.server.query("SET GLOBAL server_id = 0")
     try:
         rows = check.rows(4)
@@ -276,16 +275,7 @@ def test_a_server_that_lost_its_id(check: Check) -> None:
         assert rows["mysqlbinlog", "connection"]["result"] == "skipped"
         statement, found, _ = rows["settings", "server_id"]["hint"].partition(" there, where N ")
         assert found
-        check.server.query(statement.replace("N", "5"))
-        assert not_well(check.rows()) == {}
-    finally:
-        check.server.query("SET GLOBAL server_id = 5", "RESET PERSIST IF EXISTS server_id")
-
-
-def test_a_server_that_is_offline(check: Check) -> None:
-    """offline_mode lets only administrators in; the hint ends with the statement to run."""
-    check.server.query("SET GLOBAL offline_mode = ON")
-    try:
+        check.server.query(statement.replace("N", "5"), "SET GLOBAL offline_mode = ON")
         rows = check.rows(4)
         assert not_well(rows) == {("server", "reachable"): "fail"}
         said, _, statement = rows["server", "reachable"]["hint"].rpartition(": ")
@@ -293,25 +283,26 @@ def test_a_server_that_is_offline(check: Check) -> None:
         check.server.query(statement)
         assert not_well(check.rows()) == {}
     finally:
-        check.server.query("SET GLOBAL offline_mode = OFF")
+        check.server.query(
+            "SET GLOBAL offline_mode = OFF",
+            "SET GLOBAL server_id = 5",
+            "RESET PERSIST IF EXISTS server_id",
+        )
 
 
-ACCOUNTS = {
-    "expired": ("PASSWORD EXPIRE", "change the account's password"),
-    "locked": ("ACCOUNT LOCK", "ACCOUNT UNLOCK"),
-    "encrypted": ("REQUIRE SSL", "REQUIRE SSL"),
-}
-
-
-@pytest.mark.parametrize("name", ACCOUNTS)
-def test_an_account_that_does_not_get_in(check: Check, name: str) -> None:
+def test_an_account_that_does_not_get_in(check: Check) -> None:
     """The server is not reachable for it; what to do about it is said."""
-    how, hint = ACCOUNTS[name]
-    check.server.query("SET sql_log_bin = 0", f"CREATE USER {name} {how}")
-    check.options |= {"mysql-user": name, "mysql-password-file": None, "mysql-ssl-mode": "DISABLED"}
-    rows = check.rows(4)
-    assert not_well(rows) == {("server", "reachable"): "fail"}
-    assert hint in rows["server", "reachable"]["hint"]
+    check.options |= {"mysql-password-file": None, "mysql-ssl-mode": "DISABLED"}
+    for name, how, hint in (
+        ("expired", "PASSWORD EXPIRE", "change the account's password"),
+        ("locked", "ACCOUNT LOCK", "ACCOUNT UNLOCK"),
+        ("encrypted", "REQUIRE SSL", "REQUIRE SSL"),
+    ):
+        check.server.query("SET sql_log_bin = 0", f"CREATE USER {name} {how}")
+        check.options["mysql-user"] = name
+        rows = check.rows(4)
+        assert not_well(rows) == {("server", "reachable"): "fail"}
+        assert hint in rows["server", "reachable"]["hint"]
 
 
 def test_a_replica_with_the_streamers_id(check: Check, mysql_binaries: ServerBinaries) -> None:
@@ -405,27 +396,6 @@ def test_privileges_of_a_role(check: Check) -> None:
     statement = hint.partition(": ")[2] if " has it: " not in hint else hint.split(" has it: ")[1]
     check.server.query("SET sql_log_bin = 0", statement)
     assert not_well(check.rows()) == {}
-
-
-def test_a_server_whose_clock_is_wrong(
-    mysql_binaries: ServerBinaries,
-    faketime_library: Path,
-    minio: MinioServer,
-    bucket: str,
-    disk_tmp_path: Path,
-) -> None:
-    """A warning that says by how much, and in which direction."""
-    with (
-        temporary_directory() as directory,
-        MysqlServer(
-            mysql_binaries, directory, environment=faketime(faketime_library, "-600s")
-        ) as server,
-    ):
-        rows = Check(server, minio, bucket, disk_tmp_path).rows()
-        assert not_well(rows) == {("clock", "server"): "warn"}
-        found = re.search(r"at least ([0-9.]+) s behind", rows["clock", "server"]["found"])
-        assert found
-        assert 500 < float(found[1]) < 601  # less by the time that the answer took
 
 
 # The bucket
