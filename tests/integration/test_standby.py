@@ -250,12 +250,13 @@ def test_two_standbys_at_once(scene: Scene) -> None:
     write_binlog(scene.server, 1)
     scene.compare(writes)
     assert ask_health(waits.spool) == (True, "test: standby")
+    wait_until(lambda: len(standbys(scene.store, scene.bucket)) == 1, what="one standby's object")
     writes.kill()
     waits.kill()
-    assert len(standbys(scene.store, scene.bucket)) == 1
     write_binlog(scene.server, 1)
     last = scene.start(spool=waits.spool)
     last.wait_for_event("the other writer is gone")
+    last.wait_for_event("writer")
     beside = scene.standby(spool=writes.spool)
     scene.promoted(last, after=beside)
     wait_until(

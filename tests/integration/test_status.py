@@ -284,8 +284,11 @@ def test_the_lag_is_what_the_bucket_lacks(
             [
                 (None, 2592000),
                 ("binlog_expire_logs_seconds = 7200", 7200),
-                ("binlog_expire_logs_seconds = 0", None),
                 ("binlog_expire_logs_auto_purge = OFF", None),
+                (
+                    "binlog_expire_logs_auto_purge = ON, GLOBAL binlog_expire_logs_seconds = 0",
+                    None,
+                ),
             ],
         ),
         ("mariadb", [(None, None), ("expire_logs_days = 2", 172800)]),

@@ -150,10 +150,15 @@ def test_what_ends_the_child_is_told(start: Start, mortal: MysqlServer) -> None:
     """
     dumps = "SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'"
 
+    known = {number for (number,) in mortal.query(dumps)}  # a child that was killed may be there
+
     def reads() -> int:
-        """The child's connection."""
-        ((number,),) = wait_until(lambda: mortal.query(dumps), what="the child reads")
-        return int(number)
+        """The new child's connection."""
+        new = wait_until(
+            lambda: {number for (number,) in mortal.query(dumps)} - known, what="the child reads"
+        )
+        known.update(new)
+        return int(max(new))
 
     with start(mortal) as stream:
         stream.wait_for_event("new lineage")
@@ -169,6 +174,7 @@ def test_what_ends_the_child_is_told(start: Start, mortal: MysqlServer) -> None:
         assert "Lost connection to" in said["error"] or "Can't connect to" in said["error"]
         assert "the server" in said["hint"]
         mortal.start()
+        known.clear()
         wait_until(lambda: len(stream.events("streaming")) >= 3, what="the next run")
         reads()
         with reading_again(stream) as said:
