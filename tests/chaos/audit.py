@@ -18,13 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from tests.world.servers import masked
+
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from tests.integration.bucket import CHUNK
-from tests.integration.lineage_lab import masked
 from tests.promises import Span, missing
 from tests.witness import Witness
 

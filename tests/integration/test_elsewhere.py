@@ -125,7 +125,7 @@ def signed(directory: Path, address: str, *names: x509.GeneralName) -> list[str]
     ]
 
 
-@pytest.mark.parametrize("way", ["verified", "accepted", "verified through a tunnel"])
+@pytest.mark.parametrize("way", ["verified", "accepted"])
 def test_what_may_leave_the_machine_is_tls(
     archive: Archive, empty: MysqlServer, tmp_path: Path, way: str
 ) -> None:
@@ -133,8 +133,8 @@ def test_what_may_leave_the_machine_is_tls(
 
     It verifies the certificate that it is shown.
     """
-    is_verified = way != "accepted"
-    address = "127.0.0.1" if "tunnel" in way else own_address()
+    is_verified = way == "verified"
+    address = own_address()
     seen: dict[str, set[object]] = defaultdict(set)
     arguments = ["--latest", "--yes", *archive.begin]
     if is_verified:
@@ -181,21 +181,20 @@ def test_a_target_that_would_verify_nothing(archive: Archive, empty: MysqlServer
     assert ("shop",) not in empty.query("SHOW DATABASES")
 
 
-@pytest.mark.parametrize("wrong", ["authority", "name", "pinned"])
+@pytest.mark.parametrize("wrong", ["name", "pinned"])
 def test_a_target_that_does_not_trust_it(
     archive: Archive, empty: MysqlServer, tmp_path: Path, wrong: str
 ) -> None:
-    """Another authority, another name, or another certificate than the pinned one: it ends."""
+    """Another name, or another certificate than the pinned one: it ends."""
     address = own_address()
     names = [x509.DNSName("pitr.example.com")] if wrong == "name" else []
     arguments = signed(tmp_path, address, *names)
     if wrong != "name":
         (tmp_path / "other").mkdir()
         other = Authority(tmp_path / "other", "other")
-        own = x509.IPAddress(ipaddress.ip_address(address))
-        ca = other.ca if wrong == "authority" else other.sign("pitr", own).cert
+        pinned = other.sign("pitr", x509.IPAddress(ipaddress.ip_address(address))).cert
         arguments = [one for one in arguments if "tls-ca" not in one]
-        arguments.append(f"--serve-tls-ca={ca}")
+        arguments.append(f"--serve-tls-ca={pinned}")
     done = archive.recovery.run(empty, "--latest", "--yes", *arguments, *archive.begin)
     assert done.status == 8, done.stderr
     assert "does not reach this process" in done.stderr
