@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -250,13 +250,6 @@ def test_a_writer_that_stopped_is_not_dead() -> None:
         assert status.child is None
 
 
-def test_a_dead_writer_that_never_covered_anything_has_no_lag() -> None:
-    """None, not 0."""
-    bucket = streamed(replace(LAST, covered_until=None))
-    status = bucket.look(NOW + timedelta(days=1))
-    assert (status.state, status.lag) == ("dead", Lag())
-
-
 def test_a_clock_behind_the_stores_hides_no_age() -> None:
     """The store's clock is taken where ours is behind; far behind, that is said."""
     bucket = streamed(replace(saying(), state="stopped"))
@@ -276,29 +269,39 @@ def test_without_a_writer_the_state_is_unknown() -> None:
     assert LAYOUT.writers in status.troubles[0].text
     assert status.durable == Position(binlog=NAMES[2], offset=1000, gtid_set="")
     assert (status.lag, status.covered_until, status.writer) == (Lag(), None, None)
-    assert status.latest == datetime.fromtimestamp(1_795_253_309, UTC) + timedelta(microseconds=2)
+
+
+HONEST = datetime.fromtimestamp(1_795_253_309, UTC) + timedelta(microseconds=2)
+NO_COMMITS = dict.fromkeys(("greatest_commit_us", "least_commit_us", "reached_us"))
+
+
+@pytest.mark.parametrize(
+    ("last", "latest"),
+    [
+        ({}, HONEST),
+        ({"greatest_commit_us": 1 << 52}, HONEST),  # later than its receipt: it is none
+        (NO_COMMITS, TIME + timedelta(hours=2)),  # all before it was committed before it began
+        (None, None),
+    ],
+)
+def test_the_latest_moment_is_what_the_last_entry_proves(
+    last: Mapping[str, Any] | None, latest: datetime | None
+) -> None:
+    """Where no writer says it: a commit, or the begin of the last binlog."""
+    bucket = Bucket(LINEAGE)
+    bucket.archive(1)
+    bucket.archive(2, **(last or {}))
+    if last is None:
+        bucket.store.put(LAYOUT.entry(ID, BinlogName.parse(NAMES[2])), b"{}")
+    assert bucket.look().latest == latest
 
 
 def test_a_commit_time_that_is_later_than_its_receipt_is_not_the_latest() -> None:
-    """Neither of an entry, nor of what a writer before 0.3 said of itself."""
-    bucket = Bucket(LINEAGE)
-    bucket.archive(1, greatest_commit_us=1 << 52)
-    honest = datetime.fromtimestamp(1_795_253_309, UTC) + timedelta(microseconds=2)
-    assert bucket.look().latest == honest
-    said_at, lie = TIME, TIME + timedelta(days=4000)
-    assert latest_of([None, lie], said_at) == said_at
-    assert latest_of([None, TIME - timedelta(days=1)], said_at) == TIME - timedelta(days=1)
+    """As a writer before 0.3 said it of itself."""
+    said_at, day = TIME, timedelta(days=1)
+    assert latest_of([None, TIME + day], said_at) == said_at
+    assert latest_of([None, TIME - day], said_at) == TIME - day
     assert latest_of([None], said_at) is None
-
-
-def test_without_commits_the_last_binlogs_begin_is_what_is_proved() -> None:
-    """All that was committed before it lies before it."""
-    bucket = Bucket(LINEAGE)
-    bucket.archive(1)
-    bucket.archive(2, greatest_commit_us=None, least_commit_us=None, reached_us=None)
-    assert bucket.look().latest == TIME + timedelta(hours=2)
-    bucket.store.put(LAYOUT.entry(ID, BinlogName.parse(NAMES[2])), b"{}")
-    assert bucket.look().latest is None
 
 
 @pytest.mark.parametrize(
@@ -378,30 +381,30 @@ def test_a_writer_whose_own_socket_refuses_is_dead_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("silence", "state", "level"),
+    ("silence", "level"),
     [
-        (silent("hangs"), "streaming", "critical"),
-        (silent("expected"), "streaming", "warning"),
-        (silent("refused", host="db2"), "streaming", "warning"),
-        (silent("hangs", host="db2"), "streaming", "warning"),
-        (silent("expected", host="db2"), "streaming", "warning"),
-        (silent("refused", spool="/other"), "streaming", "warning"),
+        (silent("hangs"), "critical"),
+        (silent("expected"), "warning"),
+        (silent("refused", host="db2"), "warning"),
+        (silent("hangs", host="db2"), "warning"),
+        (silent("expected", host="db2"), "warning"),
+        (silent("refused", spool="/other"), "warning"),
+        (silent("absent"), ""),
+        (silent("unclear"), ""),
     ],
 )
-def test_a_streamer_that_does_not_answer_is_at_least_a_warning(
-    silence: Silent, state: str, level: str
-) -> None:
-    """A hanging one is critical; where another one writes, the stream itself may be well."""
-    status = told(streamed(saying()), silence)
-    assert (status.state, codes(status)) == (state, [("unanswered", level)])
-    assert "came 20 s ago" in status.troubles[0].text
+def test_a_streamer_that_does_not_answer_is_at_least_a_warning(silence: Silent, level: str) -> None:
+    """A hanging one is critical; where another one writes, the stream itself may be well.
 
-
-@pytest.mark.parametrize("kind", ["absent", "unclear"])
-def test_where_no_streamer_is_expected_nothing_is_missed(kind: SilentKind) -> None:
-    """Any machine may read the bucket; a socket that may not be asked proves nothing."""
+    Any machine may read the bucket; a socket that may not be asked proves nothing.
+    """
     bucket = streamed(saying())
-    assert told(bucket, silent(kind)) == bucket.look()
+    status = told(bucket, silence)
+    if not level:
+        assert status == bucket.look()
+        return
+    assert (status.state, codes(status)) == ("streaming", [("unanswered", level)])
+    assert "came 20 s ago" in status.troubles[0].text
 
 
 def test_a_writer_that_is_dead_or_stopped_is_not_told_twice() -> None:
@@ -520,19 +523,29 @@ def test_an_object_without_a_status_tells_what_its_fields_do() -> None:
     assert streamed(replace(LAST, covered_until=None, server=None)).look().lag == Lag()
 
 
-def test_a_status_that_cannot_be_read_is_none() -> None:
+NAN = float("nan")
+"""It would make comparisons false for ever."""
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {**document(SAID), "format": 2},
+        {},
+        {"format": 1},
+        {**document(SAID), "lag": {"bytes": "x"}},
+    ],
+)
+def test_a_status_that_cannot_be_read_is_none(said: Mapping[str, Any]) -> None:
     """Of a newer format, or nonsense: the object's own fields stay."""
-    newer = {**document(SAID), "format": 2}
-    for said in (newer, {}, {"format": 1}, {**document(SAID), "lag": {"bytes": "x"}}):
-        status = streamed(replace(LAST, status=said)).look()
-        assert (status.state, status.spool) == ("streaming", None)
-        assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
+    status = streamed(replace(LAST, status=said)).look()
+    assert (status.state, status.spool) == ("streaming", None)
+    assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
 
 
 def test_numbers_that_are_none_are_not_taken() -> None:
-    """NaN in its lag or expiry would make comparisons false for ever."""
-    nan = float("nan")
-    beat = saying(lag=Lag(seconds=nan), purge=Purge(expire_seconds=nan))
+    """Neither in its lag nor in its expiry."""
+    beat = saying(lag=Lag(seconds=NAN), purge=Purge(expire_seconds=NAN))
     status = streamed(beat).look()
     assert (status.lag.seconds, status.purge) == (None, Purge())
 
@@ -643,13 +656,6 @@ def test_what_comes_behind_an_open_binlog_or_a_hole_is_not_reached() -> None:
     assert bucket.look().durable == LAST.durable
 
 
-def test_chunks_of_another_lineage_do_not_count() -> None:
-    """A history that was left goes no further."""
-    bucket = streamed(saying(), LINEAGE, child())
-    bucket.chunk(2, (500, 800), id_=CHILD)
-    assert bucket.look().durable == LAST.durable
-
-
 def test_it_is_never_less_than_the_heartbeat_said_but_what_is_lost_is() -> None:
     """Chunks that somebody deleted are critical, once they lack at every look."""
     bucket = streamed(saying(), LINEAGE)
@@ -692,8 +698,9 @@ def test_a_place_in_no_lineage_is_none() -> None:
 
 
 def test_where_nothing_is_there_nothing_is_durable() -> None:
-    """A lineage that was described only."""
-    bucket = Bucket(LINEAGE)
+    """A lineage that was described only; chunks of a history that was left are none of its own."""
+    bucket = Bucket(LINEAGE, child())
+    bucket.chunk(2, (0, 800), id_=CHILD)
     bucket.beat(replace(LAST, durable=None))
     status = bucket.look()
     assert (status.durable, status.lag.bytes) == (None, None)
@@ -703,125 +710,153 @@ def test_where_nothing_is_there_nothing_is_durable() -> None:
 # History
 
 
-def test_one_whole_lineage_reaches_back_to_its_beginning() -> None:
-    """Without gaps."""
-    bucket = streamed()
-    assert (bucket.earliest(), bucket.gaps()) == (TIME, [])
-    history = bucket.look().history
-    assert history is not None
-    assert history.lineages == 1
-
-
-def failed_over(**parent: Any) -> Bucket:
+def failed_over(*more: int, **parent: Any) -> Bucket:
     """Lineage one with three binlogs, left at 700 in the third; lineage two is written."""
-    there = replace(LAST, lineage=CHILD)
     bucket = Bucket(LINEAGE, child(**parent))
-    bucket.archive(1, 2)
+    bucket.archive(1, 2, *more)
     bucket.chunk(3, (0, 700))
     bucket.archive(1, id_=CHILD)
     bucket.chunk(2, (0, 500), id_=CHILD)
-    bucket.beat(there)
+    bucket.beat(replace(LAST, lineage=CHILD))
     return bucket
 
 
-def test_an_exact_join_is_crossed() -> None:
-    """Its history began with the parent's; what lies behind the cut does not matter."""
-    bucket = failed_over()
-    bucket.archive(5)
-    assert bucket.earliest() == TIME
-    assert bucket.gaps() == [(ID, "missing", f"{NAMES[4]} is missing")]
+def of(
+    *archived: int, durable: tuple[int, int], chunks: Mapping[int, Sequence[tuple[int, int]]]
+) -> Bucket:
+    """One lineage: archived binlogs, chunks of open ones, and how far its writer says it came."""
+    bucket = Bucket(LINEAGE)
+    bucket.archive(*archived)
+    for number, ranges in chunks.items():
+        bucket.chunk(number, *ranges)
+    number, offset = durable
+    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[number], offset=offset, gtid_set="")))
+    return bucket
 
 
-@pytest.mark.parametrize("join", ["gap", "unknown"])
-def test_another_join_is_a_gap(join: str) -> None:
-    """History begins behind it."""
-    bucket = failed_over(join=join, missing=f"{UUID}:9")
-    assert bucket.earliest() == TIME + timedelta(days=1)
-    ((lineage, kind, text),) = bucket.gaps()
-    assert (lineage, kind) == (CHILD, join)
-    assert f"{UUID}:9" in text
-    history = bucket.look().history
-    assert history is not None
-    assert history.gaps[0].at == TIME + timedelta(days=1)
+def without(bucket: Bucket, *parts: str) -> Bucket:
+    """All that has any of these in its key is deleted."""
+    keys = [key for key in bucket.store.objects if any(part in key for part in parts)]
+    assert keys
+    bucket.store.delete(keys)
+    return bucket
 
 
-def test_a_parent_that_ends_before_the_join_is_a_gap() -> None:
-    """The bytes up to there must be there."""
-    bucket = failed_over(offset=701)
-    assert bucket.earliest() == TIME + timedelta(days=1)
-    ((lineage, kind, text),) = bucket.gaps()
-    assert (lineage, kind) == (CHILD, "missing")
-    assert f"{NAMES[3]}:701" in text
-    for offset in (0, 700):
-        bucket = failed_over(binlog=NAMES[4], offset=offset)
-        assert [kind for _, kind, _ in bucket.gaps()] == ["missing"]
+def undescribed(bucket: Bucket, number: int, *, damaged: bool = False) -> Bucket:
+    """The entry of this binlog is gone, or damaged."""
+    key = LAYOUT.entry(ID, BinlogName.parse(NAMES[number]))
+    bucket.store.put(key, b"{}") if damaged else bucket.store.delete([key])
+    return bucket
 
 
-def test_a_parent_that_was_deleted_whole_is_no_gap() -> None:
-    """Its lineage.json alone may be left, or nothing."""
-    bucket = failed_over()
-    bucket.store.delete([key for key in bucket.store.objects if f"/{ID}/mysql" in key])
-    bucket.store.delete([key for key in bucket.store.objects if f"/{ID}/binlogs" in key])
-    bucket.store.delete([key for key in bucket.store.objects if f"/{ID}/entries" in key])
-    assert (bucket.earliest(), bucket.gaps()) == (TIME + timedelta(days=1), [])
-    bucket.store.delete([LAYOUT.lineage(ID)])
-    assert (bucket.earliest(), bucket.gaps()) == (TIME + timedelta(days=1), [])
+def chunked(bucket: Bucket, number: int, *ranges: tuple[int, int]) -> Bucket:
+    bucket.chunk(number, *ranges)
+    return bucket
 
 
-def test_a_parent_without_a_byte_is_passed_through() -> None:
-    """Its own parent's end is where the bytes are; circles end."""
-    third = "20260104T000000Z-3e11fa47-c3d4"
-    between = child()
-    last = replace(child(parent=CHILD, binlog=None, offset=0), id=third)
-    bucket = Bucket(LINEAGE, between, last)
+THIRD = "20260104T000000Z-3e11fa47-c3d4"
+PARENTS = (f"/{ID}/mysql", f"/{ID}/binlogs", f"/{ID}/entries")
+CHILDS = (f"/{CHILD}/mysql", f"/{CHILD}/binlogs")
+BORN = TIME + timedelta(days=1)
+
+
+def through_a_lineage_without_a_byte() -> Bucket:
+    """The written lineage's parent has nothing; that one's parent has all."""
+    last = replace(child(parent=CHILD, binlog=None, offset=0), id=THIRD)
+    bucket = Bucket(LINEAGE, child(), last)
     bucket.archive(1, 2)
     bucket.chunk(3, (0, 700))
-    bucket.archive(1, id_=third)
-    bucket.beat(
-        replace(LAST, lineage=third, durable=Position(binlog=NAMES[1], offset=9, gtid_set=""))
-    )
-    assert (bucket.earliest(), bucket.gaps()) == (TIME, [])
-    bucket.describe(replace(LINEAGE, parent=child(parent=third, binlog=None).parent))
-    bucket.describe(replace(between, parent=child(parent=third, binlog=None).parent))
+    bucket.archive(1, id_=THIRD)
+    here = Position(binlog=NAMES[1], offset=9, gtid_set="")
+    bucket.beat(replace(LAST, lineage=THIRD, durable=here))
+    return bucket
+
+
+def hours(count: int) -> datetime:
+    """When the binlog of this number began."""
+    return TIME + timedelta(hours=count)
+
+
+PLAIN: dict[str, Any] = {"chunks": {}, "durable": (4, 1000)}
+HISTORIES: Mapping[str, tuple[Callable[[], Bucket], Sequence[tuple[str, str, str]], Any]] = {
+    "a whole lineage reaches back to its beginning": (streamed, [], TIME),
+    "an exact join is crossed, what lies behind it does not matter": (
+        lambda: failed_over(5), [(ID, "missing", f"{NAMES[4]} is")], TIME),
+    "history begins behind a gap": (
+        lambda: failed_over(join="gap", missing=f"{UUID}:9"), [(CHILD, "gap", f"{UUID}:9")], BORN),
+    "history begins behind an unknown join": (
+        lambda: failed_over(join="unknown"), [(CHILD, "unknown", "")], BORN),
+    "the bytes up to the join must be there": (
+        lambda: failed_over(offset=701), [(CHILD, "missing", f"{NAMES[3]}:701")], BORN),
+    "the binlog of the join must be there": (
+        lambda: failed_over(binlog=NAMES[4]), [(CHILD, "missing", "")], BORN),
+    "also if nothing of it is needed": (
+        lambda: failed_over(binlog=NAMES[4], offset=0), [(CHILD, "missing", "")], BORN),
+    "a parent that was deleted but for lineage.json is no gap": (
+        lambda: without(failed_over(), *PARENTS), [], BORN),
+    "a parent that was deleted whole is no gap": (
+        lambda: without(failed_over(), *PARENTS, LAYOUT.lineage(ID)), [], BORN),
+    "a parent without a byte is passed": (through_a_lineage_without_a_byte, [], TIME),
+    "history begins behind binlogs that lack": (
+        lambda: of(1, 4, 5, chunks={6: [(0, 10)]}, durable=(6, 10)),
+        [(ID, "missing", f"{NAMES[2]} to {NAMES[3]} (2 binlogs) are")], hours(4)),
+    "the last of several gaps bounds the history": (
+        lambda: of(1, 3, 5, chunks={}, durable=(5, 1000)),
+        [(ID, "missing", NAMES[2]), (ID, "missing", NAMES[4])], hours(5)),
+    "a hole behind the end of a history that was left is needed by nobody": (
+        lambda: chunked(failed_over(), 3, (800, 900)),
+        [(ID, "missing", f"bytes 700 to 800 of {NAMES[3]} are")], TIME),
+    "a hole within a history is not crossed": (
+        lambda: of(1, 3, chunks={2: [(0, 100), (200, 500)]}, durable=(3, 1000)),
+        [(ID, "missing", f"bytes 100 to 200 of {NAMES[2]} are")], hours(3)),
+    "a beginning that was deleted is no gap": (lambda: of(3, 4, **PLAIN), [], hours(3)),
+    "history begins with the first binlog that is described": (
+        lambda: undescribed(of(3, 4, **PLAIN), 3), [], hours(4)),
+    "of a damaged entry nobody knows when its binlog began": (
+        lambda: undescribed(undescribed(of(3, 4, **PLAIN), 3), 4, damaged=True), [], None),
+    "nobody deletes a beginning behind an older history": (
+        lambda: without(failed_over(), f"/{CHILD}/binlogs", f"/{CHILD}/entries"),
+        [(CHILD, "missing", f"{NAMES[1]} is")], None),
+    "a parent's beginning may be deleted": (
+        lambda: without(failed_over(), LAYOUT.binlog(ID, BinlogName.parse(NAMES[1]))),
+        [], hours(2)),
+}  # fmt: skip
+"""What is told of a bucket: its gaps, and how far back one can go."""
+
+
+@pytest.mark.parametrize("why", HISTORIES)
+def test_gaps_and_how_far_back_the_history_reaches(why: str) -> None:
+    """Up to what is written now, over exact joins alone, and without a hole."""
+    made, gaps, earliest = HISTORIES[why]
+    bucket = made()
+    found = sorted(bucket.gaps())
+    assert [one[:2] for one in found] == [one[:2] for one in gaps]
+    assert all(words in text for (*_, text), (*_, words) in zip(found, gaps, strict=True))
+    assert bucket.earliest() == earliest
+
+
+def test_parents_in_a_circle_end() -> None:
+    """Whatever somebody wrote there."""
+    bucket = through_a_lineage_without_a_byte()
+    loop = child(parent=THIRD, binlog=None).parent
+    for lineage in (LINEAGE, child()):
+        bucket.describe(replace(lineage, parent=loop))
     assert bucket.gaps() == []
 
 
-def test_a_binlog_that_lacks_in_the_middle_is_a_gap() -> None:
-    """History begins with the binlog behind it, whose entry has its time."""
-    bucket = Bucket(LINEAGE)
-    bucket.archive(1, 4, 5)
-    bucket.chunk(6, (0, 10))
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[6], offset=10, gtid_set="")))
-    text = f"{NAMES[2]} to {NAMES[3]} (2 binlogs) are missing"
-    assert bucket.gaps() == [(ID, "missing", text)]
-    assert bucket.earliest() == TIME + timedelta(hours=4)
-
-
-def test_the_last_of_several_gaps_bounds_the_history() -> None:
-    """What lies between them is out of reach."""
-    bucket = Bucket(LINEAGE)
-    bucket.archive(1, 3, 5)
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[5], offset=1000, gtid_set="")))
-    assert len(bucket.gaps()) == 2
-    assert bucket.earliest() == TIME + timedelta(hours=5)
+def test_a_gap_of_a_join_has_the_time_of_its_lineage() -> None:
+    """When its first binlog began."""
+    history = failed_over(join="gap").look().history
+    assert history is not None
+    assert (history.lineages, history.gaps[0].at) == (2, BORN)
 
 
 def test_what_is_lost_is_no_way_back() -> None:
     """Neither what lies behind it, nor the parent before it, is its history."""
-    bucket = failed_over()
-    bucket.store.delete([key for key in bucket.store.objects if f"/{CHILD}/mysql" in key])
-    bucket.store.delete([key for key in bucket.store.objects if f"/{CHILD}/binlogs" in key])
+    bucket = without(failed_over(), *CHILDS)
     assert (bucket.earliest(), codes(bucket.look())) == (None, [("lost", "critical")])
     bucket.archive(4, id_=CHILD)
     assert bucket.earliest() is None
-
-
-def test_a_hole_in_a_history_that_was_left_is_a_gap() -> None:
-    """Nobody brings what is missing there, and nothing of it is needed."""
-    bucket = failed_over()
-    bucket.chunk(3, (800, 900))
-    assert bucket.gaps() == [(ID, "missing", f"bytes 700 to 800 of {NAMES[3]} are missing")]
-    assert bucket.earliest() == TIME
 
 
 def test_what_a_living_writer_has_not_come_to_is_under_way() -> None:
@@ -838,49 +873,9 @@ def test_what_a_living_writer_has_not_come_to_is_under_way() -> None:
 
 def test_a_hole_in_what_was_durable_is_a_gap() -> None:
     """Also while its writer lives."""
-    bucket = Bucket(LINEAGE)
-    bucket.archive(1)
-    bucket.chunk(2, (0, 100), (200, 500))
-    bucket.beat()
+    bucket = of(1, chunks={2: [(0, 100), (200, 500)]}, durable=(2, 500))
     assert bucket.gaps() == [(ID, "missing", f"bytes 100 to 200 of {NAMES[2]} are missing")]
     assert codes(bucket.look()) == [("lost", "critical")]
-
-
-def test_a_hole_within_a_history_is_not_crossed() -> None:
-    """One can go back to the binlog behind it."""
-    bucket = Bucket(LINEAGE)
-    bucket.archive(1, 3)
-    bucket.chunk(2, (0, 100), (200, 500))
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[3], offset=1000, gtid_set="")))
-    assert bucket.earliest() == TIME + timedelta(hours=3)
-
-
-def test_a_beginning_that_was_deleted_is_no_gap() -> None:
-    """History begins with the first binlog that is there and described."""
-    bucket = Bucket(LINEAGE)
-    bucket.archive(3, 4)
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[4], offset=1000, gtid_set="")))
-    assert (bucket.gaps(), bucket.earliest()) == ([], TIME + timedelta(hours=3))
-    bucket.store.delete([LAYOUT.entry(ID, BinlogName.parse(NAMES[3]))])
-    assert bucket.earliest() == TIME + timedelta(hours=4)
-    bucket.store.put(LAYOUT.entry(ID, BinlogName.parse(NAMES[4])), b"{}")
-    assert bucket.earliest() is None
-
-
-def test_a_beginning_that_lacks_behind_an_older_history_is_a_gap() -> None:
-    """Nobody deletes from the middle in order."""
-    bucket = failed_over()
-    name = BinlogName.parse(NAMES[1])
-    bucket.store.delete([LAYOUT.binlog(CHILD, name), LAYOUT.entry(CHILD, name)])
-    assert bucket.gaps() == [(CHILD, "missing", f"{NAMES[1]} is missing")]
-    assert bucket.earliest() is None  # of an open binlog nobody knows when it began
-
-
-def test_a_parents_beginning_may_be_deleted() -> None:
-    """The join is still crossed."""
-    bucket = failed_over()
-    bucket.store.delete([LAYOUT.binlog(ID, BinlogName.parse(NAMES[1]))])
-    assert (bucket.gaps(), bucket.earliest()) == ([], TIME + timedelta(hours=2))
 
 
 # What cannot be read
