@@ -1164,12 +1164,6 @@ def test_a_defect_is_not_swallowed() -> None:
         bucket.look_all()
 
 
-def test_an_empty_bucket_has_what_is_expected_missing() -> None:
-    """Nothing is there to hide that."""
-    assert Bucket().look_all() == []
-    assert [status.source for status in Bucket().look_all("b", "a")] == ["a", "b"]
-
-
 # The file of expected sources
 
 

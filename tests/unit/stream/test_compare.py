@@ -162,12 +162,6 @@ def source(directory: Path, *binlogs: BinlogWriter, first: int = 1) -> Source:
     return Source(directory, {name(number): bytes(one.data) for number, one in made})
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    """An empty bucket."""
-    return MemoryStore()
-
-
 def history(forked_at: int = 99) -> list[BinlogWriter]:
     """Eight binlogs, the last one open."""
     numbers = range(1, MOST + 1)

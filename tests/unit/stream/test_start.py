@@ -1,6 +1,6 @@
 """A start goes on where the archive ends, or refuses: it never splices two histories."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -100,41 +100,35 @@ def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> ArchiveEnd:
     return archive_end(catalog, lineage)
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    """An empty bucket."""
-    return MemoryStore()
-
-
-def test_an_empty_archive_ends_before_its_first_binlog(store: MemoryStore) -> None:
-    """The lineage was described, nothing is archived yet."""
-    end = known(archive(store, []))
-    assert (end.next_binlog, end.last, end.end) == (name(2), None, None)
-
-
-def test_an_archive_ends_with_its_last_binlog(store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    ("binlogs", "entries", "ends_before"),
+    [
+        ([], [], 2),  # the lineage was described, nothing is archived yet
+        ([2, 3, 4], [2, 3, 4], 5),
+        ([2, 3, 5, 6], [2, 3, 5, 6], 4),  # binlogs are archived side by side
+        ([2, 3, 4, 6], [2, 4], 3),  # what no entry describes was perhaps never compared
+        ([2], [2, 3], 3),  # the object is what can be restored
+    ],
+)
+def test_an_archive_ends_with_its_last_whole_binlog(
+    store: MemoryStore, binlogs: list[int], entries: list[int], ends_before: int
+) -> None:
     """And that one's entry says what the next must fit to."""
-    end = known(archive(store, [2, 3, 4]))
-    assert (end.next_binlog, end.last) == (name(5), name(4))
+    end = known(archive(store, binlogs, entries))
+    assert end.next_binlog == name(ends_before)
+    if ends_before == 2:
+        assert (end.last, end.end) == (None, None)
+        return
+    last = entry(ends_before - 1)
+    assert end.last == last.name
     assert end.end == EntryEnd(
         size=100,
-        crc64=entry(4).crc64,
-        gtid_set_before=f"{UUID_A}:1-7",
-        gtid_set_added=f"{UUID_A}:8",
+        crc64=0,
+        gtid_set_before=last.gtid_set_before,
+        gtid_set_added=last.gtid_set_added,
         anonymous_transactions=0,
-        next_binlog="b.000005",
+        next_binlog=last.next_binlog,
     )
-
-
-def test_an_archive_ends_where_its_first_gap_is(store: MemoryStore) -> None:
-    """Binlogs are archived side by side: a later one may be there before an earlier one."""
-    assert known(archive(store, [2, 3, 5, 6])).next_binlog == name(4)
-
-
-def test_an_archive_ends_where_an_entry_is_missing(store: MemoryStore) -> None:
-    """What no entry describes was perhaps never compared with the source."""
-    end = known(archive(store, [2, 3, 4, 6], [2, 4]))
-    assert (end.next_binlog, end.last) == (name(3), name(2))
 
 
 def put_binlog(store: MemoryStore, number: int, *, rotate_to: str, before: str) -> str:
@@ -153,6 +147,9 @@ def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
     put_binlog(store, 5, rotate_to="b.000006", before=f"{UUID_A}:1-7")
     found = read_undescribed(store, LAYOUT, end)
     assert [track.name for track in found] == [name(4), name(5)]
+    made = found[0].entry(TIME)
+    assert (made.gtid_set_before, made.next_binlog) == (f"{UUID_A}:1-7", "b.000005")
+    assert made.size == len(store.get(LAYOUT.binlog(LINEAGE.id, name(4))))
     assert end.after(found).next_binlog == name(6)
     assert read_undescribed(store, LAYOUT, end.after(found)) == []
 
@@ -174,11 +171,6 @@ def test_an_object_that_cannot_follow_is_refused(
     with pytest.raises(ArchiveError, match=why) as caught:
         read_undescribed(store, LAYOUT, end)
     assert key in str(caught.value)
-
-
-def test_an_entry_without_its_binlog_is_not_counted(store: MemoryStore) -> None:
-    """The object is what can be restored."""
-    assert known(archive(store, [2], [2, 3])).next_binlog == name(3)
 
 
 def test_gtids_where_the_archive_ends(store: MemoryStore) -> None:
@@ -204,21 +196,6 @@ def test_a_spool_of_another_source_or_bucket_is_refused() -> None:
     for source, target in (("other", "s3://a/p"), ("orders", "s3://b/p")):
         with pytest.raises(SpoolError, match="spool /spool holds binlogs of orders for s3://a/p"):
             check_spool([run], source, target)
-
-
-def test_an_entry_can_be_made_from_the_object(store: MemoryStore) -> None:
-    """The one that a writer before us had no time to write: all from the archived bytes."""
-    written = BinlogWriter()
-    written.transaction([statement("BEGIN"), statement("COMMIT")], gtid=(UUID_A, "", 6))
-    written.rotate("b.000003")
-    data = bytes(written.data)
-    store.put(LAYOUT.binlog(LINEAGE.id, name(2)), data)
-    key = LAYOUT.binlog(LINEAGE.id, name(2))
-    found = read_back(store, key, name(2))
-    assert found is not None
-    made = found.entry(TIME)
-    assert (made.name, made.size, made.transactions) == (name(2), len(data), 1)
-    assert (made.gtid_set_added, made.next_binlog) == (f"{UUID_A}:6", "b.000003")
 
 
 @pytest.mark.parametrize("cut", ["", "magic", "torn", "flipped"])
@@ -431,13 +408,6 @@ def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
 
 
 # What the spool still has
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Iterator[Spool]:
-    """An empty spool."""
-    with closing(Spool(tmp_path / "spool")) as made:
-        yield made
 
 
 def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> SpoolRun:

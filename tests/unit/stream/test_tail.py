@@ -147,20 +147,6 @@ def test_a_name_that_is_not_the_next_is_refused(tmp_path: Path) -> None:
     tailer.close()
 
 
-def test_a_hole_never_passes(tmp_path: Path) -> None:
-    """Zeros in the middle, as a full disk leaves them, are damage at their first event."""
-    data = bytearray(binlog(count=20))
-    data[900:1400] = bytes(500)
-    (tmp_path / ONE).write_bytes(data)
-    tailer = Tailer(run_in(tmp_path), GRID)
-    with pytest.raises(DamageError) as caught:
-        pump_all(tailer)
-    assert caught.value.offset <= 900
-    assert tailer.current is not None
-    assert 0 < tailer.current.size <= 900
-    tailer.close()
-
-
 @pytest.mark.parametrize("step", [1, 37, 200, 5000])
 def test_the_mark_is_the_last_event_end(step: int) -> None:
     """However the bytes come: its checksum is of what passed of its part, up to there."""
@@ -286,24 +272,6 @@ def test_a_run_goes_on_from_an_overlap(go_on: GoesOn, tmp_path: Path, cuts: int,
     assert len(track.segments) == 2
     for begin, end in ((0, 9), (ends[4] - 3, ends[4] + 3), (ends[4], ends[5]), (ends[6], ends[8])):
         assert bytes_of(track.body(begin, end)) == bytes(writer.data[begin:end])
-
-
-def test_a_run_goes_on_however_slowly_it_comes(go_on: GoesOn, tmp_path: Path) -> None:
-    """Byte by byte: nothing is judged before it is there."""
-    writer = a_binlog(4)
-    ends = ends_of(writer)
-    track = track_of(tmp_path / "one", bytes(writer.data[: ends[2]]), ends[0], ends[1])
-    overlap = certain_overlap(track)
-    assert 0 < overlap.begin < overlap.end
-    tailer = go_on(overlap, track, b"")
-    data = writer.from_position(overlap.begin)
-    with (tmp_path / "run-0" / ONE).open("wb") as file:
-        for at in range(len(data)):
-            file.write(data[at : at + 1])
-            file.flush()
-            tailer.pump()
-            tailer.pump()
-    is_whole(track, writer)
 
 
 def test_the_next_binlog_of_a_run_that_went_on(go_on: GoesOn, tmp_path: Path) -> None:
@@ -490,36 +458,6 @@ def test_behind_4_gib_a_run_begins_below(tmp_path: Path) -> None:
     overlap = certain_overlap(track)
     assert (overlap.begin, overlap.end) == (far - 1, far - 1 + 4 * len(chance))
     assert overlap.crc64 == crc64nvme(chance * 4)
-
-
-def test_an_overlap_at_a_place_that_is_given(tmp_path: Path) -> None:
-    """As a start needs it, which meets a run that went on at some place."""
-    writer = a_binlog()
-    data, ends = bytes(writer.data), ends_of(writer)
-    track = track_of(tmp_path / "one", data + b"torn")
-    overlap = track.overlap_at(ends[3], [data[ends[3] : ends[5]], data[ends[5] :]])
-    assert overlap == Overlap(
-        binlog=track.name, begin=ends[3], end=len(data), crc64=crc64nvme(data[ends[3] :])
-    )
-    for begin in (4, len(data), len(data) + 1):
-        assert track.overlap_at(begin, []) is None
-
-
-def test_bytes_of_three_segments(tmp_path: Path) -> None:
-    """Each range comes from the files that have it, at their own offsets."""
-    parts = [b"abcdef", b"..ghi", b".....jkl"]
-    paths = [tmp_path / str(number) for number in range(3)]
-    for path, data in zip(paths, parts, strict=True):
-        path.write_bytes(data)
-    track = Track(BinlogName.parse(ONE), paths[0], GRID)
-    track.segments += [Segment(paths[1], 6, 2), Segment(paths[2], 9, 5)]
-    whole = b"abcdefghijkl"
-    for begin in range(12):
-        for end in range(begin + 1, 13):
-            body = track.body(begin, end)
-            assert body.size == end - begin
-            assert bytes_of(body) == whole[begin:end]
-    assert track.path == paths[2]
 
 
 def test_room_is_given_back_segment_by_segment(tmp_path: Path) -> None:
