@@ -565,13 +565,6 @@ def test_an_older_writers_state_is_a_trouble(state: str, code: str) -> None:
     assert (status.state, codes(status)) == (state, [(code, "critical")])
 
 
-def test_a_start_is_critical_only_when_it_lasts() -> None:
-    """A minute is given."""
-    for seconds, level in ((59, "warning"), (61, "critical")):
-        beat = replace(LAST, state="starting", since=BEAT_AT - timedelta(seconds=seconds))
-        assert codes(streamed(beat).look()) == [("starting", level)]
-
-
 def test_a_status_that_lags_behind_its_heartbeat_is_stuck() -> None:
     """The heartbeat's thread may outlive what makes the status."""
     status = streamed(saying(at=BEAT_AT - timedelta(seconds=16))).look()
@@ -596,15 +589,6 @@ def test_positions_that_are_newer_than_the_status_count() -> None:
     far = replace(LAST, server=Position(binlog=NAMES[4], offset=5, gtid_set=""))
     status = streamed(saying(beat=far, server=older, lag=nothing)).look()
     assert status.lag == Lag(bytes=None, transactions=None, seconds=20.5)
-
-
-def test_bytes_behind_without_a_transaction_are_not_0_transactions() -> None:
-    """The heartbeat has more bytes than what is durable, and the same GTIDs: nobody counted."""
-    durable = LAST.durable
-    assert durable is not None
-    ahead = Position(binlog=NAMES[2], offset=900, gtid_set=durable.gtid_set)
-    status = streamed(replace(LAST, server=ahead)).look(BEAT_AT)
-    assert (status.lag.bytes, status.lag.transactions) == (400, None)
 
 
 def test_a_lag_over_several_binlogs_is_the_writers() -> None:
@@ -687,14 +671,6 @@ def test_before_the_heartbeat_names_a_lineage_the_bucket_tells() -> None:
     status = bucket.look()
     assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
     assert status.lineage == ID
-
-
-def test_a_place_in_no_lineage_is_none() -> None:
-    """It could be anybody's: neither durable nor lost."""
-    far = Position(binlog=NAMES[4], offset=9, gtid_set="")
-    status = streamed(replace(LAST, lineage=None, durable=far)).look()
-    assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
-    assert status.troubles == ()
 
 
 def test_where_nothing_is_there_nothing_is_durable() -> None:

@@ -198,16 +198,6 @@ def test_sweep_removes_only_what_holds_no_binlog(spool: Spool) -> None:
     assert spool.runs() == [full, not_given]
 
 
-def test_sync_and_use_of_an_empty_spool(spool: Spool) -> None:
-    """Nothing there is no error."""
-    spool.sync()
-    assert (spool.runs(), spool.used_bytes()) == ([], 0)
-    run = spool.begin(FACTS)
-    (run.directory / "b.000001").write_bytes(b"x")
-    spool.sync()
-    assert spool.used_bytes() == on_disk(run.directory / "b.000001")
-
-
 def test_a_spool_that_vanishes_is_an_error(spool: Spool) -> None:
     """Not an empty one, nor one that is as good as any."""
     run = spool.begin(FACTS)

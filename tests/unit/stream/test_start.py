@@ -610,20 +610,6 @@ def test_what_lies_behind_a_hole_of_the_spool_is_left(spool: Spool, catalog: Cat
 # Floors: the beginning of a file was given back, the bucket has it
 
 
-def test_below_a_floor_the_bucket_is_read(
-    spool: Spool, store: MemoryStore, catalog: Catalog
-) -> None:
-    """The file holds zeros there; nothing of them is ever believed."""
-    one, two = written(1, 9, end="b.000002"), written(10, 3)
-    data = bytes(one.data)
-    put_chunks(store, 1, data[:640], 320)
-    floors = {"b.000001": Floor(offset=640, at=640)}
-    put_run(spool, {1: bytes(640) + data[640:], 2: bytes(two.data)}, floors=floors)
-    tracks = adopted(spool, catalog)
-    holds(tracks, one, two)
-    assert [track.floor for track in tracks] == [640, 0]
-
-
 def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
     """The floor lies elsewhere in its file than in the binlog."""
     one = written(1, 9)
@@ -718,17 +704,6 @@ def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) 
     assert (end.lineage, [track.size for track in tracks]) == (first, [len(one.data)])
     sweep_spool(spool, found)
     assert {run.facts.lineage for run in spool.runs()} == {first.id, later.id}
-
-
-@pytest.mark.usefixtures("catalog")
-def test_what_was_archived_leaves_the_spool(spool: Spool, store: MemoryStore) -> None:
-    """A run before us had no time to delete it."""
-    one, two = written(1, 3, end="b.000002"), written(4, 3)
-    put_archived(store, 1, one)
-    put_run(spool, {1: bytes(one.data), 2: bytes(two.data)})
-    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
-    sweep_spool(spool, found)
-    assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
 
 
 def test_what_lies_below_the_floor_of_a_pruned_lineage_stays_in_the_spool(

@@ -274,19 +274,6 @@ def test_a_run_goes_on_from_an_overlap(go_on: GoesOn, tmp_path: Path, cuts: int,
         assert bytes_of(track.body(begin, end)) == bytes(writer.data[begin:end])
 
 
-def test_the_next_binlog_of_a_run_that_went_on(go_on: GoesOn, tmp_path: Path) -> None:
-    """It is a track of its own, and closes the one before it."""
-    writer = a_binlog()
-    ends = ends_of(writer)
-    track = track_of(tmp_path / "one", bytes(writer.data[: ends[4]]), ends[3])
-    overlap = certain_overlap(track)
-    tailer = go_on(overlap, track, writer.from_position(overlap.begin), binlog(10, rotate=False))
-    (following,) = pump_all(tailer)
-    assert following.name == BinlogName.parse(TWO)
-    is_whole(track, writer)
-    assert track.judge({})
-
-
 @pytest.mark.parametrize("how", ["flipped", "another"])
 def test_other_bytes_in_the_overlap_are_another_history(
     go_on: GoesOn, tmp_path: Path, how: str
@@ -339,16 +326,6 @@ def test_a_run_goes_on_behind_a_whole_binlog(go_on: GoesOn) -> None:
     more = a_binlog(10)
     with pytest.raises(ForkError, match="continues after the end of the archived one"):
         pump_all(go_on(overlap, None, more.from_position(ends[6])))
-
-
-def test_a_binlog_is_read_again_from_its_begin(go_on: GoesOn, tmp_path: Path) -> None:
-    """Where little is known; the format event is compared as well, it is the real one."""
-    writer = a_binlog()
-    track = track_of(tmp_path / "one", bytes(writer.data[: ends_of(writer)[0]]))
-    overlap = certain_overlap(track)
-    assert (overlap.begin, overlap.position) == (0, 4)
-    pump_all(go_on(overlap, track, bytes(writer.data)))
-    is_whole(track, writer)
 
 
 def test_what_is_no_event_yet_cannot_be_gone_on_with(tmp_path: Path) -> None:
