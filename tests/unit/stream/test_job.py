@@ -21,7 +21,7 @@ from binlog2s3.stream.decide import (
     PutPart,
 )
 from binlog2s3.stream.job import Job
-from tests.memory_store import MemoryStore, When
+from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Streamer, World
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
@@ -87,23 +87,6 @@ def test_no_new_bytes_no_request(world: World) -> None:
     assert world.store.calls["put"] == put
     world.work(streamer, 2, seconds=0.2)
     assert world.store.calls["put"] == put + 1
-
-
-@pytest.mark.parametrize("which", [0, 1, -1])
-def test_a_chunk_that_vanished_is_put_again(world: World, which: int) -> None:
-    """Full, small, first or last: the binlog's bytes are there again, after one audit."""
-    streamer = flushed(world)
-    sizes = [chunk.size for chunk in world.chunks()]
-    assert set(sizes[:2]) == {500}
-    assert sizes[-1] < 500
-    del world.store.objects[world.live()[which]]
-    world.audit(streamer)
-    world.work(streamer, 3)
-    have = 0
-    for begin, end in spans(world):
-        assert begin <= have
-        have = max(have, end)
-    assert have == world.source.size(FIRST)
 
 
 def test_an_audit_that_is_older_than_a_chunk_says_nothing_of_it(world: World) -> None:
@@ -173,57 +156,6 @@ def test_full_chunks_become_parts(world: World, *, copies: bool) -> None:
         assert world.store.calls["copy_part"] == full
 
 
-def test_copies_that_the_upload_refuses_are_sent(world: World) -> None:
-    """An upload that has a checksum, made by a start without a flush interval, is taken up."""
-    world.store = MemoryStore(min_part_bytes=1, copies_into_crc64_uploads=False)
-    world.stop(flushed(world, 20))
-    upload_id = world.store.create_upload(KEY)
-    world.source.rotate()
-    world.work(world.start("b", part=500), 12)
-    assert ENTRY in world.store.objects
-    assert upload_id not in world.store.uploads
-
-
-def test_a_doubt_keeps_what_was_acknowledged_and_still_lies_there(world: World) -> None:
-    """So it is not compared again; what does not lie there is not believed."""
-    streamer = world.start(part=500)
-    world.source.write(60)
-    world.work(streamer, 3)
-    job = the_job(streamer)
-    (ours,) = job.acknowledged
-    job.forget()
-    world.work(streamer, 2)
-    assert job.held is not None
-    assert job.held.chunks.all == {ours}
-    job.forget()
-    world.store.objects.clear()
-    streamer.uploader.step()
-    world.answer(streamer)
-    assert job.held is not None
-    assert not job.held.there
-    world.work(streamer, 2)
-    assert spans(world) == [(0, world.source.size(FIRST))]
-
-
-@pytest.mark.parametrize("when", ["before", "after", "later"])
-def test_an_answer_that_is_lost_is_looked_for(world: World, when: When) -> None:
-    """The chunk is there in the end, once, and is reported only when that is known."""
-    streamer = world.start(part=500)
-    world.source.write(60)
-    world.store.fail_next("put", when, StoreError("lost", transient=True))
-    world.read(streamer)
-    streamer.work()
-    streamer.work()
-    assert durable_end(streamer) == 0
-    world.work(streamer, 4)
-    assert durable_end(streamer) == world.source.size(FIRST)
-    assert len(world.chunks()) == 1
-    assert world.store.calls["put"] == (1 if when == "after" else 2)
-    while world.store.late:
-        world.store.perform_late()
-    assert len(world.chunks()) == 1
-
-
 def test_leftovers_of_the_archived_are_taken_away(world: World) -> None:
     """A chunk or an upload that appears when all was over goes at the next audits."""
     streamer = world.start(part=500)
@@ -273,43 +205,6 @@ def test_what_was_not_compared_is_not_reported(world: World) -> None:
     assert held is not None
     assert len(held.chunks.all) == len(held.listed.all) == 1
     assert durable_end(streamer) == 0
-
-
-def test_an_answer_from_before_a_doubt_teaches_nothing(world: World) -> None:
-    """What one request was told is not all there is: first comes a look."""
-    world.source.write(900)
-    streamer = world.start(part=200)
-    world.read(streamer)
-    for _ in range(2):  # the look, then full chunks
-        streamer.uploader.step()
-        streamer.workers.perform()
-        if world.store.calls["put"] == 0:
-            assert streamer.deliver()
-    assert world.store.calls["put"] == 1
-    world.store.fail_next("put", "before", StoreError("fault", transient=True))
-    streamer.workers.perform()
-    streamer.workers.outcomes.reverse()
-    for _ in range(2):
-        assert streamer.deliver()
-        assert the_job(streamer).held is None
-    assert len(the_job(streamer).acknowledged) == 1
-
-
-def test_what_is_being_deleted_is_not_missed(world: World) -> None:
-    """An audit between a deletion and its answer finds nothing lost."""
-    streamer = world.start(part=1 << 20)
-    for _ in range(16):
-        world.source.write(1)
-        world.work(streamer, 2, seconds=2)
-    world.source.write(1)
-    job = the_job(streamer)
-    job.acknowledged.update(dict.fromkeys(job.acknowledged, 0.0))
-    assert job.held is not None
-    going = frozenset(sorted(job.held.chunks)[:1])
-    kept = {str(chunk) for chunk in job.held.chunks.all - going}
-    for flying, lost in (({DeleteChunks(going)}, frozenset()), (set[Action](), going)):
-        job.flying = set(flying)
-        assert job.lost_chunks(kept, world.now) == lost
 
 
 ONE, TWO = Grid(10).at(0), Grid(10).at(10)

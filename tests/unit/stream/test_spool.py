@@ -59,14 +59,6 @@ def test_a_spool_that_cannot_be_made(tmp_path: Path) -> None:
     assert caught.value.exit_code == 5
 
 
-def test_runs_come_oldest_first(spool: Spool) -> None:
-    """Each with what it was begun for, each in a directory of its own."""
-    begun = [spool.begin(replace(FACTS, position=position)) for position in (4, 5, 6)]
-    assert spool.runs() == begun
-    assert len({run.directory for run in begun}) == 3
-    assert all(run.files() == {} for run in begun)
-
-
 def test_a_run_lists_its_binlogs(spool: Spool) -> None:
     """And nothing else that lies there."""
     run = spool.begin(FACTS)
@@ -85,14 +77,6 @@ def test_a_note_replaces_what_is_known_of_a_run(spool: Spool) -> None:
     assert json.loads((run.directory / "run.json").read_text())["format"] == 1
     (run.directory / "run.json.new").write_text('{"sou')
     assert spool.runs() == [noted]
-
-
-def test_a_half_made_run_is_removed(spool: Spool) -> None:
-    """It died before its run.json, so mysqlbinlog was never started."""
-    run = spool.begin(FACTS)
-    (run.directory / "run.json").rename(run.directory / "run.json.new")
-    assert spool.runs() == []
-    assert not run.directory.exists()
 
 
 def test_a_run_of_an_older_program_has_no_floor(spool: Spool) -> None:

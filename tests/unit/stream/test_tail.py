@@ -48,26 +48,6 @@ def pump_all(tailer: Tailer) -> list[Track]:
     return found
 
 
-def test_a_file_is_read_as_it_grows(tmp_path: Path) -> None:
-    """What is checked is a whole number of events, however the file grows."""
-    data = binlog()
-    tailer = Tailer(run_in(tmp_path), GRID)
-    assert tailer.pump() == 0
-    assert tailer.current is None
-    with (tmp_path / ONE).open("wb") as file:
-        for cut in range(0, len(data), 37):
-            file.write(data[cut : cut + 37])
-            file.flush()
-            tailer.pump()
-            tailer.pump()
-    (track,) = tailer.take_new()
-    assert track.size == len(data)
-    assert track.digest.size == len(data)
-    assert track.scanner.transactions == 3
-    assert track.judge({})
-    tailer.close()
-
-
 def test_what_passed_before_damage_in_the_same_slice_is_noted() -> None:
     """The transactions before it are in the bucket, so their blocks and commit times say so."""
     data, whole = binlog(), Track(BinlogName.parse(ONE), Path(ONE), GRID)
