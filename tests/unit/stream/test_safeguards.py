@@ -765,19 +765,15 @@ def reading(offset: int) -> Any:
     return SimpleNamespace(settled=True, current=SimpleNamespace(name=FIRST, scanner=scanner))
 
 
-@pytest.fixture
-def watch() -> Any:
-    """What the watch has heard: nothing that is wrong."""
-    return SimpleNamespace(
-        sight=SimpleNamespace(
-            stranger="", behind=0, position=SimpleNamespace(binlog=FIRST, offset=100), error=None
-        ),
-        heard_at=time.monotonic() + 1000,
-    )
+def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, **seen: Any) -> bool:
+    """Whether a run that has read 100 bytes and then stood still is behind the server.
 
-
-def look_after(watch: Any, *, silent_seconds: float, patience: int = 1) -> bool:
-    """Whether a run that stood still for so long is behind the server. Raises if it must end."""
+    Raises if it must end. `at`: where the server writes; `heard_at`: when it last said anything.
+    """
+    heard_at = seen.pop("heard_at", time.monotonic() + 1000)
+    position = SimpleNamespace(binlog=FIRST, offset=at)
+    sight = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
+    watch: Any = SimpleNamespace(sight=SimpleNamespace(**sight), heard_at=heard_at)
     heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
     run = LiveRun(SimpleNamespace(), heading, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
     run.started = run.moved = run.ahead = time.monotonic() - silent_seconds
@@ -805,44 +801,41 @@ def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path
     assert [known.index(one) + 1 for one in known if one() is not None] == [3, 17, 18, 19]
 
 
-def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time(watch: Any) -> None:
+def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
     """A large event comes when it is whole: each time from the same place it has longer."""
-    watch.sight.position = SimpleNamespace(binlog=FIRST, offset=200)
     lessons = Lessons().asked_at((FIRST, 100))
-    for silent, limit in ((61, 60), (121, 120)):
-        assert look_after(watch, silent_seconds=limit - 1, patience=lessons.patience)
+    for limit in (60, 120):
+        patience = lessons.patience
+        assert look_after(silent_seconds=limit - 1, patience=patience, at=200)
         with pytest.raises(SourceError, match="although the server writes") as ended:
-            look_after(watch, silent_seconds=silent, patience=lessons.patience)
+            look_after(silent_seconds=limit + 1, patience=patience, at=200)
         lessons, verdict = judge(lessons, ended.value, None)
         assert verdict is EndAction.KEEP
-        assert look_after(watch, silent_seconds=silent, patience=lessons.patience)
+        assert look_after(silent_seconds=limit + 1, patience=lessons.patience, at=200)
     assert lessons.asked_at((FIRST, 100)).patience == 4
     assert lessons.asked_at((FIRST, 101)).patience == 1
 
 
-def test_a_server_that_says_nothing_at_all_loses_its_stream(watch: Any) -> None:
-    """Neither a byte nor an answer; while there are answers, an idle stream is kept."""
-    assert not look_after(watch, silent_seconds=1000)
-    watch.heard_at = 0.0
-    assert not look_after(watch, silent_seconds=10)
-    with pytest.raises(SourceError, match="no answer from the server"):
-        look_after(watch, silent_seconds=61)
-
-
-def test_a_stranger_ends_the_run(watch: Any) -> None:
-    """Questions go to another server by now: what the stream brings cannot be told to be ours."""
-    watch.sight.stranger = UUID_B
-    with pytest.raises(SourceError, match=f"another server answers .*: {UUID_B}"):
-        look_after(watch, silent_seconds=0)
-
-
-def test_a_server_that_stands_behind_us_ends_the_run(watch: Any) -> None:
-    """Twice in a row: it was reset or rolled back, and mysqlbinlog does not notice."""
-    watch.sight.position, watch.sight.behind = SimpleNamespace(binlog=FIRST, offset=50), 1
-    look_after(watch, silent_seconds=0)
-    watch.sight.behind = 2
-    with pytest.raises(ElsewhereError, match="position is before what was read"):
-        look_after(watch, silent_seconds=0)
+@pytest.mark.parametrize(
+    ("seen", "kind", "words"),
+    [
+        ({"silent_seconds": 1000}, None, ""),  # while there are answers, an idle stream is kept
+        ({"silent_seconds": 10, "heard_at": 0.0}, None, ""),
+        ({"silent_seconds": 61, "heard_at": 0.0}, SourceError, "no answer from the server"),
+        # questions go to another server by now: what the stream brings may be anybody's
+        ({"stranger": UUID_B}, SourceError, f"another server answers .*: {UUID_B}"),
+        # twice in a row: it was reset or rolled back, and mysqlbinlog does not notice
+        ({"at": 50, "behind": 1}, None, ""),
+        ({"at": 50, "behind": 2}, ElsewhereError, "position is before what was read"),
+    ],
+)
+def test_what_ends_a_run(seen: dict[str, Any], kind: type[Exception] | None, words: str) -> None:
+    """A server that says nothing at all, a stranger, one that stands behind us."""
+    if kind is None:
+        look_after(**seen)
+        return
+    with pytest.raises(kind, match=words):
+        look_after(**seen)
 
 
 @pytest.mark.parametrize(
