@@ -14,7 +14,7 @@ import pytest
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Heartbeat, Position
+from binlog2s3.archive.writers import Heartbeat, Position, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.status import Thresholds
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
@@ -206,23 +206,22 @@ def test_a_writer_that_lives_is_what_it_says() -> None:
     assert status.latest == COVERED
 
 
-def test_what_the_writer_says_is_wrong_is_kept() -> None:
-    """A stuck stream is neither idle nor dead."""
-    trouble = Trouble(code="stalled", level="critical", text="nothing has come", hint="why?")
-    status = streamed(saying(state="stalled", troubles=(trouble,))).look()
-    assert (status.state, status.troubles, judged(status).healthy) == ("stalled", (trouble,), False)
-
-
-@pytest.mark.parametrize("seconds", [76, 100_000])
-def test_a_writer_that_no_longer_renews_its_object_is_dead(seconds: int) -> None:
-    """From two intervals and 15 s on; its lag grows, and nothing is left that ran then."""
-    bucket = streamed(saying(state="idle", lag=Lag(bytes=0, transactions=0, seconds=0.0)))
-    now = BEAT_AT + timedelta(seconds=seconds)
-    status = bucket.look(now)
-    assert (status.state, codes(status)) == ("dead", [("dead", "critical")])
-    assert "idle" in status.troubles[0].text
+@pytest.mark.parametrize(
+    ("state", "seconds", "found"),
+    [("idle", 76, "dead"), ("idle", 100_000, "dead"),
+     ("stopped", 1, "stopped"), ("stopped", 100_000, "stopped")],
+)  # fmt: skip
+def test_a_writer_that_no_longer_renews_its_object_is_dead(
+    state: WriterState, seconds: int, found: str
+) -> None:
+    """From two intervals and 15 s on, unless it stopped; nothing is left that ran then."""
+    lag = Lag(bytes=0, transactions=0, seconds=0.0)
+    status = streamed(replace(saying(state="idle", lag=lag), state=state)).look(
+        BEAT_AT + timedelta(seconds=seconds)
+    )
+    assert (status.state, codes(status)) == (found, [(found, "critical")])
     assert "db1" in status.troubles[0].text
-    assert status.lag == Lag(bytes=None, transactions=None, seconds=seconds + 2)
+    assert status.lag == Lag(seconds=seconds + 2)
     assert (status.child, status.rates, status.uploads) == (None, None, None)
     assert (status.server.silent_seconds, status.server.read_only) == (None, None)
     assert status.spool == SAID.spool
@@ -238,16 +237,6 @@ def test_the_interval_is_the_writers_own() -> None:
             bucket.look(BEAT_AT + timedelta(seconds=limit + more)).state for more in (0, 0.001)
         ]
         assert states == ["streaming", "dead"]
-
-
-def test_a_writer_that_stopped_is_not_dead() -> None:
-    """Nobody streams, however long ago that was; its lag grows likewise."""
-    bucket = streamed(replace(saying(), state="stopped"))
-    for seconds in (1, 100_000):
-        status = bucket.look(BEAT_AT + timedelta(seconds=seconds))
-        assert (status.state, codes(status)) == ("stopped", [("stopped", "critical")])
-        assert status.lag == Lag(seconds=seconds + 2)
-        assert status.child is None
 
 
 def test_a_clock_behind_the_stores_hides_no_age() -> None:
@@ -324,14 +313,6 @@ def test_a_writers_object_that_cannot_be_read_is_named(data: bytes) -> None:
     assert codes(status) == [("unreadable", "critical")]
     assert key in status.troubles[0].text
     assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
-
-
-def test_a_state_that_a_newer_version_made_is_unknown() -> None:
-    """It is not guessed at."""
-    status = streamed(replace(saying(), state="dreaming")).look()
-    assert (status.state, codes(status)) == ("unknown", [("unreadable", "critical")])
-    assert "dreaming" in status.troubles[0].text
-    assert status.covered_until == COVERED
 
 
 def test_the_greatest_writer_counts() -> None:
@@ -511,84 +492,67 @@ def test_without_a_heartbeat_the_end_is_found_all_the_same() -> None:
     assert bucket.look().durable == LAST_OF_MANY
 
 
-# An older writer's object
+# What a heartbeat says, and what is made of it
 
-
-def test_an_object_without_a_status_tells_what_its_fields_do() -> None:
-    """Lags are bounds out of what it says; the rest is not known."""
-    status = streamed(LAST).look()
-    assert (status.state, status.troubles) == ("streaming", ())
-    assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
-    assert (status.spool, status.child, status.purge) == (None, None, Purge())
-    assert streamed(replace(LAST, covered_until=None, server=None)).look().lag == Lag()
-
-
+STUCK = Trouble(code="stalled", level="critical", text="nothing has come", hint="why?")
+FATAL: Mapping[str, Any] = {"code": "x", "level": "fatal", "text": "t", "hint": ""}
 NAN = float("nan")
 """It would make comparisons false for ever."""
+OLDER = replace(SAID.server, position=Position(binlog=NAMES[2], offset=500, gtid_set=""))
+NOTHING = Lag(bytes=0, transactions=0, seconds=0.5)
+FAR = replace(LAST, server=Position(binlog=NAMES[4], offset=5, gtid_set=""))
+BARE = replace(LAST, durable=Position(binlog=NAMES[2], offset=500, gtid_set=""))
+BOUND = Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
+SAYINGS: Mapping[str, tuple[Heartbeat, Mapping[str, Any]]] = {
+    "what the writer says is wrong is kept: it is neither idle nor dead": (
+        saying(state="stalled", troubles=(STUCK,)), {"state": "stalled", "troubles": (STUCK,)}),
+    "a state that a newer version made is not guessed at": (
+        replace(saying(), state="dreaming"),
+        {"state": "unknown", "codes": [("unreadable", "critical")], "covered_until": COVERED}),
+    "a newer version's word for worse is not taken for well": (
+        replace(LAST, status={**document(SAID), "troubles": [FATAL]}),
+        {"codes": [("x", "critical")]}),
+    "the heartbeat's thread may outlive what makes the status": (
+        saying(at=BEAT_AT - timedelta(seconds=16)), {"codes": [("stuck", "critical")]}),
+    "which is made each second": (saying(at=BEAT_AT - timedelta(seconds=14)), {"codes": []}),
+    "what the writer saw since is not hidden by its status": (
+        saying(server=OLDER, lag=NOTHING),
+        {"lag": Lag(bytes=400, transactions=3, seconds=20.5, at_least=True)}),
+    "also if nobody can count it": (
+        saying(beat=FAR, server=OLDER, lag=NOTHING), {"lag": Lag(seconds=20.5)}),
+    "without a status the fields are bounds": (
+        LAST, {"state": "streaming", "codes": [], "lag": BOUND, "spool": None, "purge": Purge()}),
+    "without a time and a place nothing is": (
+        replace(LAST, covered_until=None, server=None), {"lag": Lag()}),
+    "all that the server ever executed would be far too many": (
+        BARE, {"lag": replace(BOUND, transactions=None)}),
+    "a status of a newer format is none": (
+        replace(LAST, status={**document(SAID), "format": 2}), {"spool": None, "lag": BOUND}),
+    "so is nothing": (replace(LAST, status={}), {"spool": None, "lag": BOUND}),
+    "and nonsense": (
+        replace(LAST, status={**document(SAID), "lag": {"bytes": "x"}}),
+        {"spool": None, "lag": BOUND}),
+    "numbers that are none are not taken": (
+        saying(lag=Lag(seconds=NAN), purge=Purge(expire_seconds=NAN)),
+        {"purge": Purge(), "lag": Lag()}),
+    **{
+        f"an older writer's state is a trouble: {state}": (
+            replace(LAST, state=state), {"state": state, "codes": [(code, "critical")]})
+        for state, code in (("paused", "paused"), ("source unreachable", "source"),
+                            ("store unreachable", "store"), ("stalled", "stalled"))
+    },
+}  # fmt: skip
+"""A heartbeat, and what the status says 20 seconds later."""
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        {**document(SAID), "format": 2},
-        {},
-        {"format": 1},
-        {**document(SAID), "lag": {"bytes": "x"}},
-    ],
-)
-def test_a_status_that_cannot_be_read_is_none(said: Mapping[str, Any]) -> None:
-    """Of a newer format, or nonsense: the object's own fields stay."""
-    status = streamed(replace(LAST, status=said)).look()
-    assert (status.state, status.spool) == ("streaming", None)
-    assert status.lag == Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
-
-
-def test_numbers_that_are_none_are_not_taken() -> None:
-    """Neither in its lag nor in its expiry."""
-    beat = saying(lag=Lag(seconds=NAN), purge=Purge(expire_seconds=NAN))
+@pytest.mark.parametrize("why", SAYINGS)
+def test_what_a_heartbeat_says(why: str) -> None:
+    """Its own words, as far as they can be read; the rest is a bound out of its fields."""
+    beat, expected = SAYINGS[why]
     status = streamed(beat).look()
-    assert (status.lag.seconds, status.purge) == (None, Purge())
-
-
-@pytest.mark.parametrize(
-    ("state", "code"),
-    [
-        ("paused", "paused"),
-        ("source unreachable", "source"),
-        ("store unreachable", "store"),
-        ("stalled", "stalled"),
-    ],
-)
-def test_an_older_writers_state_is_a_trouble(state: str, code: str) -> None:
-    """Since when is not known, so it is critical."""
-    status = streamed(replace(LAST, state=state)).look()
-    assert (status.state, codes(status)) == (state, [(code, "critical")])
-
-
-def test_a_status_that_lags_behind_its_heartbeat_is_stuck() -> None:
-    """The heartbeat's thread may outlive what makes the status."""
-    status = streamed(saying(at=BEAT_AT - timedelta(seconds=16))).look()
-    assert codes(status) == [("stuck", "critical")]
-    assert streamed(saying(at=BEAT_AT - timedelta(seconds=14))).look().troubles == ()
-
-
-def test_a_level_that_is_not_known_is_critical() -> None:
-    """A newer version's word for worse is not taken for well."""
-    trouble: Mapping[str, Any] = {"code": "x", "level": "fatal", "text": "t", "hint": ""}
-    found = {**document(SAID), "troubles": [trouble]}
-    status = streamed(replace(LAST, status=found)).look()
-    assert (codes(status), judged(status).healthy) == ([("x", "critical")], False)
-
-
-def test_positions_that_are_newer_than_the_status_count() -> None:
-    """The status is made each second; what the writer saw since is not hidden by it."""
-    older = replace(SAID.server, position=Position(binlog=NAMES[2], offset=500, gtid_set=""))
-    nothing = Lag(bytes=0, transactions=0, seconds=0.5)
-    status = streamed(saying(server=older, lag=nothing)).look()
-    assert status.lag == Lag(bytes=400, transactions=3, seconds=20.5, at_least=True)
-    far = replace(LAST, server=Position(binlog=NAMES[4], offset=5, gtid_set=""))
-    status = streamed(saying(beat=far, server=older, lag=nothing)).look()
-    assert status.lag == Lag(bytes=None, transactions=None, seconds=20.5)
+    for key, value in expected.items():
+        assert (codes(status) if key == "codes" else getattr(status, key)) == value
+    assert judged(status).healthy is all(one.level != "critical" for one in status.troubles)
 
 
 def test_a_lag_over_several_binlogs_is_the_writers() -> None:
@@ -604,12 +568,6 @@ def test_a_lag_over_several_binlogs_is_the_writers() -> None:
     assert bucket.look().lag == Lag(bytes=5, seconds=21.5, at_least=True)
     bucket.chunk(4, (0, 5))
     assert bucket.look().lag == Lag(seconds=21.5)  # all that was counted then has come
-
-
-def test_without_gtids_of_its_own_no_transactions_are_counted() -> None:
-    """All that the server ever executed would be far too many."""
-    bare = replace(LAST, durable=replace(LAST.durable, gtid_set="") if LAST.durable else None)
-    assert streamed(bare).look().lag.transactions is None
 
 
 # What is durable
