@@ -31,6 +31,7 @@ from binlog2s3.status.model import (
 from binlog2s3.status.severity import judged
 from tests.documents import LINEAGE, TIME, UUID, parent_of
 from tests.unit.status import test_metrics as metrics
+from tests.unit.stream.builders import name
 
 FULL = replace(
     metrics.FULL,
@@ -210,10 +211,6 @@ def test_lag_in_seconds(
         )
         == lag
     )
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 def test_lag_in_bytes() -> None:

@@ -31,6 +31,7 @@ from tests.binlog_writer import (
 )
 from tests.memory_store import MemoryStore
 from tests.unit.binlog.test_content import rows, table_map
+from tests.unit.stream.builders import name
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
@@ -40,10 +41,6 @@ LINEAGE = replace(
 FACTS = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog="b.000001", position=4)
 MOST = 8
 _, INSERT = statement("insert 000000053")
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 def binlog(

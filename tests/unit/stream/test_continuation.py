@@ -28,6 +28,7 @@ from binlog2s3.stream.continuation import (
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import parent_of
+from tests.unit.stream.builders import name, rows
 
 IMAGE = "00000000-0000-0000-0000-0000000000aa"
 LINEAGE = replace(
@@ -39,15 +40,6 @@ MARIADB = replace(
     LINEAGE, server_uuid="00000007-0000-0000-0000-000000000000", flavour="mariadb", gtid_set="0-7-5"
 )
 Before = Callable[[BinlogName], str | None]
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
-
-
-def rows(*numbers: int, size: int = 100) -> tuple[ServerBinlog, ...]:
-    """What a server lists."""
-    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n in numbers)
 
 
 def gtids(text: str) -> Gtids:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
@@ -31,11 +30,8 @@ from tests.memory_store import MemoryStore
 from tests.process import AtOnce
 from tests.streamer import InlineWorkers
 from tests.surveyed import LAYOUT
+from tests.unit.stream.builders import name
 from tests.waiting import wait_until
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 class Counted(AtOnce):

@@ -29,6 +29,7 @@ from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import parent_of
 from tests.memory_store import MemoryStore
+from tests.unit.stream.builders import name, rows
 
 LAYOUT = Layout("p", "orders")
 LINEAGE = replace(
@@ -38,14 +39,6 @@ LINEAGE = replace(
     gtid_set="",
 )
 FACTS = ServerFacts(uuid=UUID_A, flavour="mysql", version="9.7.0", server_id=1, gtid_mode=True)
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
-
-
-def rows(*numbers: int, size: int = 100) -> tuple[ServerBinlog, ...]:
-    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n in numbers)
 
 
 def stream_config(**changes: Any) -> StreamConfig:

@@ -7,21 +7,13 @@ from time import monotonic
 
 import pytest
 
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.shutdown import Stop, every
 from binlog2s3.stream.source_watch import Reached, Watch
 from tests.binlog_writer import UUID_A, UUID_B
+from tests.unit.stream.builders import name, rows
 from tests.waiting import wait_until
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
-
-
-def listed(*numbers: int) -> tuple[ServerBinlog, ...]:
-    return tuple(ServerBinlog(name=name(n), size=100, encrypted=False) for n in numbers)
 
 
 class Server:
@@ -52,7 +44,7 @@ class Server:
 
     def binlogs(self) -> tuple[ServerBinlog, ...]:
         self.lists += 1
-        return listed(1, 2, self.at[0])
+        return rows(1, 2, self.at[0])
 
     def read_only(self) -> bool:
         return self.is_read_only
@@ -73,7 +65,7 @@ class Watched:
         self.seen: list[ServerPosition] = []
         self.stop = Stop()
         self.watch = Watch(self.server)  # type: ignore[arg-type]
-        self.watch.follow(UUID_A, listed(1, 2))
+        self.watch.follow(UUID_A, rows(1, 2))
 
     def ask(self, *, with_list: bool = False) -> bool:
         """Once, for the list only if it is said; whether the server answered."""
@@ -207,7 +199,7 @@ def test_following_another_server_forgets_what_was_seen(watched: Watched) -> Non
     watched.ask()
     watched.server.uuid = UUID_B
     watched.ask()
-    watched.watch.follow(UUID_B, listed(7))
+    watched.watch.follow(UUID_B, rows(7))
     sight = watched.watch.sight
     assert (sight.position, sight.stranger, sight.behind) == (None, "", 0)
     assert set(watched.watch.listed()) == {name(7)}
@@ -219,7 +211,7 @@ def test_following_the_same_server_again_keeps_its_position(watched: Watched) ->
     watched.reached = (name(4), 4)
     watched.ask()
     assert watched.watch.sight.behind == 1
-    watched.watch.follow(UUID_A, listed(7))
+    watched.watch.follow(UUID_A, rows(7))
     assert watched.watch.sight.position is not None
     assert watched.watch.sight.behind == 0
 
@@ -231,7 +223,7 @@ def test_an_answer_that_comes_late_is_not_of_the_server_that_is_followed_now(
     position = watched.server.position
 
     def change() -> ServerPosition:
-        watched.watch.follow(UUID_B, listed(7))
+        watched.watch.follow(UUID_B, rows(7))
         return position()
 
     watched.server.position = change  # type: ignore[method-assign]

@@ -1,7 +1,6 @@
 """A start goes on where the archive ends, or refuses: it never splices two histories."""
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,8 +18,6 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SpoolError
-from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.store.contract import Body
 from binlog2s3.stream.adopt import adopt, proved
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
@@ -38,6 +35,7 @@ from tests import documents
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT, parent_of, turn_of
 from tests.memory_store import MemoryStore
+from tests.unit.stream.builders import bytes_of, ends_of, name, rows
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
@@ -47,11 +45,6 @@ LINEAGE = replace(
 RUN = RunFacts(
     source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
 )
-
-
-def name(number: int) -> BinlogName:
-    """b.000001 and so on."""
-    return BinlogName("b", number)
 
 
 def entry(number: int, **facts: Any) -> Entry:
@@ -423,11 +416,6 @@ def adopted(spool: Spool, catalog: Catalog) -> list[Track]:
     return adopt(spool.runs(), grid=Grid(64), end=known_of(catalog), catalog=catalog)
 
 
-def bytes_of(body: Body) -> bytes:
-    with closing(body.open()) as reader:
-        return reader.read(1 << 20)
-
-
 def holds(tracks: list[Track], *binlogs: BinlogWriter, size: int | None = None) -> None:
     """The tracks are these binlogs, their bytes can be read where the tracks say."""
     assert [track.name for track in tracks] == [name(1 + n) for n in range(len(binlogs))]
@@ -457,7 +445,7 @@ def test_a_run_goes_on_where_the_one_before_it_ended(
     """In the middle of a binlog, and again; the segments' bytes are one binlog's."""
     one, two = written(1, 9, end="b.000002"), written(10, 3)
     data = bytes(one.data)
-    ends = [transaction.end for transaction in one.transactions]
+    ends = ends_of(one)
     put_run(spool, {1: data[: ends[4] + torn]})
     put_run(spool, {1: one.from_position(ends[1])[: ends[6] - ends[1] + torn]}, position=ends[1])
     put_run(spool, {1: one.from_position(ends[3]), 2: bytes(two.data)}, position=ends[3])
@@ -471,7 +459,7 @@ def test_a_run_goes_on_where_the_one_before_it_ended(
 def test_the_next_binlog_after_one_that_two_runs_brought(spool: Spool, catalog: Catalog) -> None:
     """The second run ended just behind the rotation; the third began with the next binlog."""
     one, two = written(1, 9, end="b.000002"), written(10, 3)
-    ends = [transaction.end for transaction in one.transactions]
+    ends = ends_of(one)
     put_run(spool, {1: bytes(one.data[: ends[4]])})
     put_run(spool, {1: one.from_position(ends[3])}, position=ends[3])
     put_run(spool, {2: bytes(two.data)})
@@ -497,7 +485,7 @@ def test_the_later_binlogs_of_a_run_whose_first_is_archived(
 def test_a_run_that_began_anew_counts_if_it_reaches_further(spool: Spool, catalog: Catalog) -> None:
     """Nothing is spliced: the open binlog is then wholly the later run's."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     put_run(spool, {1: data[: ends[4]]})
     put_run(spool, {1: data[: ends[2]]})
     holds(adopted(spool, catalog), one, size=ends[4])
@@ -510,8 +498,8 @@ def test_a_run_that_began_anew_counts_if_it_reaches_further(spool: Spool, catalo
 def test_a_run_that_goes_on_with_other_bytes_is_left(spool: Spool, catalog: Catalog) -> None:
     """Its overlap is compared, checksums and all."""
     one, other = written(1, 9), written(1, 9, timestamp=NOW + 1)
-    ends = [transaction.end for transaction in one.transactions]
-    assert ends == [transaction.end for transaction in other.transactions]
+    ends = ends_of(one)
+    assert ends == ends_of(other)
     put_run(spool, {1: bytes(one.data[: ends[4]])})
     put_run(spool, {1: other.from_position(ends[3])}, position=ends[3])
     put_run(spool, {1: one.from_position(ends[6])}, position=ends[6])  # begins behind the end
@@ -537,7 +525,7 @@ def test_damage_ends_what_is_taken(spool: Spool, catalog: Catalog, at: str) -> N
 def test_a_run_that_goes_on_and_is_damaged_then(spool: Spool, catalog: Catalog) -> None:
     """What came before the damage counts, and another run may go on from there."""
     one = written(1, 9)
-    ends = [transaction.end for transaction in one.transactions]
+    ends = ends_of(one)
     put_run(spool, {1: bytes(one.data[: ends[2]])})
     damaged = bytearray(one.from_position(ends[1]))
     damaged[-50] ^= 1
@@ -613,7 +601,7 @@ def test_what_lies_behind_a_hole_of_the_spool_is_left(spool: Spool, catalog: Cat
 def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
     """The floor lies elsewhere in its file than in the binlog."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     begin = ends[3]
     later = one.from_position(begin)
     shift = len(later) - (len(data) - begin) - begin
@@ -635,7 +623,7 @@ def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog
 def test_what_came_again_was_given_back(spool: Spool, catalog: Catalog) -> None:
     """That the later run's file lacks it is no floor: the earlier run's file has it still."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     begin, end = ends[3], ends[5]
     later = one.from_position(begin)
     at = end + len(later) - len(data)
@@ -656,7 +644,7 @@ def test_a_run_that_goes_on_below_a_floor(
 ) -> None:
     """What it brought again is compared with the bucket's bytes and the spool's."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     floor = Grid(64).at(ends[3] + 20).begin
     put_chunks(store, 1, data[:floor], 320)
     floors = {"b.000001": Floor(offset=floor, at=floor)}
@@ -746,10 +734,6 @@ def test_a_run_that_goes_does_not_stop_the_start(
 # What the spool has behind a binlog without an end
 
 
-def row(number: int) -> ServerBinlog:
-    return ServerBinlog(name=name(number), size=100, encrypted=False)
-
-
 def closed_track(number: int, *, end: bool) -> Track:
     """Closed by its own last event, or because the next one has begun."""
     writer = BinlogWriter()
@@ -764,7 +748,7 @@ def closed_track(number: int, *, end: bool) -> Track:
 def test_behind_a_binlog_without_an_end_nothing_is_taken() -> None:
     """Where the server has it: it is read again, and compared, for a RESET repeats names."""
     tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4, 5)]
-    found = proved(tracks, [row(3), row(4)])
+    found = proved(tracks, rows(3, 4))
     assert found == tuple(tracks[:2])
     assert found[-1].state is TrackState.GROWING
     assert found[0].closed
@@ -774,12 +758,12 @@ def test_behind_a_binlog_without_an_end_nothing_is_taken() -> None:
 def test_what_the_server_has_purged_is_taken_from_the_spool(listed: tuple[int, ...]) -> None:
     """It may be nowhere else."""
     tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4)]
-    assert proved(tracks, [row(n) for n in listed]) == tuple(tracks)
+    assert proved(tracks, rows(*listed)) == tuple(tracks)
     assert all(track.closed for track in tracks)
 
 
 def test_the_last_one_needs_no_end() -> None:
     """It is read on from there."""
     tracks = [closed_track(2, end=True), closed_track(3, end=False)]
-    assert proved(tracks, [row(2), row(3)]) == tuple(tracks)
+    assert proved(tracks, rows(2, 3)) == tuple(tracks)
     assert proved([], []) == ()

@@ -15,10 +15,10 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, EventType
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.store.contract import Body
 from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
 from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, give_back, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
+from tests.unit.stream.builders import bytes_of, ends_of
 
 GRID = Grid(1000)
 ONE, TWO = "mysql-bin.000001", "mysql-bin.000002"
@@ -170,10 +170,6 @@ def a_binlog(count: int = 9, timestamp: int = NOW) -> BinlogWriter:
     return writer
 
 
-def ends_of(writer: BinlogWriter) -> list[int]:
-    return [transaction.end for transaction in writer.transactions]
-
-
 def track_of(directory: Path, data: bytes, *cuts: int, grid: Grid = GRID) -> Track:
     """What one run brought, read in pieces that end at these cuts."""
     directory.mkdir()
@@ -207,11 +203,6 @@ def go_on(tmp_path: Path) -> Iterator[GoesOn]:
     yield make
     for tailer in made:
         tailer.close()
-
-
-def bytes_of(body: Body) -> bytes:
-    with closing(body.open()) as reader:
-        return reader.read(1 << 20)
 
 
 def certain_overlap(track: Track) -> Overlap:

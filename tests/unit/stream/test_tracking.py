@@ -32,6 +32,7 @@ from tests.documents import parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
+from tests.unit.stream.builders import name
 
 LAYOUT = Layout("p", "orders")
 RUN = RunFacts(
@@ -39,10 +40,6 @@ RUN = RunFacts(
 )
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARENT = parent_of("20250101T000000Z-3e11fa47-0000", binlog="b.000009", join="unknown")
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 def binlog(
