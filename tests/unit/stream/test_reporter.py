@@ -439,6 +439,14 @@ def test_nothing_is_durable_yet() -> None:
     assert status.purge.statement is None
 
 
+def test_a_source_without_gtids_has_no_transaction_left() -> None:
+    """Its bytes are all there."""
+    parts = Parts()
+    parts.coverage.durable = replace(parts.coverage.durable, gtid_set="")
+    parts.answer(gtids="")
+    assert (parts.status.lag.bytes, parts.status.lag.transactions) == (0, 0)
+
+
 def test_what_an_older_history_still_has_to_bring_is_lag() -> None:
     """However far the new one has come."""
     parts = Parts()

@@ -275,8 +275,9 @@ def test_no_answer_is_none(watched: Watched) -> None:
     watched.ask()
     heard = watched.watch.heard_at
     watched.server.error = SourceError("timed out", transient=True)
-    assert not watched.ask()
-    assert watched.watch.heard_at == heard
+    for _ in range(2):
+        assert not watched.ask()
+        assert watched.watch.heard_at == heard
     watched.server.error = None
     assert watched.ask()
     assert watched.watch.sight.error is None
