@@ -110,8 +110,8 @@ def raw(port: int, sent: bytes, *, end: bool = False) -> bytes:
         return b"".join(iter(lambda: client.recv(4096), b""))
 
 
-def test_health_is_200_with_a_short_document(serve: Callable[..., Listener]) -> None:
-    """State, since when it is so, the lag."""
+def test_health_is_a_short_document(serve: Callable[..., Listener]) -> None:
+    """State, since when it is so, the lag, and the troubles' own words."""
     port = serve(lambda: replace(WELL, troubles=(HEARTBEAT,))).listen_tcp("127.0.0.1", 0)
     code, headers, body = request(port, "/health")
     assert (code, headers["Content-Type"]) == (200, "application/json")
@@ -126,55 +126,53 @@ def test_health_is_200_with_a_short_document(serve: Callable[..., Listener]) -> 
     }
 
 
-def test_health_is_503_where_something_is_critical(serve: Callable[..., Listener]) -> None:
-    """With the troubles' own words, the worst first."""
-    port = serve(lambda: replace(WELL, troubles=(HEARTBEAT, PAUSED))).listen_tcp("127.0.0.1", 0)
-    code, _, body = request(port, "/health")
-    assert code == 503
-    assert [trouble["code"] for trouble in json.loads(body)["troubles"]] == ["paused", "heartbeat"]
-
-
 @pytest.mark.parametrize(
-    ("code", "level", "expected"),
-    [("stuck", "critical", 503), ("stuck", "warning", 200), ("source", "critical", 200)],
+    ("code", "level", "health", "live"),
+    [
+        ("stuck", "critical", 503, 503),
+        ("stuck", "warning", 200, 200),
+        ("source", "critical", 503, 200),  # others are away, which no restart mends
+    ],
 )
-def test_live_is_503_where_it_hangs(
-    serve: Callable[..., Listener], code: str, level: Literal["critical", "warning"], expected: int
+def test_what_is_critical_is_503(
+    serve: Callable[..., Listener],
+    code: str,
+    level: Literal["critical", "warning"],
+    health: int,
+    live: int,
 ) -> None:
-    """And not where others are away, which no restart mends."""
+    """/health for all that is critical, the worst first; /live where it hangs."""
     trouble = replace(PAUSED, code=code, level=level, text="for 40 s")
     port = serve(lambda: replace(WELL, troubles=(HEARTBEAT, trouble))).listen_tcp("127.0.0.1", 0)
+    found, _, body = request(port, "/health")
+    assert found == health
+    if health == 503:
+        assert [one["code"] for one in json.loads(body)["troubles"]] == [code, "heartbeat"]
     found, _, body = request(port, "/live")
-    assert found == expected
-    assert body == (b"for 40 s\n" if expected == 503 else b"the main loop is running\n")
-    assert request(port, "/health")[0] == (200 if level == "warning" else 503)
+    assert found == live
+    assert body == (b"for 40 s\n" if live == 503 else b"the main loop is running\n")
 
 
-@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("seconds", [STALE_SECONDS + 1, -STALE_SECONDS - 1, STALE_SECONDS])
 def test_an_old_status_is_critical_everywhere(
-    serve: Callable[..., Listener], direction: int, tmp_path: Path
+    serve: Callable[..., Listener], seconds: int, tmp_path: Path
 ) -> None:
     """/health, /metrics and /status cannot disagree; also when the clock was set back."""
-    now = AT + direction * timedelta(seconds=STALE_SECONDS + 1)
+    now = AT + timedelta(seconds=seconds)
     listener = serve(clock=lambda: now)
     port = listener.listen_tcp("127.0.0.1", 0)
     listener.listen_socket(tmp_path)
+    is_well = seconds == STALE_SECONDS
     code, _, body = request(port, "/health")
-    assert code == 503
-    assert "the status is 16 s old" in json.loads(body)["troubles"][0]["text"]
-    assert b'binlog2s3_healthy{source="orders"} 0.0' in request(port, "/metrics")[2]
-    assert request(port, "/live")[0] == 503
+    assert code == (200 if is_well else 503)
+    if not is_well:
+        assert "the status is 16 s old" in json.loads(body)["troubles"][0]["text"]
+    healthy = f'binlog2s3_healthy{{source="orders"}} {float(is_well)}'
+    assert healthy.encode() in request(port, "/metrics")[2]
+    assert request(port, "/live")[0] == code
     found = ask(tmp_path)
     assert isinstance(found, Status)
-    assert not judged(found).healthy
-    assert ask_health(tmp_path)[0] is False
-
-
-def test_a_status_that_is_nearly_old_is_well(serve: Callable[..., Listener]) -> None:
-    """Up to the limit."""
-    now = AT + timedelta(seconds=STALE_SECONDS)
-    port = serve(clock=lambda: now).listen_tcp("127.0.0.1", 0)
-    assert request(port, "/health")[0] == 200
+    assert judged(found).healthy is ask_health(tmp_path)[0] is is_well
 
 
 def test_metrics_are_for_prometheus(serve: Callable[..., Listener]) -> None:
@@ -249,29 +247,26 @@ def test_a_body_that_comes_late_is_taken(serve: Callable[..., Listener]) -> None
 
 
 @pytest.mark.parametrize(
-    "sent",
+    ("sent", "end"),
     [
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n\n",  # a TLS client's hello
-        b"\r\n\r\n",
-        b"GET /health\r\n\r\n",
-        b"GET /health HTTP/2.0\r\n\r\n",
-        b"GET  /health HTTP/1.1\r\n\r\n",
-        b"get /health HTTP/1.1\r\n\r\n",
-        b"GET /hea lth HTTP/1.1\r\n\r\n",
-        b"\xff\xfe\x00\n\n",
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\n\n", False),  # a TLS client's hello
+        (b"\r\n\r\n", False),
+        (b"GET /health\r\n\r\n", False),
+        (b"GET /health HTTP/2.0\r\n\r\n", False),
+        (b"GET  /health HTTP/1.1\r\n\r\n", False),
+        (b"get /health HTTP/1.1\r\n\r\n", False),
+        (b"GET /hea lth HTTP/1.1\r\n\r\n", False),
+        (b"\xff\xfe\x00\n\n", False),
+        (b"GET /hea", True),  # and no more comes
     ],
 )
-def test_garbage_is_a_bad_request(serve: Callable[..., Listener], sent: bytes) -> None:
+def test_garbage_is_a_bad_request(
+    serve: Callable[..., Listener], sent: bytes, *, end: bool
+) -> None:
     """400, and the next one is answered."""
     port = serve().listen_tcp("127.0.0.1", 0)
-    assert raw(port, sent).startswith(b"HTTP/1.1 400 ")
+    assert raw(port, sent, end=end).startswith(b"HTTP/1.1 400 ")
     assert request(port, "/health")[0] == 200
-
-
-def test_half_a_request_is_a_bad_request(serve: Callable[..., Listener]) -> None:
-    """Of a client that ends in the middle of its first line."""
-    port = serve().listen_tcp("127.0.0.1", 0)
-    assert raw(port, b"GET /hea", end=True).startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
@@ -405,27 +400,39 @@ def test_the_socket_is_open_to_its_owner_alone(
     assert stat.S_ISSOCK(mode)
     assert stat.S_IMODE(mode) == 0o600
     assert ask(tmp_path) == WELL
-    assert ask_health(tmp_path) == (True, "orders: streaming")
 
 
-def test_what_is_wrong_is_told_on_one_line(serve: Callable[..., Listener], tmp_path: Path) -> None:
-    """A server's words neither break it nor command a terminal."""
-    serve(lambda: replace(WELL, troubles=(PAUSED, HEARTBEAT))).listen_socket(tmp_path)
-    assert ask_health(tmp_path) == (False, "orders: streaming; the spool has no [31mroom")
-
-
-def test_what_is_not_well_yet_healthy_is_told(
-    serve: Callable[..., Listener], tmp_path: Path
+@pytest.mark.parametrize(
+    ("troubles", "healthy", "text"),
+    [
+        ((), True, ""),
+        ((HEARTBEAT,), True, "; late"),  # not well, yet healthy
+        ((PAUSED, HEARTBEAT), False, "; the spool has no [31mroom"),  # commands no terminal
+    ],
+)
+def test_what_is_wrong_is_told_on_one_line(
+    serve: Callable[..., Listener],
+    tmp_path: Path,
+    troubles: tuple[Trouble, ...],
+    healthy: bool,
+    text: str,
 ) -> None:
     """A state that is no good one does not stand there without a reason."""
-    serve(lambda: replace(WELL, troubles=(HEARTBEAT,))).listen_socket(tmp_path)
-    assert ask_health(tmp_path) == (True, f"orders: streaming; {HEARTBEAT.text}")
+    serve(lambda: replace(WELL, troubles=troubles)).listen_socket(tmp_path)
+    assert ask_health(tmp_path) == (healthy, f"orders: streaming{text}")
 
 
-def test_a_spool_with_a_long_path(serve: Callable[..., Listener], tmp_path: Path) -> None:
-    """Longer than an address of a socket can be; the same for a stale one there, and the end."""
-    directory = tmp_path / ("d" * 100) / ("e" * 100)
+@pytest.mark.parametrize("length", [106, 107, 108, 109, 300])
+def test_a_spool_with_a_long_path(
+    serve: Callable[..., Listener], tmp_path: Path, length: int
+) -> None:
+    """As long as an address of a socket can be, and longer; also for the one after it."""
+    room = length - len(os.fspath(tmp_path)) - len(SOCKET) - 2
+    if room < 1:
+        pytest.skip(f"{tmp_path} is too long for this test")
+    directory = tmp_path / ("d" * room if length < 200 else f"{'d' * 100}/{'e' * (room - 101)}")
     directory.mkdir(parents=True)
+    assert len(os.fspath(directory / SOCKET)) == length
     for _ in range(2):
         listener = serve()
         listener.listen_socket(directory)
@@ -436,43 +443,13 @@ def test_a_spool_with_a_long_path(serve: Callable[..., Listener], tmp_path: Path
         assert said(ask(directory)) == ("absent", f"no streamer answers on {directory / SOCKET}")
 
 
-@pytest.mark.parametrize("length", [106, 107, 108, 109])
-def test_a_path_at_the_limit(serve: Callable[..., Listener], tmp_path: Path, length: int) -> None:
-    """Whether it just fits or just does not."""
-    room = length - len(os.fspath(tmp_path)) - len(SOCKET) - 2
-    if room < 1:
-        pytest.skip(f"{tmp_path} is too long for this test")
-    directory = tmp_path / ("d" * room)
-    directory.mkdir()
-    assert len(os.fspath(directory / SOCKET)) == length
-    serve().listen_socket(directory)
-    assert ask(directory) == WELL
-
-
-DIES = """
-import os, sys
-from pathlib import Path
-from binlog2s3.status.http import Listener
-Listener(lambda: None).listen_socket(Path(sys.argv[1]))
-print("listens", flush=True)
-sys.stdin.read()
-os._exit(9)
-"""
-
-
 def test_the_socket_of_a_dead_streamer_is_replaced(
     serve: Callable[..., Listener], tmp_path: Path
 ) -> None:
     """Before that, nobody answers there."""
-    with subprocess.Popen(
-        [sys.executable, "-c", DIES, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"listens\n"
-        process.stdin.close()
-        assert process.wait(60) == 9
-    assert (tmp_path / SOCKET).is_socket()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
+        dead.bind(os.fspath(tmp_path / SOCKET))
+        dead.listen(1)
     assert said(ask(tmp_path)) == ("refused", f"no streamer answers on {tmp_path / SOCKET}")
     assert ask_health(tmp_path) == (False, f"no streamer answers on {tmp_path / SOCKET}")
     serve().listen_socket(tmp_path)

@@ -167,20 +167,6 @@ def test_a_spool_that_fills_alarms(used: int, code: int) -> None:
     assert "spool_used" not in perfdata(unlimited)
 
 
-@pytest.mark.parametrize(
-    ("join", "days", "code"),
-    [("gap", 6.9, 1), ("gap", 7.1, 0), ("unknown", 1, 1), ("missing", 99, 1), ("gap", None, 1)],
-)
-def test_a_young_gap_alarms(join: str, days: float | None, code: int) -> None:
-    """An old one is history, but what is missing within a lineage should be there still."""
-    at = NOW - timedelta(days=days) if days is not None else None
-    gap = Gap(lineage="L", join=join, text="a|b is not there", at=at)
-    found = judged(history=HistoryStatus(lineages=2, gaps=(gap,)))
-    assert found.code == code
-    assert ("gap in L: a/b is not there; take a new base backup" in found.line) == (code > 0)
-    assert perfdata(found)["gaps"] == "1;;;0"
-
-
 def test_thresholds_are_the_users() -> None:
     """Each of them."""
     status = replace(

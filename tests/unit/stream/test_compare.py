@@ -31,6 +31,7 @@ from tests.binlog_writer import (
 )
 from tests.memory_store import MemoryStore
 from tests.unit.binlog.test_content import rows, table_map
+from tests.unit.stream.builders import name
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
@@ -40,10 +41,6 @@ LINEAGE = replace(
 FACTS = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog="b.000001", position=4)
 MOST = 8
 _, INSERT = statement("insert 000000053")
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 def binlog(
@@ -160,12 +157,6 @@ class Source:
 def source(directory: Path, *binlogs: BinlogWriter, first: int = 1) -> Source:
     made = enumerate(binlogs, start=first)
     return Source(directory, {name(number): bytes(one.data) for number, one in made})
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    """An empty bucket."""
-    return MemoryStore()
 
 
 def history(forked_at: int = 99) -> list[BinlogWriter]:
@@ -340,35 +331,26 @@ def test_a_stop_ends_the_comparison(store: MemoryStore, tmp_path: Path) -> None:
 # The cut, by GTIDs alone: what another server has executed
 
 
-def test_the_cut_is_where_the_first_missing_transaction_begins(store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    ("last", "end"),
+    [
+        *((last, last) for last in (10, 15, 20, 47, 80, 84)),
+        (79, None),  # between two binlogs: the newer one is cut at its very begin
+        (500, 84),  # it has everything: the end of the last one that the bucket has whole
+    ],
+)
+def test_the_cut_is_where_the_first_missing_transaction_begins(
+    store: MemoryStore, last: int, end: int | None
+) -> None:
     """The server's own transactions do not count."""
     ours = history()
-    catalog = archive(store, *ours)
-    for last in (10, 15, 20, 47, 80, 85):
-        executed = GtidSet.parse(f"{UUID_A}:10-{last},{UUID_B}:1-7")
-        found = cut(catalog, LINEAGE, executed)
-        assert found is not None
-        number = last // 10
-        transaction = ours[number - 1].transactions[last % 10]
-        assert found == (name(number), transaction.end, GtidSet.parse(f"{UUID_A}:10-{last}"))
-
-
-def test_the_cut_between_two_binlogs(store: MemoryStore) -> None:
-    """The newest one begins with just what the server has: it is cut at its very begin."""
-    catalog = archive(store, *history())
-    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-79"))
-    assert found is not None
-    assert (found[0], found[2]) == (name(MOST), GtidSet.parse(f"{UUID_A}:10-79"))
-    assert found[1] == history()[-1].transactions[0].begin
-
-
-def test_a_server_that_has_everything_has_the_end(store: MemoryStore) -> None:
-    """The end of the last transaction that the bucket has."""
-    ours = history()
     catalog = archive(store, *ours, size=ours[-1].transactions[4].end + 30)
-    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-500"))
-    assert found is not None
-    assert found == (name(MOST), ours[-1].transactions[4].end, GtidSet.parse(f"{UUID_A}:10-84"))
+    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-{last},{UUID_B}:1-7"))
+    if end is None:
+        place, end = (name(MOST), ours[-1].transactions[0].begin), last
+    else:
+        place = (name(end // 10), ours[end // 10 - 1].transactions[end % 10].end)
+    assert found == (*place, GtidSet.parse(f"{UUID_A}:10-{end}"))
 
 
 @pytest.mark.parametrize("executed", ["", f"{UUID_B}:1-9", f"{UUID_A}:11-90"])

@@ -1,7 +1,7 @@
 """When a standby takes the writer's place, and what it does until then."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -48,14 +48,6 @@ class Time(threading.Event):
         assert self.waits < 1000
         self._then(self.waits)
         return self.is_set()
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Iterator[Spool]:
-    """A spool that nobody has used."""
-    spool = Spool(tmp_path)
-    yield spool
-    spool.close()
 
 
 def put(store: MemoryStore, beat: Heartbeat) -> None:

@@ -2,10 +2,9 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,14 +31,6 @@ def put(store: MemoryStore, beat: Heartbeat) -> ObjectInfo:
     """As its writer would; as the store lists it."""
     store.put(LAYOUT.writer(*beat.rank), beat.to_json())
     return Catalog(store, LAYOUT).writers()[beat.rank]
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Iterator[Spool]:
-    """The spool of the writers here."""
-    spool = Spool(tmp_path)
-    yield spool
-    spool.close()
 
 
 def writer(store: MemoryStore, spool: Spool) -> Writer:

@@ -1,0 +1,29 @@
+"""Names, lists and bytes that several tests of the stream begin with."""
+
+from contextlib import closing
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.connection import ServerBinlog
+from binlog2s3.store.contract import Body
+from tests.binlog_writer import BinlogWriter
+
+
+def name(number: int) -> BinlogName:
+    """b.000001 and so on."""
+    return BinlogName("b", number)
+
+
+def rows(*numbers: int, size: int = 100) -> tuple[ServerBinlog, ...]:
+    """What a server lists, all of this size."""
+    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n in numbers)
+
+
+def ends_of(writer: BinlogWriter) -> list[int]:
+    """Where its transactions end."""
+    return [transaction.end for transaction in writer.transactions]
+
+
+def bytes_of(body: Body) -> bytes:
+    """All of a small body."""
+    with closing(body.open()) as reader:
+        return reader.read(1 << 20)
