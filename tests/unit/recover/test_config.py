@@ -247,6 +247,15 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert not config.applies
 
 
+def test_defaults() -> None:
+    """The least is a source, a bucket, a target with its user, and where to stop."""
+    config = configured(*LEAST, "--latest")
+    assert config == PitrConfig(s3=config.s3, source="orders", latest=True, target=config.target)
+    assert config.target is not None
+    assert (config.target.connect_timeout, config.target.port) == (10.0, None)
+    assert config.applies
+
+
 def test_tables() -> None:
     """Each once, with the names that a filter can have."""
     config = configured(*LEAST, "--latest", "--table=shop.orders", "--table=shop.`odd name`")

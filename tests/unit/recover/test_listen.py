@@ -128,3 +128,6 @@ def test_tls_that_begins_in_the_same_segment() -> None:
                 assert data, "the server has closed it"
                 into.write(data)
     assert client.version() in {"TLSv1.2", "TLSv1.3"}
+    certificate = client.getpeercert(binary_form=True)
+    assert certificate is not None
+    assert socket.inet_aton("127.0.0.1") in certificate  # it is for this address
