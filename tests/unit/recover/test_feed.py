@@ -3,7 +3,7 @@
 import struct
 import threading
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -25,7 +25,7 @@ from binlog2s3.replication.queries import Identity
 from tests.binlog_writer import ROWS, BinlogWriter
 from tests.documents import NAME
 from tests.sampling import examples
-from tests.surveyed import expected, piece_of, written
+from tests.surveyed import checked_of, piece_of, written
 from tests.waiting import wait_until
 
 SECOND = BinlogName.parse("mysql-bin.000003")
@@ -36,15 +36,7 @@ FORMAT, ROTATE = EventType.FORMAT_DESCRIPTION, EventType.ROTATE
 def stream(*pieces: tuple[PlanPiece, BinlogWriter], cut: int = 1000) -> Stream:
     """As `Extract.stream`: the head, then the bytes, cut anywhere."""
     for piece, binlog in pieces:
-        data = expected(binlog.data, piece)
-        head = binlog.ends[1]
-
-        def checked(data: bytes = data, head: int = head) -> Iterator[Checked]:
-            yield Checked(data=data[:head])
-            for at in range(head, len(data), cut):
-                yield Checked(data=data[at : at + cut])
-
-        yield piece, checked()
+        yield piece, checked_of(binlog, piece, cut)
 
 
 def feed(**changes: object) -> Feed:

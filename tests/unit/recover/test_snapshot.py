@@ -98,14 +98,27 @@ def test_lineages_and_the_one_that_is_written() -> None:
     assert history.covered_us == int(TIME.timestamp()) * 1_000_000
 
 
-@pytest.mark.parametrize("lineage", [None, "20270101T000000Z-3e11fa47-ffff"])
-def test_nobody_vouches_for_a_lineage_that_the_writer_does_not_write(lineage: str | None) -> None:
-    """A writer that knows none yet, or one whose turn has not come, covers nothing."""
+@pytest.mark.parametrize(
+    ("changes", "covered_us"),
+    [
+        ({}, 0),
+        ({"covered_until": TIME + timedelta(microseconds=999_999)}, 999_999),
+        ({"covered_until": None}, None),
+        # a writer that knows no lineage yet, or one whose turn has not come, covers nothing
+        ({"lineage": None}, None),
+        ({"lineage": "20270101T000000Z-3e11fa47-ffff"}, None),
+    ],
+)
+def test_until_when_a_writer_vouches(changes: dict[str, Any], covered_us: int | None) -> None:
+    """To the microsecond, and for the lineage that it writes."""
     bucket = Bucket()
-    bucket.beat(replace(IDLE, lineage=lineage))
-    bucket.delete([LAYOUT.turn(IDLE.generation)])
+    bucket.beat(replace(IDLE, **changes))
+    if "lineage" in changes:
+        bucket.delete([LAYOUT.turn(IDLE.generation)])
     survey = bucket.survey()
-    assert (survey.current, survey.covered_us) == (ID, None)
+    begin = int(TIME.timestamp()) * 1_000_000
+    assert survey.current == ID
+    assert survey.covered_us == (None if covered_us is None else begin + covered_us)
 
 
 @pytest.mark.parametrize("state", ["archived", "open"])
@@ -136,15 +149,6 @@ def test_a_turn_that_cannot_be_read_hides_nothing_else() -> None:
     with pytest.raises(ArchiveError, match="turns/01000000"):
         _ = survey.current
     assert [str(LAYOUT.turn(10**6)) in str(error) for error in survey.problems] == [True]
-
-
-def test_a_time_to_the_microsecond() -> None:
-    """No rounding on the way."""
-    bucket = Bucket()
-    bucket.beat(replace(IDLE, covered_until=TIME + timedelta(microseconds=999_999)))
-    assert bucket.survey().covered_us == int(TIME.timestamp()) * 1_000_000 + 999_999
-    bucket.beat(replace(IDLE, covered_until=None))
-    assert bucket.survey().covered_us is None
 
 
 def test_a_writer_that_was_superseded_between_two_requests() -> None:

@@ -12,15 +12,16 @@ import pytest
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import Scanner, Transaction
+from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.zone import SystemZone, differs, fixed_tz, sampled_days
 from binlog2s3.errors import RecoveryError
-from binlog2s3.recover.model import Checked, PlanPiece
+from binlog2s3.recover.model import PlanPiece
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.time_zones import TimeZones, events_warning, tz_of
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests.binlog_writer import BinlogWriter, query_body
+from tests.surveyed import checked_of
 from tests.unit.recover.fake_server import fake
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -87,21 +88,7 @@ class Binlog:
     def stream(self, pieces: Sequence[PlanPiece]) -> Any:
         self.opened += 1
         for piece in pieces:
-            yield piece, self._parts()
-
-    def _parts(self) -> Iterator[Checked]:
-        data, head = bytes(self.made.data), self.made.ends[1]
-        yield Checked(data=data[:head])
-        scanner = Scanner()
-        scanner.feed(memoryview(data)[:head])
-        kept = [(head, len(data))]
-        for low, high in self.piece.left_out:
-            kept[-1:] = [(kept[-1][0], low), (high, len(data))]
-        for begin, end in kept:
-            for at in range(begin, end, self._size):
-                part = data[at : min(at + self._size, end)]
-                done = [one for one in self.made.transactions if at < one.end <= at + len(part)]
-                yield Checked(data=part, done=tuple(done))
+            yield piece, checked_of(self.made, piece, self._size)
 
     def transactions(
         self, _lineage: str, _name: BinlogName, begin: int, end: int | None
