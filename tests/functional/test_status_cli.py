@@ -245,10 +245,10 @@ def test_thresholds(spool: Path, streamer: Streamer) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("--no-such-option",),
         ("--lag-warning", "soon"),
         ("--lag-warning",),
         ("extra",),
+        ("--nonsense",),
         ("--all",),
         ("--json",),
         ("--config", "/no/x.toml"),
@@ -258,12 +258,13 @@ def test_thresholds(spool: Path, streamer: Streamer) -> None:
     ],
 )
 def test_every_error_of_a_check_is_unknown(arguments: tuple[str, ...]) -> None:
-    """Exit 3 with one line: 1 and 2 would be a warning and critical."""
+    """Exit 3 with one line: 1 and 2 would be a warning and critical. A variable asks as well."""
     keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "r"}
-    for given in (("--check", *arguments), (*arguments[:1], *arguments[1:], "--check")):
-        if given[-2:] == ("--lag-warning", "--check"):
-            continue
-        done = run("status", *given, **keys)
+    for given, variables in (
+        (("--check", *arguments), {}),
+        (arguments, {"BINLOG2S3_CHECK": "1"}),
+    ):
+        done = run("status", *given, **keys, **variables)
         assert (done.returncode, done.stderr) == (3, "")
         (line,) = done.stdout.splitlines()
         assert line.startswith("BINLOG2S3 UNKNOWN - ")
@@ -515,14 +516,6 @@ def test_a_window_that_becomes_small(spool: Path) -> None:
         terminal.resize(5, 40)
         terminal.process.send_signal(signal.SIGWINCH)
         terminal.wait_for(r"\.\.\. \d+ more lines")
-
-
-@pytest.mark.usefixtures("streamer")
-def test_a_bounded_watch_on_a_terminal(spool: Path) -> None:
-    """--count ends it there as well."""
-    with closing(Terminal("--spool", str(spool), "--count", "2")) as terminal:
-        assert terminal.process.wait(60) == 0
-        assert terminal.settings() == terminal.before
 
 
 @pytest.mark.usefixtures("streamer")
