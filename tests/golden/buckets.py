@@ -204,11 +204,28 @@ def pitr(*goals: Sequence[str], start: str = "") -> dict[str, list[list[str]]]:
     return {"pitr": [[*goal, f"--from-gtid-set={start}", "--dry-run"] for goal in goals]}
 
 
+NONSENSE = ("--table=orders", "--type=drip", "--between=2026-01-02", "--gtid=x", "--min-rows=0",
+            "--limit=-1", "--order=random")  # fmt: skip
+NEVER = ("--since=2026-01-02 03:04:05", "--last=0", f"--from-gtid-set={UUID_A}:1",
+         "--from-backup=/dev/null/none", "--against-source")  # fmt: skip
+CONTRADICTIONS = ("--all", "--spool=/x", "--interval=soon", "--count=0")
+"""What cannot be asked for: all of it is said at once."""
+
+
 def empty() -> Golden:
     """Nothing was ever put."""
     client = MemoryClient(Bucket(now=lambda: TIME), lambda: TIME)
     client.store.objects.clear()
-    return Golden(client=client, now=TIME, calls=pitr(["--latest"], start=f"{UUID_A}:1-2"))
+    return Golden(
+        client=client,
+        now=TIME,
+        calls={
+            "status": [["--from=bucket"], ["--all"], CONTRADICTIONS],
+            "find": [[], NONSENSE],
+            "verify": [["--deep"], NEVER],
+            **pitr(["--latest"], start=f"{UUID_A}:1-2"),
+        },
+    )
 
 
 NOWHERE = (
@@ -324,6 +341,7 @@ def gap() -> Golden:
     return golden(
         source,
         calls={
+            "list": [[], [f"--lineage={source.lineage.id}"]],
             "verify": [["--deep"], [f"--from-gtid-set={UUID_A}:1-4"]],
             **pitr(["--latest"], ["--latest", "--allow-gap"], start=f"{UUID_A}:1-4"),
         },
@@ -343,7 +361,7 @@ def unknown() -> Golden:
     return golden(
         source,
         calls={
-            "find": [[], [f"--gtid={UUID_A}:2", "--lineage=all"]],
+            "find": [[], ["--order=oldest"], [f"--gtid={UUID_A}:2", "--lineage=all"]],
             **pitr(["--latest"], start=f"{UUID_A}:1-4"),
         },
     )
@@ -372,7 +390,14 @@ def damaged() -> Golden:
         "foreign among the chunks",
         "a rotten chunk",
         "a missing last object",
-        verify=[["--deep"], []],
+        verify=[
+            ["--deep"],
+            [],
+            ["--last=1"],
+            ["--since=2026-11-21T09:58:30Z"],
+            [f"--lineage={damage.OLD}"],
+            ["--last=1", "--since=2026-11-21T09:58:30Z"],
+        ],
         find=[["--between=2026-11-21T09:38:31Z/"]],
         pitr=[[goal, start, "--dry-run"] for goal in goals],
     )
