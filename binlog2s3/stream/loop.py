@@ -344,9 +344,16 @@ class Loop:
         )
 
     def _store_over(self, succeeded: bool) -> None:
-        seconds = self._pulse.over(succeeded=succeeded, now=time.monotonic())
-        if seconds is not None and seconds >= self._config.timing.soon_seconds:
-            _log.info("the store answers again", seconds=round(seconds, 1))
+        over = self._pulse.over(succeeded=succeeded, now=time.monotonic())
+        if over is None:
+            return
+        seconds, is_first = over
+        _log.over(
+            "the store answers again",
+            "the store failed, trying again",
+            after_seconds=round(seconds, 1),
+        )
+        if is_first and seconds >= self._config.timing.soon_seconds:
             self._uploads.try_again()
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
@@ -358,5 +365,5 @@ class Loop:
             error=error,
             hint=error.hint,
             attempt=attempt,
-            seconds=round(delay, 1),
+            again_in_seconds=round(delay, 1),
         )

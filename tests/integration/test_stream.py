@@ -662,7 +662,7 @@ def test_the_last_to_start_is_the_writer(
                 what="one writer's object",
             )
             assert second.terminate() == 0
-    generations = [line["generation"] for line in second.events("writer")]
+    generations = [line["writer"] for line in second.events("this process is the writer")]
     assert generations[0] == 2
     writers = documents(store, bucket, "/writers/")
     assert [(w["generation"], w["state"]) for w in writers.values()] == [

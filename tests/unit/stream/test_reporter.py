@@ -320,6 +320,7 @@ def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
     assert parts.codes == [("store", "warning")]
     parts.pulse.failed(StoreError("503"), parts.now)
     assert parts.pulse.over(succeeded=False, now=parts.now) is None
+    assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
     assert parts.pulse.over(succeeded=True, now=parts.now) is None
     parts.go(31)
     assert parts.codes == [("store", "critical")]
