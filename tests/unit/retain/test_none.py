@@ -244,10 +244,12 @@ def test_how_far_a_backup_reaches_is_a_time() -> None:
     )
     catalog = Catalog(store, LAYOUT)
     more = "the source may have more than the bucket"
-    assert last_report(life_sign(catalog, TIME)) == f"no streamer reports: {more}"
+    assert last_report(life_sign(catalog, TIME)) == f"no streamer has ever reported here; {more}"
     store.beat(BEAT)
     now = last_report(life_sign(catalog, TIME))
     assert now == f"the streamer last reported 0 s ago, as it does every 30 s: {more}"
     late = last_report(life_sign(catalog, TIME + timedelta(days=400)))
-    assert late.startswith("no streamer reports any more, the last one did ")
+    assert late.startswith("the streamer is DEAD: its last report, due every 30 s, came ")
+    late = last_report(life_sign(catalog, TIME + timedelta(seconds=44)))
+    assert "last reported 44 s ago, and is late: it does so every 30 s, unless it is dead" in late
     assert late.endswith(f" ago: {more}")
