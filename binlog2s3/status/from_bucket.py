@@ -27,7 +27,7 @@ from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.sources import all_sources, where_to_look
+from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
@@ -77,7 +77,7 @@ def look(
     sign = life_sign(catalog, now, listed=writers, silent=silent)
     lineages, wrong, current = _lineages(catalog, layout)
     if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
-        raise _nothing(store, prefix, source, target)
+        raise nothing_of(store, prefix, source, target)
     wrong += [
         f"there are chunks of lineage {id_}, but {layout.lineage(id_)} is missing"
         for id_ in sorted(chunked - lineages.keys())
@@ -198,11 +198,6 @@ def _unread(source: str, target: str, now: datetime, error: StoreError | Archive
 
 def _blank(source: str, target: str, now: datetime) -> Status:
     return Status(source=source, target=target, seen_from="bucket", at=now, state="unknown")
-
-
-def _nothing(store: Store, prefix: str, source: str, target: str) -> ArchiveError:
-    text = f"there is nothing of source {source} below {target}"
-    return ArchiveError(text, hint=where_to_look(store, prefix))
 
 
 def _in_order(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:

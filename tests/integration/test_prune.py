@@ -351,7 +351,7 @@ def test_mariadb(
 def test_nothing_is_pruned_of_nothing(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
     """A source that has nothing is named."""
     done = World(None, minio, bucket, tmp_path).run("prune", "--keep=0", "--yes")
-    assert done.returncode == 8
+    assert done.returncode == 7
     assert "there is nothing of source test" in done.stderr
 
 
