@@ -196,10 +196,9 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
             "in whole seconds: these binlogs have no exact commit times",
             "yellow",
         )
-    reach = plan.reach
-    latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
-    yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
-    yield "", f"{reach.first} to {reach.last}", ""
+    words = filter(None, (plan.reach.times, plan.reach.places, plan.reach.besides))
+    for number, text in enumerate(words):
+        yield "" if number else "reachable", text, ""
     if about.streamer:
         yield "", about.streamer, "yellow"
 
