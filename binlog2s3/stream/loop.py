@@ -328,10 +328,15 @@ class Loop:
     def _progress(self, beat: Heartbeat) -> Heartbeat:
         sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
         coverage = self._intake.coverage
-        status = document(self._board.current()) if self._board is not None else None
+        if self._board is None:
+            state, status = judge(self._reporter.vitals(), self._config.timing)[0], None
+        else:  # the state and its troubles are of one moment
+            self._board.refresh()
+            now = self._board.current()
+            state, status = now.state, document(now)
         return replace(
             beat,
-            state=judge(self._reporter.vitals(), self._config.timing)[0],
+            state=state,
             lineage=lineage.id if lineage else None,
             server_uuid=self._intake.server_uuid or self._begun.server_uuid,
             durable=coverage.durable if coverage is not None else None,
