@@ -164,7 +164,7 @@ def test_a_target_on_another_host_proves_itself(archive: Archive, empty: MysqlSe
     done = archive.recovery.run(None, "--latest", "--yes", *address, *archive.begin)
     assert done.status == 4, done.stderr
     assert "nothing proves which server answers at 0.0.0.0" in done.stderr
-    for option in ("--target-ssl-ca", "--target-server-public-key", "--target-accept-unverified"):
+    for option in ("--target-ssl-ca", "--target-accept-unverified"):
         assert option in done.stderr
     assert channel(empty) == {}
 
