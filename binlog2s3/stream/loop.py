@@ -27,7 +27,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.document import document, without_gtids
-from binlog2s3.status.model import Status, judge
+from binlog2s3.status.model import Status
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.paging import Pager
@@ -328,15 +328,13 @@ class Loop:
     def _progress(self, beat: Heartbeat) -> Heartbeat:
         sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
         coverage = self._intake.coverage
-        if self._board is None:
-            state, status = judge(self._reporter.vitals(), self._config.timing)[0], None
-        else:  # the state and its troubles are of one moment
-            self._board.refresh()
-            now = self._board.current()
-            state, status = now.state, document(now)
+        now = self.status()  # one, so that the state is that of its troubles
+        status = None
+        if self._board is not None:
+            status = document(replace(now, rates=self._board.current().rates))
         return replace(
             beat,
-            state=state,
+            state=now.state,
             lineage=lineage.id if lineage else None,
             server_uuid=self._intake.server_uuid or self._begun.server_uuid,
             durable=coverage.durable if coverage is not None else None,

@@ -226,13 +226,14 @@ def test_what_could_not_be_looked_at_is_not_called_missing() -> None:
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
     assert "recovery window from" in shown(store)
     store.put(LAYOUT.turn(1), b"{}")  # which lineage is the current one?
-    assert "recovery window unknown" in shown(store)
+    assert "recovery window unknown: pre/archive/orders/turns/" in shown(store)
     assert "no base backup reaches now" not in shown(store)
     found = proofs_of(store, "pre", "orders", None).backups
     assert (found.count, found.window_known) == (1, False)
     store = bucket()
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(99).to_json())
-    assert "no base backup reaches now" in shown(store)
+    assert "no base backup reaches now without a gap: backup " in shown(store)
+    assert f"has GTIDs that are not in the archive: {UUID_A}:" in shown(store)
 
 
 def test_how_far_a_backup_reaches_is_a_time() -> None:

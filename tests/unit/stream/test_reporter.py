@@ -19,6 +19,7 @@ from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Status, Totals, UploadStatus
 from binlog2s3.status.severity import judged
 from binlog2s3.stream.board import Board
+from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
@@ -540,6 +541,27 @@ def test_a_board_looks_again_and_again() -> None:
     finally:
         board.close()
     assert told[0].source == "s"
+
+
+def test_a_heartbeat_is_of_one_moment() -> None:
+    """Its state and the troubles in its status, though the board last looked before."""
+    parts = Parts()
+    board = Board(parts.reporter.status)
+    loop: Any = SimpleNamespace(
+        _board=board,
+        _watch=parts.watch,
+        _intake=parts.intake,
+        _reporter=parts.reporter,
+        _config=SimpleNamespace(timing=DEFAULT),
+        status=parts.reporter.status,
+    )
+    vars(parts.intake).update(time_zone=None, unlogged=None, leaves_out=())
+    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.go(31)
+    beat = Loop._progress(loop, BEAT)
+    assert beat.status is not None
+    assert beat.state == beat.status["state"] == "store unreachable"
+    assert [one["code"] for one in beat.status["troubles"]] == ["store"]
 
 
 def test_rates_are_of_what_was_gained() -> None:

@@ -228,11 +228,14 @@ def test_the_pace_of_full_chunks() -> None:
 
 
 @pytest.mark.parametrize("length", [20, 950])
-def test_entries_are_made_in_order(tmp_path: Path, length: int) -> None:
+def test_entries_are_made_in_order(
+    tmp_path: Path, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Behind an entry a binlog in chunks is one that cannot be finished: so a start reads it.
 
-    The first one waits for its object, and is waited for.
+    The first one waits for its object, and is waited for. That it went on is logged.
     """
+    caplog.set_level("INFO", "binlog2s3")
     now, source, store = [100.0], Source(), MemoryStore(min_part_bytes=1)
     streamer = a_streamer(tmp_path, source, now, 4, store)
     for _ in range(3):
@@ -260,6 +263,9 @@ def test_entries_are_made_in_order(tmp_path: Path, length: int) -> None:
     assert archive_end(Catalog(store, LAYOUT), HISTORY).next_binlog == FIRST
     settle(streamer, now)
     assert archive_end(Catalog(store, LAYOUT), HISTORY).last == FIRST.next().next()
+    (end,) = (one.fields for one in caplog.records if one.msg == "uploading again")  # type: ignore[attr-defined]
+    assert end["binlog"] == FIRST
+    assert end["after_seconds"] > 50
     streamer.close()
 
 
