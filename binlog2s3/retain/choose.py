@@ -60,7 +60,8 @@ class Choice:
     """What is given up of each lineage, and which base backups are of use afterwards.
 
     `ignored`: the names of those for which nothing is kept, because they are no base backups of the
-    whole server. `held`: of those that a newer one would replace, had anything checked that.
+    whole server. `unreached`: those to which nothing in the bucket can be applied. `held`: of those
+    that a newer one would replace, had anything checked that.
     """
 
     given_up: tuple[GivenUp, ...]
@@ -68,6 +69,7 @@ class Choice:
     lost: tuple[KnownBackup, ...]
     ignored: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    unreached: tuple[KnownBackup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

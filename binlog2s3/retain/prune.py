@@ -187,12 +187,14 @@ class Prune:
         kept = [one for one in known if is_usable(one, floors, survey.lineages)]
         names = {one.name for one in kept}  # along another history, perhaps
         lost = [one for one in backups if one.reach.lineage and one.name not in names]
+        unreached = {one.name: one for one in backups if not one.reach.lineage}
         return Choice(
             given_up=tuple(found),
             kept=tuple(kept),
             lost=tuple(lost),
             ignored=tuple(ignored),
             held=tuple(held),
+            unreached=tuple(one for name, one in unreached.items() if name not in names),
         )
 
     def _backups(self, survey: Survey) -> tuple[list[KnownBackup], list[str]]:

@@ -226,13 +226,15 @@ class BackupsStatus:
 
     Those that are no base backups of the whole server do not count. `window_from` is the earliest
     time from which a backup reaches now without a gap; None if there is none, or, unless
-    `window_known`, if nobody has looked or could.
+    `window_known`, if nobody has looked or could. `window_why`: why there is none, "" if there is
+    one, or nobody has looked.
     """
 
     count: int = 0
     newest_at: datetime | None = None
     window_from: datetime | None = None
     window_known: bool = False
+    window_why: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,7 +81,7 @@ def keys() -> dict[str, str]:
 
 @pytest.mark.parametrize("readable", [True, False])
 def test_a_password_file_without_a_password_in_it(tmp_path: Path, *, readable: bool) -> None:
-    """What the option file says wrongly is the configuration's failure, exit 3, and only that."""
+    """What the option file says wrongly is the login's failure, as `stream`'s: 4, and only that."""
     file = tmp_path / "my.cnf"
     file.write_text("[client]\npassword=secret-1\n" if readable else "[client]\nport=none\n")
     file.chmod(0o600)
@@ -90,6 +90,6 @@ def test_a_password_file_without_a_password_in_it(tmp_path: Path, *, readable: b
     done = run("check", *given, "--json", **keys())
     rows = {(row["part"], row["name"]): row for row in json.loads(done.stdout)["parts"]}
     assert "secret-1" not in done.stdout + done.stderr
-    assert rows["configuration", "login"]["result"] == ("ok" if readable else "fail")
-    assert done.returncode == (4 if readable else 3)
+    assert rows["server", "login"]["result"] == ("ok" if readable else "fail")
+    assert done.returncode == 4
     assert rows["spool", "directory"]["result"] == "ok"

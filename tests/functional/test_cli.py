@@ -98,6 +98,24 @@ def test_without_a_command_the_help_is_shown() -> None:
     assert "stream" in done.stderr
 
 
+@pytest.mark.parametrize("words", [["-h"], ["health", "--spool=/dev/null/spool"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_nobody_reads_the_output(words: list[str], unbuffered: str) -> None:
+    """It ends quietly, as `cat` does: not with the 1 of a defect."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "binlog2s3", *words],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_all_problems_at_once(tmp_path: Path) -> None:
     """Exit 3, one `error:` line a problem, and a hint."""
     path = tmp_path / "x.toml"

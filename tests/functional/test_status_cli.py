@@ -347,7 +347,7 @@ def test_a_reader_that_goes_away_ends_it(spool: Path) -> None:
         line_like(process, "idle")
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(60) == 0
+        assert process.wait(60) == 141
         assert process.stderr is not None
         assert process.stderr.read() == ""
         process.stdout = None

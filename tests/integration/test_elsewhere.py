@@ -164,7 +164,7 @@ def test_a_target_on_another_host_proves_itself(archive: Archive, empty: MysqlSe
     done = archive.recovery.run(None, "--latest", "--yes", *address, *archive.begin)
     assert done.status == 4, done.stderr
     assert "nothing proves which server answers at 0.0.0.0" in done.stderr
-    for option in ("--target-ssl-ca", "--target-server-public-key", "--target-accept-unverified"):
+    for option in ("--target-ssl-ca", "--target-accept-unverified"):
         assert option in done.stderr
     assert channel(empty) == {}
 
@@ -298,13 +298,14 @@ def test_what_is_changed_there(archive: Archive, empty: MysqlServer) -> None:
 
 @pytest.mark.gate("mysql")
 def test_a_dry_run_warns_of_what_stands_against_it(archive: Archive, empty: MysqlServer) -> None:
-    """Each of them, and shows the plan; without --dry-run the first of them ends it."""
+    """Each of them, and shows the plan; the first of them ends it, with and without --dry-run."""
     empty.query("SET GLOBAL read_only = ON", "SET GLOBAL event_scheduler = ON")
     try:
         wanted = ["--latest", "--serve-address=192.0.2.1", *archive.begin]
         wanted.append("--target-accept-unverified-server")
         done = archive.recovery.run(empty, "--dry-run", *wanted)
-        assert done.status == 0, done.stderr
+        assert done.status == 8, done.stderr
+        assert "without --dry-run this is refused: " in done.stderr
         for words in ("(read_only is ON)", "its event scheduler", "cannot listen on 192.0.2.1:0"):
             assert words in done.stdout
         assert "the target replicates it from this process" in done.stdout

@@ -544,7 +544,7 @@ def test_beside_a_running_streamer(check: Check, minio: MinioServer) -> None:
         directory, check.server, minio, check.bucket, options=options, timing=PATIENT_END
     ) as stream:
         stream.wait_for_event("streaming")
-        stream.wait_for_event("writer")
+        stream.wait_for_event("this process is the writer")
         check.options["spool"] = str(stream.spool)
         rows = check.rows()
         assert not_well(rows) == {}

@@ -238,7 +238,7 @@ def test_a_window_of_forty_binlogs(
             world.write(following - after)
         world.wait_archived(BINLOGS)
         listed = world.good("backup", "list")
-        assert listed.count(", the newest in the bucket, no gap") == len(BACKUPS), listed
+        assert listed.count("Z, the newest ") == len(BACKUPS), listed
         before = world.archived()
 
         # the streamer's own rights cannot prune
@@ -277,7 +277,7 @@ def test_a_window_of_forty_binlogs(
             assert len(again.events("new lineage")) == 1, again.stderr()
         assert gone > 0
         listed = world.good("backup", "list")
-        assert listed.count(", the newest in the bucket, no gap") == len(BACKUPS) - 1, listed
+        assert listed.count("Z, the newest ") == len(BACKUPS) - 1, listed
 
 
 def needed_is_there(world: World, needed: Sequence[str]) -> None:
@@ -350,7 +350,7 @@ def test_mariadb(
 def test_nothing_is_pruned_of_nothing(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
     """A source that has nothing is named."""
     done = World(None, minio, bucket, tmp_path).run("prune", "--keep=0", "--yes")
-    assert done.returncode == 8
+    assert done.returncode == 7
     assert "there is nothing of source test" in done.stderr
 
 
@@ -396,7 +396,7 @@ def test_object_lock_survives_an_administrator(
     # and so do those who decide what goes; a lock that ends before the window does is a warning
     listed = world.run("backup", "list")
     assert listed.returncode == 0, listed.stderr
-    assert ", the newest in the bucket, no gap" in listed.stdout
+    assert "Z, the newest " in listed.stdout
     assert "Object Lock keeps their oldest versions" in listed.stderr
     versions = world.versions("pre/archive/")
     keep = ["--keep=0", "--grace=0", "--yes", "--json"]

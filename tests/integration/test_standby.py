@@ -123,7 +123,7 @@ class Scene:
 
     def promoted(self, stream: StreamProcess, *, after: StreamProcess) -> None:
         """Wait until it writes, and reads all from there on."""
-        stream.wait_for_event("writer")
+        stream.wait_for_event("this process is the writer")
         write_binlog(self.server, 1)
         self.compare(stream)
         assert not stream.events("another writer works")
@@ -171,7 +171,7 @@ def test_a_second_start_stands_by(scene: Scene) -> None:
     before = {key for key in written(scene.store, scene.bucket, "live") if "/standbys/" in key}
     assert before == {key}
     assert b.terminate() == 0
-    assert not b.events("writer")
+    assert not b.events("this process is the writer")
     assert not standbys(scene.store, scene.bucket)
     says(a, lambda status: not status.standbys, "the writer sees that it is gone")
     assert a.terminate() == 0
@@ -197,7 +197,7 @@ def test_the_standby_takes_over(scene: Scene, how: str) -> None:
     else:
         to_store.turn(1)
     write(scene.server, 1)
-    b.wait_for_event("writer")
+    b.wait_for_event("this process is the writer")
     (gone,) = b.events("the other writer is gone")
     assert WHY[how] in gone["why"]
     write_binlog(scene.server, 1)
@@ -256,7 +256,7 @@ def test_two_standbys_at_once(scene: Scene) -> None:
     write_binlog(scene.server, 1)
     last = scene.start(spool=waits.spool)
     last.wait_for_event("the other writer is gone")
-    last.wait_for_event("writer")
+    last.wait_for_event("this process is the writer")
     beside = scene.standby(spool=writes.spool)
     scene.promoted(last, after=beside)
     wait_until(
@@ -302,7 +302,7 @@ def test_bytes_that_only_a_standby_has(scene: Scene) -> None:
     here = Bucket(scene.store, scene.bucket)
     assert len(here.binlogs().get(name, b"")) < size
     again = scene.start("--take-over", spool=a.spool, timing=QUICK)
-    again.wait_for_event("writer")
+    again.wait_for_event("this process is the writer")
     wait_until(lambda: len(here.binlogs()[name]) >= size, what="its bytes in the bucket")
     found = bytearray(here.binlogs()[name])
     found[FLAG_OFFSET] = truth[FLAG_OFFSET]  # the server's file says that it is in use

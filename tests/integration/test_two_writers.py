@@ -90,7 +90,7 @@ def undisturbed(
     stream: StreamProcess, server: MysqlServer, store: Store, bucket: str, child: int
 ) -> None:
     """It is the only writer, its mysqlbinlog is the one that it started, and it goes on."""
-    (generation,) = [line["generation"] for line in stream.events("writer")]
+    (generation,) = [line["writer"] for line in stream.events("this process is the writer")]
     wait_until(lambda: set(writers(store, bucket)) == {generation}, what="one writer's object")
     assert [line["pid"] for line in stream.events("streaming")] == [child]
     assert Path(f"/proc/{child}").exists()
@@ -129,7 +129,7 @@ def test_exit_on_other_writer(mysql: MysqlServer, store: Store, disk_tmp_path: P
                 place, mysql, store, bucket, options=options, arguments=exits
             ) as again:
                 ended_by_another(again)
-                assert not again.events("writer")
+                assert not again.events("this process is the writer")
                 assert not again.events("streaming")
         undisturbed(b, mysql, store, bucket, child)
         assert b.terminate() == 0
@@ -170,10 +170,10 @@ def test_the_claim_of_a_killed_one_arrives_late(
                 heard_late(proxy, "PUT", claims.pattern)
                 undisturbed(after, mysql, store, bucket, child_of(after))
                 assert after.terminate() == 0
-                (line,) = after.events("writer")
+                (line,) = after.events("this process is the writer")
                 late = [one.request.path for one in proxy.matching(method="PUT", path="/writers/")]
                 assert late
-                assert all(f"/{line['generation']:06d}-" in path for path in late)
+                assert all(f"/{line['writer']:06d}-" in path for path in late)
 
 
 def test_take_over_does_not_wait(
@@ -204,7 +204,7 @@ def test_take_over_does_not_wait(
         undisturbed(b, mysql, store, bucket, child_of(b))
         assert b.terminate() == 0
         a.wait_for_event("the other writer is gone", why="it has stopped")
-        wait_until(lambda: len(a.events("writer")) == 2, what="it writes again")
+        wait_until(lambda: len(a.events("this process is the writer")) == 2, what="it writes again")
         write_binlog(mysql, 1)
         wait_until_proved(a, mysql, store, bucket)
         assert a.terminate() == 0
@@ -319,4 +319,4 @@ def test_a_start_that_fails_does_not_disturb_the_writer(
             assert d.wait() == 4, d.stderr()
             assert "copied from another machine" in d.stderr()
     for refused in (b, c, d):
-        assert not refused.events("writer")
+        assert not refused.events("this process is the writer")

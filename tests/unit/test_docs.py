@@ -1,5 +1,6 @@
 """The documents say what the code does: options, exit codes, log events, fields, checksums."""
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -394,6 +395,24 @@ def test_log_events_are_in_the_reference() -> None:
         error = ("error",) if event.level == "error" else ()
         logged.add((event.name, event.level, error + tuple(f for f in event.fields if f != "hint")))
     assert documented == logged
+
+
+def test_the_end_of_an_outage_names_warnings_that_recur() -> None:
+    """Else it would never be logged."""
+    calls = [
+        node
+        for path in reference.PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    ]
+    of = {
+        kind: [node.args for node in calls if ast.unparse(node.func) == f"_log.{kind}"]
+        for kind in ("over", "recurring")
+    }
+    recurring = {ast.literal_eval(args[0]) for args in of["recurring"]}
+    ended = {ast.literal_eval(arg) for args in of["over"] for arg in args[1:]}
+    assert ended
+    assert ended <= recurring
 
 
 def test_fields_of_log_events_do_not_hide_what_every_line_has() -> None:

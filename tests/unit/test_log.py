@@ -208,6 +208,38 @@ def test_another_outage_is_logged_at_once() -> None:
     assert thinning.filter(recurring(error=SpoolError("away again")))
 
 
+def test_who_saw_the_outage_sees_its_end() -> None:
+    """However short it was; the end of what was left out is not logged."""
+    thinning, now = thinned()
+    end = recurring("it answers again")
+    setattr(end, "ends", ("the store failed",))  # noqa: B010
+    assert not thinning.filter(end)
+    assert thinning.filter(recurring(error=SpoolError("away")))
+    assert not thinning.filter(recurring(error=SpoolError("away")))
+    assert thinning.filter(end)
+    now[0] = 1.0
+    assert not thinning.filter(recurring(error=SpoolError("away")))
+    assert not thinning.filter(end)
+    now[0] = 61.0
+    assert thinning.filter(recurring(error=SpoolError("away")))
+    assert thinning.filter(end)
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_the_end_of_an_outage_is_one_line(level: str) -> None:
+    """At each level, with people's units in text."""
+    stream = io.StringIO()
+    configure("text", level, stream)
+    PART.over("back", "away", after_seconds=1)
+    PART.recurring("away", error=SpoolError("503"), again_in_seconds=90.0)
+    PART.over("back", "away", after_seconds=0.25)
+    PART.over("back", "away", after_seconds=2)
+    assert [line[13:] for line in stream.getvalue().splitlines()] == [
+        'WARNING away  error=503  again_in="90 s"',
+        'INFO    back  after="0.3 s"',
+    ]
+
+
 @pytest.mark.parametrize(("level", "lines"), [("info", 1), ("debug", 3)])
 def test_debug_shows_each(level: str, lines: int) -> None:
     """At level debug nothing is left out."""

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import resource
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.recover import backup
 from binlog2s3.recover.backup import LIMIT, BackupPoint, read_backup
 from binlog2s3.recover.dump_content import CUT_OFF
+from tests.golden.buckets import BUCKETS
+from tests.golden.outputs import called
 from tests.sampling import examples
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -383,6 +386,20 @@ def test_a_long_dump_by_mysqldump(tmp_path: Path) -> None:
         assert point.warnings == ()
     point = read(tmp_path, long_dump(MYSQLDUMP)[:-50])
     assert point.defects == (CUT_OFF,)
+
+
+def test_a_dry_run_ends_as_the_apply_would(tmp_path: Path) -> None:
+    """With its plan, and then the refusal: here of a dump that is cut off and not accepted."""
+    dump = tmp_path / "half.sql"
+    text = MYSQLDUMP.replace(PURGED, f"SET @@GLOBAL.GTID_PURGED='{UUID}:1';\n")
+    dump.write_text(re.sub(r"-- CHANGE .*\n", "", text)[:-50])
+    words = ["pitr", "--s3-url=s3://acme/pre", "--source=orders", "--latest", "--dry-run"]
+    done = called(BUCKETS["one-open"](), [*words, f"--from-backup={dump}"])
+    assert (done.code, "dry run: nothing was changed" in done.out) == (8, True), done.err
+    assert "error: without --dry-run this is refused: " in done.err
+    assert "cut off" in done.err
+    accepted = called(BUCKETS["one-open"](), [*words, f"--from-backup={dump}", "--accept-backup"])
+    assert (accepted.code, accepted.err) == (0, "")
 
 
 def test_every_beginning_of_a_dump(tmp_path: Path) -> None:

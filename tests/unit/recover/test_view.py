@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from binlog2s3.binlog.content import Change, Content
+from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.config.points import parse_time
 from binlog2s3.output import Coloured, confirm, page_on
 from binlog2s3.recover.document import document
@@ -51,6 +52,9 @@ def test_a_plan_says_where_nothing_would_stop_a_second_run() -> None:
     warning = "the same command would apply all of it a second time"
     assert warning in plain(PLAN, replace(ABOUT, once=True))
     assert warning not in plain(PLAN)
+    mariadb = plain(replace(PLAN, flavour="mariadb"), replace(ABOUT, once=True))
+    assert warning not in mariadb, "its gtid_slave_pos tells"
+    assert "by it the same command is refused a second time" in mariadb
     assert warning not in plain(replace(PLAN, pieces=()), replace(ABOUT, once=True))
 
 
@@ -143,10 +147,14 @@ def test_results_in_words() -> None:
         f"the target's GTIDs: {UUID}:1-48212",
         f"proved: {gtids}, no more and no less{unchecked}",
     ]
-    stands, proof = shown(replace(RESULT, gtids=None, proved="", stands_at=PLAN.stop))[1:]
+    anonymous = replace(RESULT, gtids=None, proved="", stands_at=PLAN.stop)
+    stands, proof = shown(anonymous)[1:]
     place = f"{PLAN.stop.lineage} --from-binlog mysql-bin.000042 --from-position 1234567"
     assert stands.endswith(f"now; to continue from there: --from-lineage {place}")
     assert proof.endswith(f"the target keeps no GTIDs that tell what was applied{unchecked}")
+    mariadb = shown(replace(anonymous, replicated=MariadbGtidList.parse("0-7-6")))
+    assert mariadb[1].startswith("gtid_slave_pos 0-7-6 in the target shows that it is at mysql-bin")
+    assert "tells only the last transaction of each domain; the base backup" in mariadb[2]
     assert shown(Result(how="nothing")) == ["nothing to do: the target has all of it"]
     written = Result(how="output-dir", where="/d", transactions=1, size=5)
     assert shown(written) == ["written to /d: 1 transaction, 5 B"]

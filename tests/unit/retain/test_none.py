@@ -205,21 +205,24 @@ def test_what_could_not_be_looked_at_is_not_called_missing() -> None:
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
     assert "recovery window from" in shown(store)
     store.put(LAYOUT.turn(1), b"{}")  # which lineage is the current one?
-    assert "recovery window unknown" in shown(store)
+    assert "recovery window unknown: pre/archive/orders/turns/" in shown(store)
     assert "no base backup reaches now" not in shown(store)
     found = proofs_of(store, "pre", "orders", None).backups
     assert (found.count, found.window_known) == (1, False)
     store = bucket()
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(99).to_json())
-    assert "no base backup reaches now" in shown(store)
+    assert "no base backup reaches now without a gap: backup " in shown(store)
+    assert f"has GTIDs that are not in the archive: {UUID_A}:" in shown(store)
 
 
 def test_a_streamer_that_is_dead_leaves_the_source_with_more() -> None:
     """That is said beside how far a backup reaches; of one that is alive: tests/golden."""
     store = bucket()
     catalog, more = Catalog(store, LAYOUT), "the source may have more than the bucket"
-    assert last_report(life_sign(catalog, TIME)) == f"no streamer reports: {more}"
+    assert last_report(life_sign(catalog, TIME)) == f"no streamer has ever reported here; {more}"
     store.beat(BEAT)
     late = last_report(life_sign(catalog, TIME + timedelta(days=400)))
-    assert late.startswith("no streamer reports any more, the last one did ")
+    assert late.startswith("the streamer is DEAD: its last report, due every 30 s, came ")
+    late = last_report(life_sign(catalog, TIME + timedelta(seconds=44)))
+    assert "last reported 44 s ago, and is late: it does so every 30 s, unless it is dead" in late
     assert late.endswith(f" ago: {more}")

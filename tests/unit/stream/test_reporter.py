@@ -19,6 +19,7 @@ from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Status, Totals, UploadStatus
 from binlog2s3.status.severity import judged
 from binlog2s3.stream.board import Board
+from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
@@ -319,6 +320,27 @@ def test_an_upload_that_fails_again_and_again() -> None:
     assert "denied" in parts.status.troubles[0].text
 
 
+def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
+    """Also on an idle source, which brings nothing into the bucket; others go on failing."""
+    parts = Parts()
+    other = threading.Thread(target=parts.pulse.failed, args=(StoreError("500"), parts.now + 20))
+    parts.pulse.failed(StoreError("503"), parts.now)
+    other.start()
+    other.join()
+    parts.go(31)
+    assert parts.codes == [("store", "critical")]
+    assert parts.pulse.over(succeeded=True, now=parts.now) is not None
+    assert parts.pulse.failing_since == parts.now - 11
+    parts.go(1)
+    assert parts.codes == [("store", "warning")]
+    parts.pulse.failed(StoreError("503"), parts.now)
+    assert parts.pulse.over(succeeded=False, now=parts.now) is None
+    assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
+    assert parts.pulse.over(succeeded=True, now=parts.now) is None
+    parts.go(31)
+    assert parts.codes == [("store", "critical")]
+
+
 def test_a_pause_that_makes_room_is_well() -> None:
     """A catch-up through a small spool pauses all the time; it is ill when nothing leaves."""
     parts = Parts()
@@ -507,6 +529,27 @@ def test_a_board_looks_again_and_again() -> None:
     finally:
         board.close()
     assert told[0].source == "s"
+
+
+def test_a_heartbeat_is_of_one_moment() -> None:
+    """Its state and the troubles in its status, though the board last looked before."""
+    parts = Parts()
+    board = Board(parts.reporter.status)
+    loop: Any = SimpleNamespace(
+        _board=board,
+        _watch=parts.watch,
+        _intake=parts.intake,
+        _reporter=parts.reporter,
+        _config=SimpleNamespace(timing=DEFAULT),
+        status=parts.reporter.status,
+    )
+    vars(parts.intake).update(time_zone=None, unlogged=None, leaves_out=())
+    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.go(31)
+    beat = Loop._progress(loop, BEAT)
+    assert beat.status is not None
+    assert beat.state == beat.status["state"] == "store unreachable"
+    assert [one["code"] for one in beat.status["troubles"]] == ["store"]
 
 
 def test_rates_are_of_what_was_gained() -> None:

@@ -196,11 +196,14 @@ def test_a_longer_interval_that_was_asked_for_stays() -> None:
 
 
 @pytest.mark.parametrize("length", [20, 950])
-def test_entries_are_made_in_order(world: World, length: int) -> None:
+def test_entries_are_made_in_order(
+    world: World, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
     """Behind an entry a binlog in chunks is one that cannot be finished: so a start reads it.
 
-    The first one waits for its object, and is waited for.
+    The first one waits for its object, and is waited for. That it went on is logged.
     """
+    caplog.set_level("INFO", "binlog2s3")
     streamer = world.start()
     for _ in range(3):
         world.source.write(length)
@@ -222,6 +225,9 @@ def test_entries_are_made_in_order(world: World, length: int) -> None:
     assert archive_end(Catalog(world.store, LAYOUT), HISTORY).next_binlog == FIRST
     world.settle(streamer)
     assert archive_end(Catalog(world.store, LAYOUT), HISTORY).last == FIRST.next().next()
+    (end,) = (one.fields for one in caplog.records if one.msg == "uploading again")  # type: ignore[attr-defined]
+    assert end["binlog"] == FIRST
+    assert end["after_seconds"] > 50
 
 
 # A binlog that the source can no longer finish

@@ -54,7 +54,9 @@ def test_the_last_to_claim_is_the_writer(spool: Spool) -> None:
     one.claim(store)
     one.beat()
     two.claim(store)
-    with pytest.raises(SupersededError, match=f"on {two.me.host} .*generation 2, ours is 1") as e:
+    with pytest.raises(
+        SupersededError, match=f"on {two.me.host} .*number 2, this one is number 1"
+    ) as e:
         one.beat()
     assert "--take-over" in e.value.hint
     two.beat()

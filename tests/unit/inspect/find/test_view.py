@@ -176,6 +176,8 @@ def test_the_command_reaches_the_same_bucket() -> None:
     several = replace(context, several=True)
     assert pitr_words(ANONYMOUS, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
     assert pitr_words(HIT, several, SOUGHT) == [*own, *gtid]
+    mariadb = replace(HIT, transaction=replace(HIT.transaction, gtid="0-7-3"))
+    assert pitr_words(mariadb, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
 
 
 def test_what_may_not_be_in_the_bucket_yet_is_said() -> None:
