@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from tests.world.servers import masked
-
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from lab.mysql import MysqlServer
@@ -28,6 +26,7 @@ from lab.s3 import Store
 from tests.integration.bucket import CHUNK
 from tests.promises import Span, missing
 from tests.witness import Witness
+from tests.world.servers import masked
 
 MIB = 1 << 20
 OBJECT = re.compile(

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.world.archive import wait_durable
-
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
+from tests.world.archive import wait_durable
 
 TABLE = ("CREATE DATABASE d", "CREATE TABLE d.t (n INT PRIMARY KEY)")
 FIRST = ("--from-binlog=mysql-bin.000001", "--from-position=4")

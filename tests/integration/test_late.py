@@ -100,7 +100,7 @@ def test_a_start_waits(
         monitor.wait_for(lambda told: "starting" in critical(told), what="the start is critical")
         wait_until(lambda: answers(monitor, "/metrics") == 200, what="/metrics")
         wait_until(lambda: len(stream.events("waiting for the store")) >= 2, what="said again")
-        assert not stream.events("this process is the writer"), "nothing is claimed before the bucket was read"
+        assert not stream.events("this process is the writer"), "the bucket was not read yet"
         ear.wait_until_fed(12)
         mysql.start()
         late_minio.start()

@@ -143,7 +143,7 @@ def test_delays_grow_and_are_small_again_after_progress(
         assert [line["failures"] for line in failed] == list(range(len(failed)))
         for line in failed:
             most = min(5.0, 0.5 * 2 ** line["failures"])
-            assert most / 2 - 0.1 <= line["seconds"] <= most + 0.1, line
+            assert most / 2 - 0.1 <= line["again_in_seconds"] <= most + 0.1, line
         mysql.start()
         write(mysql, 1)
         wait_until_archived(stream, mysql, minio, bucket)
@@ -153,7 +153,7 @@ def test_delays_grow_and_are_small_again_after_progress(
         line = stream.events("reading again")[-1]
         assert "killed by signal 9" in line["error"]
         assert line["failures"] == 0
-        assert line["seconds"] <= 0.6
+        assert line["again_in_seconds"] <= 0.6
         finish(stream, mysql, minio, bucket)
 
 
@@ -293,7 +293,7 @@ def stands_still(stream: StreamProcess) -> bool:
 def wait_until_it_asks(stream: StreamProcess, before: int) -> None:
     """Wait until the next run has ended, and the server is asked where to go on."""
     line = said_again(stream, before)
-    asked = monotonic() + line["seconds"] + 0.5
+    asked = monotonic() + line["again_in_seconds"] + 0.5
     wait_until(lambda: monotonic() > asked, what="the delay")
 
 

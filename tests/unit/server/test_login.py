@@ -117,7 +117,6 @@ def test_a_server_on_this_host_by_its_name() -> None:
     assert "--mysql-socket FILE instead of --mysql-host" in no.value.hint
 
 
-
 @pytest.mark.parametrize(
     ("given_", "is_guarded"),
     [
