@@ -116,27 +116,6 @@ def test_a_dump_is_proved(nights: Nights) -> None:
     assert nights.left() == []
 
 
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_a_location_that_is_code_is_refused(nights: Nights, disk_tmp_path: Path) -> None:
-    """A script takes it from its environment: it opens the file, and executes none of its name."""
-    mark = disk_tmp_path / "executed"
-    place = disk_tmp_path / "$(touch executed); touch executed; '`touch executed`'.sql"
-    nights.dump.rename(place)
-    nights.register(place, f"--from-backup={place}")
-    client = shlex.quote(str(nights.binaries.client))
-    to = f"cd {disk_tmp_path} && {client} --no-defaults --binary-mode -u root -S {{socket}}"
-    for name in ("{location}", '"{location}"'):
-        refused = nights.drill("sh -c " + shlex.quote(f"{to} < {name}"))
-        assert refused.returncode == 8
-        assert "has signs that a shell may interpret" in refused.stderr
-        assert '"$DRILL_LOCATION"' in refused.stderr
-    done = nights.drill("sh -c " + shlex.quote(f'{to} < "$DRILL_LOCATION"'), "--nice=0")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["outcome"] == "proved"
-    assert not mark.exists()
-    assert nights.left() == []
-
-
 @pytest.mark.gate
 @pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,13 +29,11 @@ from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE
 from tests.world.archive import wait_durable
 from tests.world.commands import READ_ONLY, where
-from tests.world.servers import follow, reset, uuid_of
 
 pytestmark = [pytest.mark.mysql, pytest.mark.minio]
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0")
 KINDS = ("insert", "update", "delete")
 TABLES = ("orders", "order_items", "stock")
-MIB = 1 << 20
 
 
 # the command
@@ -462,77 +460,6 @@ def test_a_transaction_of_200_mb(
     assert done.peak_kib < 350 * 1024
     behind = finder.found("--table=shop.orders")
     assert told(behind[-1]) == truth.written[-1].changes
-
-
-def test_several_lineages(
-    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
-) -> None:
-    """A fail-over's transactions are found once, in the order of history; a dead branch in all.
-
-    And before a reset only what belongs to the other history, with a warning that there is more.
-    """
-    with ExitStack() as stack:
-        source = stack.enter_context(
-            MysqlServer(mysql_binaries, disk_tmp_path / "a", options=RELAXED)
-        )
-        replica = MysqlServer(mysql_binaries, disk_tmp_path / "b", server_id=2, options=RELAXED)
-        replica.password = source.password
-        stack.enter_context(replica)
-        create(source)
-        truth = Truth(source)
-        write_rows(truth, 1, 20)
-        follow(replica, source)
-        bucket = minio.make_bucket()
-        reader = Bucket(minio, bucket)
-
-        def stream(server: MysqlServer, name: str, **more: Any) -> None:
-            options = {"flush-interval": 0.2, "spool": disk_tmp_path / "spool", **more}
-            folder = disk_tmp_path / name
-            with StreamProcess(folder, server, minio, bucket, options=options) as process:
-                arrived(process, reader, server)
-                assert process.terminate() == 0
-
-        stream(source, "one")
-        _caught_up(replica, source)
-        replica.query("STOP REPLICA", "RESET REPLICA ALL")
-        dead = Truth(source)
-        write_rows(dead, 2, 5)
-        stream(source, "two")
-        source.kill()
-        of_replica = Truth(replica)
-        write_rows(of_replica, 3, 20)
-        stream(replica, "three", **{"accept-new-server": uuid_of(replica)})
-        finder = Finder(minio, bucket)
-        of_rows = ("--type=insert", "--type=update", "--type=delete")
-        found = gtids(finder.found(*of_rows))
-        joined = [one.gtid for one in (*truth.written, *of_replica.written)]
-        assert found == joined
-        everywhere = finder.run("--json", "--limit=0", *of_rows, "--lineage=all")
-        assert everywhere.status == 0
-        document = everywhere.document
-        shown = {(one["lineage"], one["gtid"]) for one in document["transactions"]}
-        first, second = sorted({lineage for lineage, _ in shown})
-        assert {g for lineage, g in shown if lineage == first} == {
-            one.gtid for one in (*truth.written, *dead.written)
-        }
-        assert {g for lineage, g in shown if lineage == second} == set(joined)
-        for one in document["transactions"]:
-            assert (f"--lineage {first}" in one["pitr"]) == (one["lineage"] == first)
-        of_first = gtids(finder.found(*of_rows, f"--lineage={first}"))
-        assert of_first == [one.gtid for one in (*truth.written, *dead.written)]
-        reset(replica)
-        fresh = Truth(replica)
-        write_rows(fresh, 4, 5)
-        stream(replica, "four")
-        done = finder.run("--json", "--limit=0", *of_rows)
-        assert gtids(done.document["transactions"]) == [one.gtid for one in fresh.written][::-1]
-        (warning,) = done.document["warnings"]
-        assert "--lineage all" in warning
-
-
-def _caught_up(replica: MysqlServer, source: MysqlServer) -> None:
-    wanted_gtids = source.query("SELECT @@gtid_executed")[0][0]
-    assert replica.query(f"SELECT WAIT_FOR_EXECUTED_GTID_SET('{wanted_gtids}', 60)") == [(0,)]
 
 
 def test_without_gtids(

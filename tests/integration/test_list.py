@@ -203,23 +203,6 @@ def test_it_only_reads(minio: MinioServer, bucket: str, listing: List) -> None:
     assert "\x1b" not in text
 
 
-def test_one_lineage_and_a_file_made_for_the_streamer(
-    minio: MinioServer, bucket: str, listing: List, tmp_path: Path
-) -> None:
-    """What `stream` wants besides, a password file that is elsewhere, does not matter."""
-    fill(minio, bucket)
-    path = tmp_path / "orders.toml"
-    path.write_text('[stream]\nsource = "test"\n[mysql]\nuser = "u"\npassword_file = "/no/pw"\n')
-    done = listing.run("--config", str(path), "--lineage", CHILD, "--json")
-    assert (done.returncode, done.stderr) == (0, NOTES)
-    (source,) = json.loads(done.stdout)["sources"]
-    assert [one["lineage"] for one in source["lineages"]] == [CHILD]
-    path.write_text('[stream]\nsource = "other"\n')
-    error, hint = listing.error(7, "--config", str(path))
-    assert error == f"there is nothing of source other below {listing.url}"
-    assert hint == "the sources there are: test"
-
-
 def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List) -> None:
     """And gaps in red; with a pipe or a dumb terminal there are none."""
     fill(minio, bucket)

@@ -23,7 +23,7 @@ from lab.s3 import MinioServer
 from tests.waiting import PATIENCE, wait_until
 from tests.world.commands import Recovery, read_only
 from tests.world.lost import Target, World, build, shared
-from tests.world.servers import ImageServer, differences, executed, fetch_all, has, locked, state_of
+from tests.world.servers import differences, executed, fetch_all, has, locked, state_of
 
 Fresh = Callable[..., MysqlServer]
 KILLS = 5
@@ -337,18 +337,3 @@ def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
     said = command.refused(server, "--latest")
     assert "read_only" in said
     server.query("SET GLOBAL super_read_only = OFF", "SET GLOBAL read_only = OFF")
-
-
-def test_the_source_is_no_target(
-    world: World, command: Recovery, mysql_binaries: ServerBinaries, disk_tmp_path: Path
-) -> None:
-    """Nor is a copy of its data directory, which has its server_uuid."""
-    place = disk_tmp_path / "image"
-    world.image_with_uuid(place, world.source_uuids[1])
-    copy = ImageServer(mysql_binaries, disk_tmp_path / "copy", place, 1, world.password)
-    with copy as server:
-        assert server.query("SELECT @@server_uuid")[0][0] == world.source_uuids[1]
-        said = command.refused(server, "--latest")
-        assert world.source_uuids[1] in said
-        assert "--allow-source" in said
-        assert executed(server) == world.base_gtids

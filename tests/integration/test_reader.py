@@ -14,7 +14,6 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError
 from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
@@ -103,29 +102,6 @@ def test_our_code_reads_the_open_binlog(store: S3Store, data: bytes) -> None:
     assert b"".join(binlog.blocks(PART - 7, PART + 7)) == data[PART - 7 : PART + 7]
     assert len(catalog.foreign) == 3
     assert b"".join(catalog.binlog(LINEAGE, other).blocks()) == b"another binlog"
-
-
-def test_our_code_goes_on_where_chunks_vanish(store: S3Store, data: bytes) -> None:
-    """Covered by a longer one after the first block, archived after the second, byte for byte."""
-    keys = put_chunks(store, data)
-    binlog = Catalog(store, LAYOUT).binlog(LINEAGE, NAME)
-    blocks = binlog.blocks()
-    found = next(blocks)
-    put_chunk(store, data, PART, len(data))
-    store.delete(keys[1:])
-    while len(found) <= PART:
-        found += next(blocks)
-    store.put(ARCHIVED, data)
-    store.delete([info.key for info in store.list(LAYOUT.chunks(ID, NAME))])
-    assert found + b"".join(blocks) == data
-
-
-def test_our_code_names_a_damaged_chunk(store: S3Store, data: bytes) -> None:
-    """A store that gives other bytes than were put is not believed."""
-    key = put_chunks(store, data)[1]
-    store.put(key, bytes(len(store.get(key))))
-    with pytest.raises(ArchiveError, match=re.escape(key)):
-        list(Catalog(store, LAYOUT).binlog(LINEAGE, NAME).blocks())
 
 
 # Without our code

@@ -5,7 +5,6 @@ import re
 import resource
 import signal
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +18,11 @@ from lab.child import free_port
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.own_files import own
-from tests.unit.replication.test_source import intervals
 from tests.waiting import PATIENCE, wait_until
 from tests.world.pair import Pair
 from tests.world.servers import replica_status, two
 from tests.world.serving import PASSWORD, Scene, scene_of
 from tests.world.writes import write_counting
-
-DUMP_GTID = 0x1E
 
 
 @pytest.fixture
@@ -46,15 +42,6 @@ def is_served(scene: Scene) -> bool:
     with contextlib.suppress(pymysql.err.OperationalError), client_of(scene) as client:
         return client.query("SELECT VERSION()") == 1
     return False
-
-
-def ask(client: "pymysql.connections.Connection[Any]", gtids: bytes, uuid: str = "") -> None:
-    """COM_BINLOG_DUMP_GTID with a set as it is encoded."""
-    client.query("SET @source_binlog_checksum = @@global.binlog_checksum")
-    if uuid:
-        client.query(f"SET @replica_uuid = '{uuid}'")
-    payload = struct.pack("<HIIQI", 0, 77, 0, 4, len(gtids)) + gtids
-    client._execute_command(DUMP_GTID, payload)  # type: ignore[attr-defined]
 
 
 def number_of_replica(scene: Scene) -> int:
@@ -120,58 +107,6 @@ def test_strangers_and_a_limit_of_threads_end_no_replica(scene: Scene) -> None:
     assert scene.serve.get("/health")[0] == 200, scene.serve.log()
     assert "a connection was turned away" in scene.serve.log()
     assert scene.serve.end() == 0
-
-
-def test_large_gtid_sets_take_little_memory(scene: Scene) -> None:
-    """Of one account, in 20 connections; the replica of another one goes on."""
-    scene.serve.end()
-    password = scene.place / "serve" / "password"
-    scene.serve.start("--user", "cdc", "--password-file", str(password))
-    scene.write(10)
-    scene.replicate()
-    scene.wait_until_equal()
-    number = number_of_replica(scene)
-    process = scene.serve.process
-    assert process is not None
-    before = status_of(process.pid, "VmHWM")
-    most = intervals(65_000)
-    codes = []
-    with contextlib.ExitStack() as ends:
-        for _ in range(20):
-            client = ends.enter_context(contextlib.closing(client_of(scene, "cdc")))
-            ask(client, most)
-            try:
-                client._read_packet()  # type: ignore[attr-defined]
-            except pymysql.err.MySQLError as error:
-                codes.append(error.args[0])
-        larger = ends.enter_context(contextlib.closing(client_of(scene, "cdc")))
-        ask(larger, intervals(8 << 16))
-        with pytest.raises(pymysql.err.MySQLError) as refused:
-            larger._read_packet()  # type: ignore[attr-defined]
-        assert refused.value.args[0] == 1153
-        assert status_of(process.pid, "VmHWM") - before < 200 * 1024, codes
-    scene.write(10)
-    scene.wait_until_equal()
-    assert number_of_replica(scene) == number
-
-
-def test_an_account_cannot_end_the_replica_of_another(scene: Scene) -> None:
-    """By saying that it is that replica; its own older connection it ends."""
-    scene.serve.end()
-    password = scene.place / "serve" / "password"
-    scene.serve.start("--user", "cdc", "--password-file", str(password))
-    scene.write(10)
-    scene.replicate()
-    scene.wait_until_equal()
-    number = number_of_replica(scene)
-    uuid = str(scene.target.query("SELECT @@server_uuid")[0][0])
-    for _ in range(3):
-        with contextlib.closing(client_of(scene, "cdc")) as client:
-            ask(client, struct.pack("<Q", 0), uuid)
-            client._read_packet()  # type: ignore[attr-defined]
-    scene.write(10)
-    scene.wait_until_equal()
-    assert number_of_replica(scene) == number
 
 
 def live_keys(scene: Scene) -> list[str]:

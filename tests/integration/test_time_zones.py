@@ -163,16 +163,6 @@ def test_other_values_can_be_accepted(world: World, target: MysqlServer) -> None
     assert wrong == ({3} if world.is_mariadb else set())
 
 
-def test_files_for_a_server_that_nobody_asks(world: World, tmp_path: Path) -> None:
-    """The README names the transaction, and the TZ that its server needs."""
-    start = ("--from-binlog=mysql-bin.000001", "--from-position=4")
-    done = world.recovery.run(None, *start, "--latest", f"--output-dir={tmp_path / 'out'}")
-    assert done.status == 0, done.stderr
-    said = (tmp_path / "out" / "README.txt").read_text()
-    assert "depends on the system time zone, and the source's is UTC+09:00" in said
-    assert "TZ='<+0900>-09:00'" in said
-
-
 @pytest.mark.parametrize("world", ["mysql"], indirect=True, scope="module")
 def test_a_drill_is_in_the_sources_zone(world: World, tmp_path: Path) -> None:
     """Wherever it runs: the values are the source's, and so is the event's time."""

@@ -96,7 +96,6 @@ class World:
     states: dict[str, State]
     lost: list[str]
     lineages: list[str]
-    source_uuids: list[str]
     password: str
     bucket: str = BUCKET
 
@@ -121,12 +120,6 @@ class World:
     def restored(self, binaries: ServerBinaries, directory: Path, server_id: int) -> MysqlServer:
         """A server that begins with the dump, not started."""
         return ImageServer(binaries, directory, self.image, server_id, self.password)
-
-    def image_with_uuid(self, place: Path, uuid: str) -> Path:
-        """A copy of the restored data for a server of that uuid."""
-        shutil.copytree(self.image, place)
-        (place / "data" / "auto.cnf").write_text(f"[auto]\nserver-uuid={uuid}\n")
-        return place
 
     @contextmanager
     def store(self, minio: Path) -> Iterator[MinioServer]:
@@ -317,7 +310,6 @@ def build(
         replica = MysqlServer(binaries, folder / "b", server_id=2, options=RELAXED)
         replica.password = source.password
         stack.enter_context(replica)
-        uuids = [str(one.query("SELECT @@server_uuid")[0][0]) for one in (source, replica)]
         source.query(*SCHEMA)
         follow(replica, source)
         replica.query(*["FLUSH BINARY LOGS"] * 4)  # its numbers are others than the source's
@@ -373,7 +365,6 @@ def build(
         states=states,
         lost=lost,
         lineages=[lineages["a"], lineages["b"]],
-        source_uuids=uuids,
         password=source.password,
     )
     made.save()
