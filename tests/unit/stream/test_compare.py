@@ -17,7 +17,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.stream.compare import Common, Finder, cut
-from binlog2s3.stream.spool import RunFacts, SpoolRun
+from binlog2s3.stream.spool import SpoolRun
 from tests import documents
 from tests.binlog_writer import (
     NOW,
@@ -31,14 +31,13 @@ from tests.binlog_writer import (
 )
 from tests.memory_store import MemoryStore
 from tests.unit.binlog.test_content import rows, table_map
-from tests.unit.stream.builders import name
+from tests.unit.stream.builders import RUN, name
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
 LINEAGE = replace(
     documents.LINEAGE, first_binlog=BinlogName("b", 1), first_binlog_time=TIME, gtid_set=""
 )
-FACTS = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog="b.000001", position=4)
 MOST = 8
 _, INSERT = statement("insert 000000053")
 
@@ -129,7 +128,7 @@ class Source:
         self.probed.append(binlog_name)
         (directory / str(binlog_name)).write_bytes(self._binlogs[binlog_name])
         self.children.append(Child(self.status))
-        return SpoolRun(directory, replace(FACTS, binlog=str(binlog_name))), self.children[-1]
+        return SpoolRun(directory, replace(RUN, binlog=str(binlog_name))), self.children[-1]
 
     def find(
         self,

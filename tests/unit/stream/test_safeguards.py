@@ -46,7 +46,7 @@ from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Floor, Spool, SpoolRun
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Tailer, Track
@@ -56,12 +56,13 @@ from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer, World
+from tests.unit.stream import builders
 from tests.waiting import wait_until
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
 CHUNKS = LAYOUT.chunks(LINEAGE, FIRST)
 SECOND = FIRST.next()
-RUN = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
+RUN = replace(builders.RUN, binlog=str(FIRST))
 
 
 # What is read

@@ -23,7 +23,7 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import take
@@ -32,12 +32,9 @@ from tests.documents import parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
-from tests.unit.stream.builders import name
+from tests.unit.stream.builders import RUN, name
 
 LAYOUT = Layout("p", "orders")
-RUN = RunFacts(
-    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
-)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARENT = parent_of("20250101T000000Z-3e11fa47-0000", binlog="b.000009", join="unknown")
 
