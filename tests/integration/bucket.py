@@ -77,13 +77,13 @@ class Bucket:
         return again(self._binlogs)  # a chunk went: its binlog was archived meanwhile
 
     def _binlogs(self) -> dict[str, bytes]:
-        keys = self.keys()
+        chunks_before = self.chunks()  # first: what is archived after this is seen as archived
         found: dict[str, bytes] = {}
-        for key in keys:
+        for key in self.keys():
             if (m := ARCHIVED.search(key)) is not None:
                 found[m["name"]] = self.get(key)
         growing: dict[str, list[ChunkObject]] = {}
-        for chunk in self.chunks():
+        for chunk in chunks_before:
             growing.setdefault(chunk.binlog, []).append(chunk)
         for name, chunks in growing.items():
             if name not in found:
