@@ -31,6 +31,7 @@ from binlog2s3.status.model import Lag, Status, Trouble
 from binlog2s3.status.severity import judged
 from tests.waiting import wait_until
 
+Serve = Callable[..., Listener]
 AT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 WELL = Status(
     source="orders",
@@ -53,7 +54,7 @@ def said(found: Status | Unanswered) -> tuple[str, str]:
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Listener]]:
+def serve() -> Iterator[Serve]:
     """Makes listeners that are closed afterwards; their clock stands at AT unless told else."""
     with ExitStack() as made:
 
@@ -110,7 +111,7 @@ def raw(port: int, sent: bytes, *, end: bool = False) -> bytes:
         return b"".join(iter(lambda: client.recv(4096), b""))
 
 
-def test_health_is_a_short_document(serve: Callable[..., Listener]) -> None:
+def test_health_is_a_short_document(serve: Serve) -> None:
     """State, since when it is so, the lag, and the troubles' own words."""
     port = serve(lambda: replace(WELL, troubles=(HEARTBEAT,))).listen_tcp("127.0.0.1", 0)
     code, headers, body = request(port, "/health")
@@ -135,7 +136,7 @@ def test_health_is_a_short_document(serve: Callable[..., Listener]) -> None:
     ],
 )
 def test_what_is_critical_is_503(
-    serve: Callable[..., Listener],
+    serve: Serve,
     code: str,
     level: Literal["critical", "warning"],
     health: int,
@@ -154,9 +155,7 @@ def test_what_is_critical_is_503(
 
 
 @pytest.mark.parametrize("seconds", [STALE_SECONDS + 1, -STALE_SECONDS - 1, STALE_SECONDS])
-def test_an_old_status_is_critical_everywhere(
-    serve: Callable[..., Listener], seconds: int, tmp_path: Path
-) -> None:
+def test_an_old_status_is_critical_everywhere(serve: Serve, seconds: int, tmp_path: Path) -> None:
     """/health, /metrics and /status cannot disagree; also when the clock was set back."""
     now = AT + timedelta(seconds=seconds)
     listener = serve(clock=lambda: now)
@@ -175,7 +174,7 @@ def test_an_old_status_is_critical_everywhere(
     assert judged(found).healthy is ask_health(tmp_path)[0] is is_well
 
 
-def test_metrics_are_for_prometheus(serve: Callable[..., Listener]) -> None:
+def test_metrics_are_for_prometheus(serve: Serve) -> None:
     """In its text format, with those of the process."""
     port = serve().listen_tcp("127.0.0.1", 0)
     code, headers, body = request(port, "/metrics")
@@ -184,7 +183,7 @@ def test_metrics_are_for_prometheus(serve: Callable[..., Listener]) -> None:
     assert b"\nprocess_resident_memory_bytes " in body
 
 
-def test_status_is_the_whole_document(serve: Callable[..., Listener]) -> None:
+def test_status_is_the_whole_document(serve: Serve) -> None:
     """A query behind the path, or the whole URL as a proxy sends it, make no difference."""
     port = serve().listen_tcp("127.0.0.1", 0)
     for target in ("/status", "/status?pretty", f"http://127.0.0.1:{port}/status"):
@@ -193,7 +192,7 @@ def test_status_is_the_whole_document(serve: Callable[..., Listener]) -> None:
         assert json.loads(body) == document(WELL)
 
 
-def test_each_request_gets_the_status_of_its_moment(serve: Callable[..., Listener]) -> None:
+def test_each_request_gets_the_status_of_its_moment(serve: Serve) -> None:
     """Nothing is kept between two."""
     lags = iter([1, 2, 3])
     listener = serve(lambda: replace(WELL, lag=Lag(bytes=next(lags))))
@@ -203,7 +202,7 @@ def test_each_request_gets_the_status_of_its_moment(serve: Callable[..., Listene
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/live", "/metrics", "/status", "/nothing"])
-def test_head_is_get_without_its_body(serve: Callable[..., Listener], path: str) -> None:
+def test_head_is_get_without_its_body(serve: Serve, path: str) -> None:
     """The same code, type and length, and not a byte behind the headers."""
     port = serve().listen_tcp("127.0.0.1", 0)
     code, headers, body = request(port, path)
@@ -218,7 +217,7 @@ def test_head_is_get_without_its_body(serve: Callable[..., Listener], path: str)
 
 
 @pytest.mark.parametrize("path", ["/nothing", "/health/", "/metrics/x", "*", "http://[/health"])
-def test_other_paths_are_not_found(serve: Callable[..., Listener], path: str) -> None:
+def test_other_paths_are_not_found(serve: Serve, path: str) -> None:
     """404, with what there is."""
     port = serve().listen_tcp("127.0.0.1", 0)
     head, _, body = raw(port, f"GET {path} HTTP/1.1\r\n\r\n".encode()).partition(b"\r\n\r\n")
@@ -227,14 +226,14 @@ def test_other_paths_are_not_found(serve: Callable[..., Listener], path: str) ->
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_other_methods_are_not_allowed(serve: Callable[..., Listener], method: str) -> None:
+def test_other_methods_are_not_allowed(serve: Serve, method: str) -> None:
     """405 that arrives, though a body was sent that nobody reads."""
     port = serve().listen_tcp("127.0.0.1", 0)
     code, headers, _ = request(port, "/status", method, b"x" * 50_000)
     assert (code, headers["Allow"]) == (405, "GET, HEAD")
 
 
-def test_a_body_that_comes_late_is_taken(serve: Callable[..., Listener]) -> None:
+def test_a_body_that_comes_late_is_taken(serve: Serve) -> None:
     """Nobody reads it, and the connection is not reset for that: a reset may undo the answer."""
     port = serve().listen_tcp("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
@@ -260,9 +259,7 @@ def test_a_body_that_comes_late_is_taken(serve: Callable[..., Listener]) -> None
         (b"GET /hea", True),  # and no more comes
     ],
 )
-def test_garbage_is_a_bad_request(
-    serve: Callable[..., Listener], sent: bytes, *, end: bool
-) -> None:
+def test_garbage_is_a_bad_request(serve: Serve, sent: bytes, *, end: bool) -> None:
     """400, and the next one is answered."""
     port = serve().listen_tcp("127.0.0.1", 0)
     assert raw(port, sent, end=end).startswith(b"HTTP/1.1 400 ")
@@ -277,7 +274,7 @@ def test_garbage_is_a_bad_request(
     ],
     ids=["line", "headers"],
 )
-def test_a_request_that_does_not_end_is_cut(serve: Callable[..., Listener], sent: bytes) -> None:
+def test_a_request_that_does_not_end_is_cut(serve: Serve, sent: bytes) -> None:
     """431 after some kilobytes; what comes behind is not kept."""
     port = serve().listen_tcp("127.0.0.1", 0)
     with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
@@ -293,7 +290,7 @@ def test_a_request_that_does_not_end_is_cut(serve: Callable[..., Listener], sent
 
 
 def test_a_status_that_cannot_be_made_is_an_answer(
-    serve: Callable[..., Listener], log: io.StringIO, capfd: pytest.CaptureFixture[str]
+    serve: Serve, log: io.StringIO, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """503 with one line, a warning in the log, no traceback; and the index still answers."""
 
@@ -316,7 +313,7 @@ def lines(log: io.StringIO) -> list[dict[str, str]]:
     return [json.loads(line) for line in log.getvalue().splitlines()]
 
 
-def test_a_silent_client_is_let_go(serve: Callable[..., Listener], log: io.StringIO) -> None:
+def test_a_silent_client_is_let_go(serve: Serve, log: io.StringIO) -> None:
     """After the deadline, and dripping bytes does not move it."""
     port = serve(request_seconds=0.5).listen_tcp("127.0.0.1", 0)
     with (
@@ -337,9 +334,7 @@ def test_a_silent_client_is_let_go(serve: Callable[..., Listener], log: io.Strin
     assert wait_until(lambda: is_well(port), what="an answer")
 
 
-def test_a_client_that_does_not_read_is_let_go(
-    serve: Callable[..., Listener], log: io.StringIO
-) -> None:
+def test_a_client_that_does_not_read_is_let_go(serve: Serve, log: io.StringIO) -> None:
     """An answer larger than what the kernel takes has its deadline, too."""
     huge = replace(WELL, troubles=(replace(HEARTBEAT, text="x" * 20_000_000),))
     port = serve(lambda: huge, request_seconds=0.5).listen_tcp("127.0.0.1", 0)
@@ -348,7 +343,7 @@ def test_a_client_that_does_not_read_is_let_go(
         wait_until(lambda: '"no answer"' in log.getvalue(), what="it to be let go")
 
 
-def test_silent_clients_hold_up_nobody_for_good(serve: Callable[..., Listener]) -> None:
+def test_silent_clients_hold_up_nobody_for_good(serve: Serve) -> None:
     """Twice as many as are served at once: the next one is answered when their time is over."""
     port = serve(request_seconds=0.5).listen_tcp("127.0.0.1", 0)
     with ExitStack() as held:
@@ -357,7 +352,7 @@ def test_silent_clients_hold_up_nobody_for_good(serve: Callable[..., Listener]) 
         assert wait_until(lambda: is_well(port), what="an answer")
 
 
-def test_no_more_than_the_limit_are_served_at_once(serve: Callable[..., Listener]) -> None:
+def test_no_more_than_the_limit_are_served_at_once(serve: Serve) -> None:
     """So many statuses are asked for, and the next waits until one of them is there."""
     gate, lock, running, most = threading.Event(), threading.Lock(), 0, 0
 
@@ -387,9 +382,7 @@ def test_no_more_than_the_limit_are_served_at_once(serve: Callable[..., Listener
     assert most == CONNECTIONS
 
 
-def test_the_socket_is_open_to_its_owner_alone(
-    serve: Callable[..., Listener], tmp_path: Path
-) -> None:
+def test_the_socket_is_open_to_its_owner_alone(serve: Serve, tmp_path: Path) -> None:
     """0600, whatever the umask; the Status comes back as it was."""
     mask = os.umask(0)
     try:
@@ -411,7 +404,7 @@ def test_the_socket_is_open_to_its_owner_alone(
     ],
 )
 def test_what_is_wrong_is_told_on_one_line(
-    serve: Callable[..., Listener],
+    serve: Serve,
     tmp_path: Path,
     troubles: tuple[Trouble, ...],
     healthy: bool,
@@ -423,9 +416,7 @@ def test_what_is_wrong_is_told_on_one_line(
 
 
 @pytest.mark.parametrize("length", [106, 107, 108, 109, 300])
-def test_a_spool_with_a_long_path(
-    serve: Callable[..., Listener], tmp_path: Path, length: int
-) -> None:
+def test_a_spool_with_a_long_path(serve: Serve, tmp_path: Path, length: int) -> None:
     """As long as an address of a socket can be, and longer; also for the one after it."""
     room = length - len(os.fspath(tmp_path)) - len(SOCKET) - 2
     if room < 1:
@@ -443,9 +434,7 @@ def test_a_spool_with_a_long_path(
         assert said(ask(directory)) == ("absent", f"no streamer answers on {directory / SOCKET}")
 
 
-def test_the_socket_of_a_dead_streamer_is_replaced(
-    serve: Callable[..., Listener], tmp_path: Path
-) -> None:
+def test_the_socket_of_a_dead_streamer_is_replaced(serve: Serve, tmp_path: Path) -> None:
     """Before that, nobody answers there."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as dead:
         dead.bind(os.fspath(tmp_path / SOCKET))
@@ -456,9 +445,7 @@ def test_the_socket_of_a_dead_streamer_is_replaced(
     assert ask(tmp_path) == WELL
 
 
-def test_a_socket_that_was_deleted_comes_again(
-    serve: Callable[..., Listener], tmp_path: Path
-) -> None:
+def test_a_socket_that_was_deleted_comes_again(serve: Serve, tmp_path: Path) -> None:
     """With what else was in the spool; while its directory is gone, nothing fails."""
     directory = tmp_path / "spool"
     directory.mkdir()
@@ -480,7 +467,7 @@ def test_a_socket_that_was_deleted_comes_again(
     assert not (directory / SOCKET).exists()
 
 
-def test_two_streamers_on_one_socket(serve: Callable[..., Listener], tmp_path: Path) -> None:
+def test_two_streamers_on_one_socket(serve: Serve, tmp_path: Path) -> None:
     """The second is refused, and its end takes nothing from the first."""
     serve().listen_socket(tmp_path)
     second = serve(lambda: replace(WELL, source="other"))
@@ -490,9 +477,7 @@ def test_two_streamers_on_one_socket(serve: Callable[..., Listener], tmp_path: P
     assert ask(tmp_path) == WELL
 
 
-def test_the_end_leaves_the_socket_of_a_later_streamer(
-    serve: Callable[..., Listener], tmp_path: Path
-) -> None:
+def test_the_end_leaves_the_socket_of_a_later_streamer(serve: Serve, tmp_path: Path) -> None:
     """If somebody removed the file and another streamer made its own."""
     first = serve()
     first.listen_socket(tmp_path)
@@ -504,7 +489,7 @@ def test_the_end_leaves_the_socket_of_a_later_streamer(
     assert found.source == "later"
 
 
-def test_what_is_no_socket_stays(serve: Callable[..., Listener], tmp_path: Path) -> None:
+def test_what_is_no_socket_stays(serve: Serve, tmp_path: Path) -> None:
     """A file under that name is somebody's."""
     (tmp_path / SOCKET).write_text("mine")
     with pytest.raises(SpoolError, match="exists and is not a socket"):
@@ -520,7 +505,7 @@ def test_nobody_there(tmp_path: Path) -> None:
         assert said(ask(directory)) == ("absent", f"no streamer answers on {directory / SOCKET}")
 
 
-def test_a_socket_of_somebody_else(serve: Callable[..., Listener], tmp_path: Path) -> None:
+def test_a_socket_of_somebody_else(serve: Serve, tmp_path: Path) -> None:
     """It says that it is not permitted; also where the spool itself is shut."""
     serve().listen_socket(tmp_path)
     me = os.geteuid()
@@ -627,7 +612,7 @@ def test_a_socket_that_drips(tmp_path: Path) -> None:
     assert said(found) == ("hangs", f"no answer within 0.5 s on {tmp_path / SOCKET}")
 
 
-def test_many_ask_at_once(serve: Callable[..., Listener], tmp_path: Path) -> None:
+def test_many_ask_at_once(serve: Serve, tmp_path: Path) -> None:
     """By the socket and by TCP, each gets a whole answer."""
     gtids = replace(WELL, target="s3://" + "x" * 300_000)
     listener = serve(lambda: gtids)
@@ -649,7 +634,7 @@ def test_many_ask_at_once(serve: Callable[..., Listener], tmp_path: Path) -> Non
     assert all(one in (gtids, document(gtids)) for one in found)
 
 
-def test_after_the_end_nobody_answers(serve: Callable[..., Listener], tmp_path: Path) -> None:
+def test_after_the_end_nobody_answers(serve: Serve, tmp_path: Path) -> None:
     """The port is free, the socket's file gone, its threads ended; a second end is none."""
     listener = serve()
     port = listener.listen_tcp("127.0.0.1", 0)
@@ -666,7 +651,7 @@ def test_after_the_end_nobody_answers(serve: Callable[..., Listener], tmp_path: 
     listener.close()
 
 
-def test_a_port_that_is_taken(serve: Callable[..., Listener]) -> None:
+def test_a_port_that_is_taken(serve: Serve) -> None:
     """It names the option and the port."""
     port = serve().listen_tcp("127.0.0.1", 0)
     with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port}: .*in use"):
@@ -674,14 +659,14 @@ def test_a_port_that_is_taken(serve: Callable[..., Listener]) -> None:
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "x" * 300, ".", "a..b"])
-def test_a_host_that_is_none_of_ours(serve: Callable[..., Listener], host: str) -> None:
+def test_a_host_that_is_none_of_ours(serve: Serve, host: str) -> None:
     """An error of the configuration, whatever the resolver says."""
     with pytest.raises(ConfigError, match="--metrics-listen"):
         serve().listen_tcp(host, 9275)
 
 
 @pytest.mark.parametrize("host", ["::1", "::", ""])
-def test_ipv6(serve: Callable[..., Listener], host: str) -> None:
+def test_ipv6(serve: Serve, host: str) -> None:
     """Its own loopback address, all of them, and all of both families."""
     if not has_ipv6():
         pytest.skip("this machine has no IPv6")
@@ -698,7 +683,7 @@ def has_ipv6() -> bool:
 
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "localhost"])
-def test_all_addresses_of_a_host(serve: Callable[..., Listener], host: str) -> None:
+def test_all_addresses_of_a_host(serve: Serve, host: str) -> None:
     """On a machine without IPv6, too, where `localhost` may have an address that it lacks."""
     port = serve().listen_tcp(host, 0)
     assert request(port, "/health")[0] == 200
@@ -713,7 +698,7 @@ def test_an_address_that_the_host_lacks_is_passed_over() -> None:
         endpoint._bound([lacking])
 
 
-def test_the_log_tells_who_asked_what(serve: Callable[..., Listener], log: io.StringIO) -> None:
+def test_the_log_tells_who_asked_what(serve: Serve, log: io.StringIO) -> None:
     """At debug level alone, a request's path as a field."""
     port = serve().listen_tcp("127.0.0.1", 0)
     request(port, "/metrics")

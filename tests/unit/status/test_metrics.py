@@ -237,12 +237,6 @@ def test_troubles_have_code_and_level() -> None:
     assert "binlog2s3_troubles" not in samples(replace(FULL, troubles=(), history=None))
 
 
-def test_a_warning_is_healthy() -> None:
-    """As /health says it."""
-    warned = replace(FULL, troubles=FULL.troubles[2:])
-    assert samples(warned)["binlog2s3_healthy"] == [({"source": "orders"}, 1)]
-
-
 def test_info_says_who_and_where_to() -> None:
     """An empty label where that is not known."""
     assert samples(FULL)["binlog2s3_info"] == [

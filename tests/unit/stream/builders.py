@@ -5,7 +5,13 @@ from contextlib import closing
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.contract import Body
-from tests.binlog_writer import BinlogWriter
+from binlog2s3.stream.spool import RunFacts
+from tests.binlog_writer import UUID_A, BinlogWriter
+
+RUN = RunFacts(
+    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
+)
+"""A run of mysqlbinlog that begins with the first binlog."""
 
 
 def name(number: int) -> BinlogName:

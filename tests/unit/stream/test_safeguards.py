@@ -46,7 +46,7 @@ from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Floor, Spool, SpoolRun
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Tailer, Track
@@ -56,12 +56,13 @@ from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer, World
+from tests.unit.stream import builders
 from tests.waiting import wait_until
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
 CHUNKS = LAYOUT.chunks(LINEAGE, FIRST)
 SECOND = FIRST.next()
-RUN = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
+RUN = replace(builders.RUN, binlog=str(FIRST))
 
 
 # What is read
@@ -414,15 +415,15 @@ def test_a_chunk_that_was_written_over_does_not_become_a_part(world: World) -> N
 def test_the_floor_is_noted_before_the_room_is_given_back(spool: Spool) -> None:
     """Where it cannot be noted nothing is given back: the file is still all there is to read."""
     run = spool.begin(RUN)
-    path, data = run.directory / str(FIRST), os.urandom(1 << 16)
+    path, data = run.directory / str(FIRST), os.urandom(1 << 14)
     path.write_bytes(data)
     (run.directory / "run.json.new").mkdir()  # no note can be written
     with pytest.raises(SpoolError, match=r"run\.json"):
-        spool.give_back(path, Floor(offset=1 << 15, at=1 << 15))
+        spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
     assert path.read_bytes() == data
     (run.directory / "run.json.new").rmdir()
-    spool.give_back(path, Floor(offset=1 << 15, at=1 << 15))
-    assert path.read_bytes() == bytes(1 << 15) + data[1 << 15 :]
+    spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
+    assert path.read_bytes() == bytes(1 << 13) + data[1 << 13 :]
 
 
 def test_a_note_that_fails_half_way_leaves_the_one_before(spool: Spool) -> None:

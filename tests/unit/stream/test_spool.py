@@ -350,26 +350,19 @@ def test_what_is_left_free_where_nothing_is_asked_for(size: int, left: int) -> N
 
 
 LIMITED = Room(used=100, free=40, max_bytes=100, min_free=40)
+FULL = "the spool takes 101 bytes, above 100 (max_bytes)"
+TIGHT = "the spool's file system has 39 bytes left, below 40 (min_free_bytes)"
 
 
 @pytest.mark.parametrize(
     ("room", "short"),
     [
         (LIMITED, ""),
-        (replace(LIMITED, used=101), "the spool takes 101 bytes, above 100 (max_bytes)"),
+        (replace(LIMITED, used=101), FULL),
         (replace(LIMITED, used=101, max_bytes=None), ""),
-        (
-            replace(LIMITED, free=39),
-            "the spool's file system has 39 bytes left, below 40 (min_free_bytes)",
-        ),
+        (replace(LIMITED, free=39), TIGHT),
         (replace(LIMITED, free=0, min_free=0), ""),
-        (
-            replace(LIMITED, used=101, free=39),
-            (
-                "the spool takes 101 bytes, above 100 (max_bytes); "
-                "the spool's file system has 39 bytes left, below 40 (min_free_bytes)"
-            ),
-        ),
+        (replace(LIMITED, used=101, free=39), f"{FULL}; {TIGHT}"),
     ],
 )
 def test_what_there_is_not_enough_of(room: Room, short: str) -> None:

@@ -35,42 +35,27 @@ from tests import documents
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT, parent_of, turn_of
 from tests.memory_store import MemoryStore
-from tests.unit.stream.builders import bytes_of, ends_of, name, rows
+from tests.unit.stream.builders import RUN, bytes_of, ends_of, name, rows
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
 LINEAGE = replace(
     documents.LINEAGE, first_binlog=BinlogName.parse("b.000002"), first_binlog_time=TIME
 )
-RUN = RunFacts(
-    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
-)
 
 
-def entry(number: int, **facts: Any) -> Entry:
+def entry(number: int) -> Entry:
     """An entry of a binlog of 100 bytes with one transaction, number + 4."""
-    document = Entry(
+    return replace(
+        documents.ENTRY,
         name=name(number),
         size=100,
-        crc64=0,
-        first_time=TIME,
-        server_id=1,
-        least_commit_us=None,
-        greatest_commit_us=None,
-        reached_us=None,
-        commit_exact=True,
         gtid_set_before=f"{UUID_A}:1-{number + 3}",
         gtid_set_added=f"{UUID_A}:{number + 4}",
         transactions=1,
-        anonymous_transactions=0,
-        events=3,
-        formats=(),
         blocks=(),
-        end="rotate",
         next_binlog=str(name(number + 1)),
-        archived_at=TIME,
     )
-    return replace(document, **facts)
 
 
 def archive(
@@ -116,7 +101,7 @@ def test_an_archive_ends_with_its_last_whole_binlog(
     assert end.last == last.name
     assert end.end == EntryEnd(
         size=100,
-        crc64=0,
+        crc64=last.crc64,
         gtid_set_before=last.gtid_set_before,
         gtid_set_added=last.gtid_set_added,
         anonymous_transactions=0,

@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,17 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, EventType
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Floor, Spool, SpoolRun
 from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, give_back, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
-from tests.unit.stream.builders import bytes_of, ends_of
+from tests.unit.stream.builders import RUN, bytes_of, ends_of
 
 GRID = Grid(1000)
 ONE, TWO = "mysql-bin.000001", "mysql-bin.000002"
 
 
-def run_in(directory: Path) -> SpoolRun:
-    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=4)
-    return SpoolRun(directory, facts)
+def run_in(directory: Path, position: int = 4) -> SpoolRun:
+    return SpoolRun(directory, replace(RUN, binlog=ONE, position=position))
 
 
 def binlog(first: int = 1, count: int = 3, *, gtids: bool = True, rotate: bool = True) -> bytes:
@@ -186,8 +186,7 @@ def next_run(directory: Path, position: int, *files: bytes) -> SpoolRun:
     directory.mkdir()
     for number, data in enumerate(files, start=1):
         (directory / f"mysql-bin.{number:06}").write_bytes(data)
-    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=position)
-    return SpoolRun(directory, facts)
+    return run_in(directory, position)
 
 
 @pytest.fixture
@@ -411,8 +410,7 @@ def test_behind_4_gib_a_run_begins_below(tmp_path: Path) -> None:
 def test_room_is_given_back_segment_by_segment(tmp_path: Path) -> None:
     """Each file has a floor of its own, in the binlog and in the file; it only rises."""
     with closing(Spool(tmp_path)) as spool:
-        facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=4)
-        runs = [spool.begin(facts) for _ in range(2)]
+        runs = [spool.begin(replace(RUN, binlog=ONE)) for _ in range(2)]
         paths = [run.directory / ONE for run in runs]
         for path in paths:
             path.write_bytes(bytes(100_000))

@@ -23,7 +23,7 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import take
@@ -32,12 +32,9 @@ from tests.documents import parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
-from tests.unit.stream.builders import name
+from tests.unit.stream.builders import RUN, name
 
 LAYOUT = Layout("p", "orders")
-RUN = RunFacts(
-    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
-)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARENT = parent_of("20250101T000000Z-3e11fa47-0000", binlog="b.000009", join="unknown")
 
@@ -197,37 +194,27 @@ def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
     assert bench.store.get(key) == ours.to_json()
 
 
-def test_what_another_writer_has_decided_already_is_taken(bench: Bench) -> None:
-    """Two that see the same beginning write one history."""
-    begin(bench)
-    decided = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000")
-    for key in list(bench.store.objects):
-        del bench.store.objects[key]
-    bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
-    begin(bench)
-    assert bench.lineage.id == decided.id
-    assert len(bench.lineages()) == 1
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        {},
         {"server_uuid": UUID_B},
         {"first_binlog": name(2)},
         {"first_binlog_time": START},
         {"parent": PARENT},
     ],
 )
-def test_another_beginning_is_another_lineage(bench: Bench, change: Mapping[str, Any]) -> None:
-    """Of another server, binlog, time or parent."""
+def test_two_that_see_the_same_beginning_write_one_history(
+    bench: Bench, change: Mapping[str, Any]
+) -> None:
+    """What another writer has decided is taken; of another server, binlog, time or parent not."""
     begin(bench)
-    other = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
-    for key in list(bench.store.objects):
-        del bench.store.objects[key]
-    bench.store.put(LAYOUT.lineage(other.id), other.to_json())
+    decided = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
+    bench.store.delete(list(bench.store.objects))
+    bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
     begin(bench)
-    assert bench.lineage.id != other.id
-    assert len(bench.lineages()) == 2
+    assert (bench.lineage.id == decided.id) is (not change)
+    assert len(bench.lineages()) == (2 if change else 1)
 
 
 def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
