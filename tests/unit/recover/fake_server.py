@@ -11,7 +11,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class FakeServer:
-    """Answers a statement by the first key that is part of it, or raises; keeps what it was asked."""
+    """Answers by the first key that is part of a statement, or raises that; keeps what it heard."""
 
     def __init__(self, answers: Mapping[str, Rows | Exception]) -> None:
         self.answers = dict(answers)
