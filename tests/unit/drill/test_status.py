@@ -2,29 +2,19 @@
 
 from dataclasses import replace
 from datetime import timedelta
-from io import StringIO
 
 import pytest
 
 from binlog2s3.archive.layout import Layout
-from binlog2s3.output import Plain
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.document import document, from_document
-from binlog2s3.status.model import Status, drill_of
+from binlog2s3.status.model import drill_of
 from binlog2s3.status.severity import judged
-from binlog2s3.status.text import print_status
 from lab.status_examples import IDLE
 from tests.documents import DRILL
 from tests.memory_store import MemoryStore
 
-PROVED = replace(IDLE, source="orders", drill=drill_of(DRILL, DRILL))
 FAILED = replace(DRILL, outcome="failed", step="restore", error="status 3", proven_until=None)
-
-
-def page(status: Status) -> str:
-    out = StringIO()
-    print_status(status, Plain(out), now=status.at)
-    return out.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -142,9 +142,5 @@ def test_the_target_names_what_is_prepared(data: object) -> None:
 
 def test_a_target_that_does_not_tell() -> None:
     """MySQL 8 wants a privilege for it."""
-
-    class Refusing(FakeServer):
-        def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-            raise SourceError("XAER_RMERR", answered=True)
-
-    assert prepared(cast("Any", Refusing({})), "mysql") is None
+    refusing = fake({"XA RECOVER": SourceError("XAER_RMERR", answered=True)})
+    assert prepared(refusing, "mysql") is None

@@ -534,6 +534,7 @@ def test_what_is_skipped_is_not_shown_as_kept() -> None:
     model = lived("4")
     skip = (gtid(model.truth[2]),)
     plan = planned(model, Latest(), skip=skip)
+    assert plan.reach.gtids == having(model.truth)
     assert [one.transaction.gtid for one in plan.kept] == [
         gtid(model.truth[number]) for number in (0, 1, 3)
     ]

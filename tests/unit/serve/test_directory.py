@@ -23,7 +23,7 @@ from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import ID, NAME
 from tests.surveyed import checked_of, piece_of, scanned, written
 from tests.unit.serve.test_dump import OTHER_ID, Got, at, by_gtid, sending
-from tests.unit.serve.test_places import dump, gtids_in
+from tests.unit.serve.test_places import binlog_of, dump, gtids_in
 from tests.waiting import wait_until
 
 EARLIER_ID = "20240101T000000Z-9d11fa47-0001"
@@ -150,19 +150,10 @@ def test_a_history_that_does_not_tell_what_comes_before(tmp_path: Path) -> None:
     assert numbers(sent(served, at(NAME, one.begin))) == [2, 3]
 
 
-def maria(gtids: Sequence[str]) -> BinlogWriter:
-    binlog = BinlogWriter(server_version="11.4.2-MariaDB-log")
-    for gtid in gtids:
-        domain, server, number = map(int, gtid.split("-"))
-        binlog.server_id = server
-        binlog.mariadb_transaction([statement(f"INSERT {gtid}"), XID], gtid=(domain, number))
-    return binlog
-
-
 def test_mariadb_begins_behind_its_gtid(tmp_path: Path) -> None:
     """The base backup's, or one in the files; numbers that go back are no order."""
     gtids = ["0-1-4", "0-1-5", "0-9-2", "0-1-6"]
-    first, second = maria(gtids), maria(["0-2-7", "1-1-1"])
+    first, second = binlog_of("", gtids), binlog_of("", ["0-2-7", "1-1-1"])
     pieces = [
         (piece_of(scanned(first.data), 0, 4), first),
         (piece_of(scanned(second.data), 0, 2, lineage=EARLIER_ID), second),
