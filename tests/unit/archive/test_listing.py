@@ -2,7 +2,6 @@
 
 import json
 import re
-import threading
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -36,7 +35,6 @@ SOURCE = "orders"
 LAYOUT = Layout("pre", SOURCE)
 CHILD = "20260103T000000Z-3e11fa47-b2c3"
 OTHER = "20260104T000000Z-3e11fa47-b2c3"
-ENTRY_KEY = LAYOUT.entry(ID, ENTRY.name)
 FIRST, SECOND, THIRD, FOURTH, FIFTH = (f"mysql-bin.00000{n}" for n in range(1, 6))
 
 
@@ -423,25 +421,6 @@ def test_a_store_that_fails_ends_it() -> None:
     bucket.store.on_call = fail
     with pytest.raises(StoreError, match="no"):
         bucket.listing()
-
-
-def test_entries_are_read_side_by_side() -> None:
-    """As many at a time as there are threads, and how far it is is told."""
-    bucket = Bucket()
-    bucket.archive(*(f"mysql-bin.{n:06}" for n in range(1, 9)))
-    together, gets = threading.Barrier(4), [0]
-
-    def wait(operation: str) -> None:
-        if operation == "get":
-            gets[0] += 1
-            if threading.current_thread() is not threading.main_thread():
-                together.wait(60)  # raises where fewer come
-
-    bucket.store.on_call = wait
-    told: list[tuple[int, int]] = []
-    gather(bucket.store, config(), Workers(4), lambda done, total: told.append((done, total)))
-    assert told == [(done, 8) for done in range(1, 9)]
-    assert gets == [1 + 8]
 
 
 # What is asked for
