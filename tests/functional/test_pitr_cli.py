@@ -35,9 +35,6 @@ def archive(moto: MotoServer) -> Archive:
     return Archive(moto)
 
 
-NOWHERE = ("--dry-run", f"--from-gtid-set={UUID_A}:1")
-
-
 @pytest.mark.parametrize("command", ["pitr", "verify"])
 def test_a_backup_of_another_server(command: str, archive: Archive, tmp_path: Path) -> None:
     """Without GTIDs it is refused, with both servers; with GTIDs it counts, whoever was dumped."""

@@ -97,6 +97,18 @@ def test_membership_asks_for_uuid_tag_and_number() -> None:
     assert (B, "", 2) not in gtids
 
 
+def test_a_builder_gives_the_set_of_what_was_added() -> None:
+    """Out of order, twice, with gaps and tags; and it can go on after build()."""
+    builder = GtidSetBuilder()
+    for gno in (5, 6, 8, 7, 7, 6, 1, 20, 21, 19, 5):
+        builder.add(A, "", gno)
+    builder.add(A, "blue", 3)
+    assert str(builder.build()) == f"{A}:1:5-8:19-21:blue:3"
+    builder.add(A, "", 9)
+    builder.add(B, "", 1)
+    assert str(builder.build()) == f"{A}:1:5-9:19-21:blue:3,{B}:1"
+
+
 def test_a_builder_stays_small_when_numbers_come_out_of_order() -> None:
     """A parallel replica commits in no order for ever; the runs are merged on the way."""
     builder = GtidSetBuilder()
