@@ -235,7 +235,7 @@ def test_results_in_words() -> None:
             "not checked"
         ),
     ]
-    mariadb = shown(replace(anonymous, replicated=MariadbGtidList.parse("0-7-6")))
+    mariadb = shown(replace(anonymous, gtid_slave_pos=MariadbGtidList.parse("0-7-6")))
     assert mariadb[1].startswith("gtid_slave_pos 0-7-6 in the target shows that it is at mysql-bin")
     assert "tells only the last transaction of each domain; the base backup" in mariadb[2]
     assert shown(Result(how="nothing")) == ["nothing to do: the target has all of it"]

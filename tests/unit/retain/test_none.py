@@ -251,6 +251,8 @@ def test_how_far_a_backup_reaches_is_a_time() -> None:
     assert now == f"the streamer last reported 0 s ago, as it does every 30 s: {more}"
     late = last_report(life_sign(catalog, TIME + timedelta(days=400)))
     assert late.startswith("the streamer is DEAD: its last report, due every 30 s, came ")
-    late = last_report(life_sign(catalog, TIME + timedelta(seconds=44)))
+    assert late.endswith(f" ago; {more}")
+    renewed_at = life_sign(catalog, TIME).renewed_at
+    assert renewed_at is not None
+    late = last_report(life_sign(catalog, renewed_at + timedelta(seconds=44)))
     assert "last reported 44 s ago, and is late: it does so every 30 s, unless it is dead" in late
-    assert late.endswith(f" ago: {more}")
