@@ -387,12 +387,8 @@ def print_result(result: Result, page: Plain) -> None:
             "yellow",
         )
     if result.stands_at is not None:
-        at = result.stands_at
-        shows = (
-            "nothing"
-            if result.gtid_slave_pos is None
-            else f"gtid_slave_pos {result.gtid_slave_pos}"
-        )
+        at, pos = result.stands_at, result.gtid_slave_pos
+        shows = "nothing" if pos is None else f"gtid_slave_pos {pos}"
         page.line(
             f"{shows} in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"

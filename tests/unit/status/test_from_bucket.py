@@ -651,7 +651,7 @@ def test_chunks_of_another_lineage_do_not_count() -> None:
 
 
 def test_what_is_lost_is_not_called_durable() -> None:
-    """Chunks that somebody deleted are critical, once they lack at every look: nothing covers them."""
+    """Chunks that somebody deleted are critical, once they lack at every look."""
     bucket = streamed(saying(), LINEAGE)
     bucket.store.delete([key for key in bucket.store.objects if "0000500-" in key])
     bucket.chunk(2, (0, 300))
