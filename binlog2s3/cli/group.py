@@ -35,7 +35,8 @@ _MEANT = dict.fromkeys(("restore", "recover", "recovery", "replay"), "pitr") | {
 EXIT_CODES = """
     Exit codes:
       0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
-      7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted
+      7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted,
+      141 nobody reads the output
     """
 STREAM_EXAMPLES = """
     Examples:

@@ -132,7 +132,7 @@ class Apply:
             seconds=monotonic() - began,
             gtids=gtids,
             stands_at=None if self._facts.keeps_gtids else plan.stop,
-            replicated=self._replicated(plan),
+            gtid_slave_pos=self._replicated(plan),
             committed_empty=committed,
             disabled_events=target.disabled_events(self._at.server),
             prepared=target.prepared(self._at.server, self._facts.flavour),

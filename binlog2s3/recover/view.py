@@ -73,8 +73,8 @@ class About:
 class Result:
     """What was done. `gtids` is what the target has at the end, None if it keeps none.
 
-    `stands_at` is where such a target ends up, `replicated` what a MariaDB says of it, its
-    gtid_slave_pos. `proved` says in words
+    `stands_at` is where such a target ends up, `gtid_slave_pos` is a MariaDB's, after a
+    plan was applied. `proved` says in words
     what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `only_tables`: only these were applied.
@@ -90,7 +90,7 @@ class Result:
     seconds: float = 0.0
     gtids: Gtids | None = None
     stands_at: BinlogPosition | None = None
-    replicated: MariadbGtidList | None = None
+    gtid_slave_pos: MariadbGtidList | None = None
     committed_empty: str = ""
     disabled_events: tuple[str, ...] = ()
     proved: str = ""
@@ -387,8 +387,8 @@ def print_result(result: Result, page: Plain) -> None:
             "yellow",
         )
     if result.stands_at is not None:
-        at = result.stands_at
-        shows = "nothing" if result.replicated is None else f"gtid_slave_pos {result.replicated}"
+        at, pos = result.stands_at, result.gtid_slave_pos
+        shows = "nothing" if pos is None else f"gtid_slave_pos {pos}"
         page.line(
             f"{shows} in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
@@ -405,7 +405,7 @@ def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
     base = f"; the base backup {result.base_backup.words}" if result.base_backup is not None else ""
     if result.proved:
         yield f"proved: {result.proved}{base}", ""
-    elif base and result.replicated is not None:
+    elif base and result.gtid_slave_pos is not None:
         tells = "its gtid_slave_pos is that of the plan's end, but tells only the last transaction"
         yield f"not proved: {tells} of each domain{base}", "yellow"
     elif base:

@@ -403,9 +403,7 @@ def test_who_dropped_it(
     done = finder.run(*narrow)
     assert done.status == 0
     (command,) = [
-        line.strip()
-        for line in done.stdout.splitlines()
-        if line.startswith("  binlog2s3 pitr") and line.endswith(f" {drop['gtid']}")
+        line.strip() for line in done.stdout.splitlines() if line.startswith("  binlog2s3 pitr")
     ]
     assert command == drop["pitr"]
     words = shlex.split(command)

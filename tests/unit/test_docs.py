@@ -361,12 +361,12 @@ def test_toml_in_documents_is_good(path: Path, tmp_path: Path) -> None:
 
 
 def exit_codes() -> set[int]:
-    """0, click's own, an interrupt, and those of the errors."""
+    """0, click's own, an interrupt, a closed pipe, and those of the errors."""
 
     def below(error: type[errors.Binlog2s3Error]) -> set[int]:
         return {error.exit_code}.union(*(below(child) for child in error.__subclasses__()))
 
-    return {0, click.UsageError.exit_code, 130} | below(errors.Binlog2s3Error)
+    return {0, click.UsageError.exit_code, 130, group.CLOSED_PIPE} | below(errors.Binlog2s3Error)
 
 
 def test_exit_codes_are_in_the_reference_and_in_the_help() -> None:

@@ -152,7 +152,7 @@ def test_results_in_words() -> None:
     place = f"{PLAN.stop.lineage} --from-binlog mysql-bin.000042 --from-position 1234567"
     assert stands.endswith(f"now; to continue from there: --from-lineage {place}")
     assert proof.endswith(f"the target keeps no GTIDs that tell what was applied{unchecked}")
-    mariadb = shown(replace(anonymous, replicated=MariadbGtidList.parse("0-7-6")))
+    mariadb = shown(replace(anonymous, gtid_slave_pos=MariadbGtidList.parse("0-7-6")))
     assert mariadb[1].startswith("gtid_slave_pos 0-7-6 in the target shows that it is at mysql-bin")
     assert "tells only the last transaction of each domain; the base backup" in mariadb[2]
     assert shown(Result(how="nothing")) == ["nothing to do: the target has all of it"]

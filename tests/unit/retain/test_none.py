@@ -223,6 +223,8 @@ def test_a_streamer_that_is_dead_leaves_the_source_with_more() -> None:
     store.beat(BEAT)
     late = last_report(life_sign(catalog, TIME + timedelta(days=400)))
     assert late.startswith("the streamer is DEAD: its last report, due every 30 s, came ")
-    late = last_report(life_sign(catalog, TIME + timedelta(seconds=44)))
+    assert late.endswith(f" ago; {more}")
+    renewed_at = life_sign(catalog, TIME).renewed_at
+    assert renewed_at is not None
+    late = last_report(life_sign(catalog, renewed_at + timedelta(seconds=44)))
     assert "last reported 44 s ago, and is late: it does so every 30 s, unless it is dead" in late
-    assert late.endswith(f" ago: {more}")

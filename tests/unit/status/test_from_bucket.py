@@ -592,13 +592,14 @@ def test_what_comes_behind_an_open_binlog_or_a_hole_is_not_reached() -> None:
     assert bucket.look().durable == LAST.durable
 
 
-def test_it_is_never_less_than_the_heartbeat_said_but_what_is_lost_is() -> None:
+def test_what_is_lost_is_not_called_durable() -> None:
     """Chunks that somebody deleted are critical, once they lack at every look."""
     bucket = streamed(saying(), LINEAGE)
     bucket.store.delete([key for key in bucket.store.objects if "0000500-" in key])
     bucket.chunk(2, (0, 300))
     status = bucket.look()
-    assert status.durable == LAST.durable
+    assert status.durable == Position(binlog=NAMES[2], offset=300, gtid_set="")
+    assert (status.covered_until, status.latest, status.lag.seconds) == (None, None, None)
     assert codes(status) == [("lost", "critical")]
     assert f"bytes 300 to 500 of {NAMES[2]}" in status.troubles[0].text
 
