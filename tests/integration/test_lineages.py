@@ -530,7 +530,7 @@ def test_another_server_under_the_same_address(life: Life) -> None:
     archive.holds({first: "it"})
 
 
-@cells(("gtid", 1, "start"), ("no-gtid", 2, "later"), names=",server_id,led")
+@cells(("gtid", 2, "start"), ("no-gtid", 1, "later"), names=",server_id,led")
 def test_mysqlbinlog_alone_is_led_to_another_server(life: Life, server_id: int, led: str) -> None:
     """Once, between the question and mysqlbinlog's connection, and for a while: no byte is taken.
 
