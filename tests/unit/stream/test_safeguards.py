@@ -32,6 +32,7 @@ from binlog2s3.config.values import MysqlConfig, SpoolLimits
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,
+    PreconditionError,
     SourceError,
     SpoolError,
     StoreError,
@@ -316,6 +317,25 @@ def test_what_appears_under_the_key_meanwhile_is_not_replaced(
     assert world.store.get(KEY) == foreign
     assert ENTRY not in world.store.objects
     assert streamer.files(FIRST)
+
+
+@pytest.mark.parametrize(
+    ("length", "step", "operation"),
+    [(10, PutWhole, "put"), (900, Complete, "complete_upload")],
+)
+def test_our_own_object_whose_reply_was_lost_is_found(
+    world: World, length: int, step: type[Action], operation: str
+) -> None:
+    """The write was done, its answer lost, and its repetition told that something is there."""
+    streamer = closed_binlog(world, length)
+
+    def before(action: Action) -> None:
+        if isinstance(action, step) and KEY not in world.store.objects:
+            world.store.fail_next(operation, "after", PreconditionError("it exists"))
+
+    world.work(streamer, before=before)
+    assert world.archived() == world.source.data(FIRST)
+    assert not streamer.files(FIRST)
 
 
 def test_the_first_entry_stands(world: World) -> None:
