@@ -395,6 +395,20 @@ def test_a_chunk_that_reaches_beyond_the_archived_binlog_stays(*, there: bool) -
     assert left == [f"{CHUNKS}{chunk}" for chunk in ((beyond,) if there else (inside, beyond))]
 
 
+def test_the_audit_leaves_alone_what_is_not_archived_by_our_knowledge(world: World) -> None:
+    """Another writer is further: its object is there and its entry not yet, so its chunks stay."""
+    streamer = world.start(part=200)
+    world.source.write(10)
+    data = b"x" * 50
+    world.store.put(LAYOUT.binlog(LINEAGE, SECOND), data)
+    theirs = LAYOUT.chunk(LINEAGE, SECOND, Chunk(0, 50, crc64nvme(data)))
+    world.store.put(theirs, data)
+    for _ in range(2):
+        world.audit(streamer)
+        world.work(streamer, 3)
+    assert theirs in world.store.objects
+
+
 @pytest.mark.parametrize("crc64", [True, False])
 def test_a_part_of_other_bytes_is_not_taken_up(world: World, *, crc64: bool) -> None:
     """An unfinished upload has a part of the right number and size: only the right bytes count."""
