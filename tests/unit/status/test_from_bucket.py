@@ -524,6 +524,7 @@ SAYINGS: Mapping[str, tuple[Heartbeat, Mapping[str, Any]]] = {
     "a status of a newer format is none": (
         replace(LAST, status={**document(SAID), "format": 2}), {"spool": None, "lag": BOUND}),
     "so is nothing": (replace(LAST, status={}), {"spool": None, "lag": BOUND}),
+    "or none at all": (replace(LAST, status=None), {"spool": None, "lag": BOUND}),
     "and nonsense": (
         replace(LAST, status={**document(SAID), "lag": {"bytes": "x"}}),
         {"spool": None, "lag": BOUND}),

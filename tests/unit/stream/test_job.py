@@ -156,6 +156,17 @@ def test_full_chunks_become_parts(world: World, *, copies: bool) -> None:
         assert world.store.calls["copy_part"] == full
 
 
+def test_copies_that_the_upload_refuses_are_sent(world: World) -> None:
+    """An upload that has a checksum, made by a start without a flush interval, is taken up."""
+    world.store = MemoryStore(min_part_bytes=1, copies_into_crc64_uploads=False)
+    world.stop(flushed(world, 20))
+    upload_id = world.store.create_upload(KEY)
+    world.source.rotate()
+    world.work(world.start("b", part=500), 12)
+    assert ENTRY in world.store.objects
+    assert upload_id not in world.store.uploads
+
+
 def test_leftovers_of_the_archived_are_taken_away(world: World) -> None:
     """A chunk or an upload that appears when all was over goes at the next audits."""
     streamer = world.start(part=500)

@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.writers import Position
-from binlog2s3.config.timing import DEFAULT
-from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Status, Totals, UploadStatus
@@ -28,7 +26,7 @@ from binlog2s3.stream.upload_counts import Counts, Failing
 from binlog2s3.stream.uploads import Stock
 from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID
 from tests.memory_store import MemoryStore
-from tests.process import AtOnce
+from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
 from tests.surveyed import LAYOUT
 from tests.unit.stream.builders import name
@@ -99,21 +97,9 @@ class Parts:
             furthest_covered=lambda _, until: until,
             standbys=(),
         )
-        config: Any = SimpleNamespace(
-            stream=SimpleNamespace(
-                source="s",
-                heartbeat_interval=30.0,
-                flush_interval=1.0,
-                exit_on_other_writer=False,
-            ),
-            s3=SimpleNamespace(part_size=1000),
-            spool=Path("/s"),
-            target="s3://b/p",
-            timing=DEFAULT,
-            spool_limits=SpoolLimits(),
-        )
+        made = config(Path("/s"), 1000)
         self.uploads = Counted(
-            config,
+            made,
             store=None,
             layout=None,
             spool=SimpleNamespace(room=self._room),
@@ -124,7 +110,7 @@ class Parts:
         self.uploads.counted = lambda: self.stock
         self.uploads.counts = self.counts
         self.reporter = Reporter(
-            config,
+            made,
             watch=self.watch,
             supervisor=self.supervisor,
             intake=self.intake,

@@ -32,6 +32,7 @@ from binlog2s3.config.values import MysqlConfig, SpoolLimits
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,
+    PreconditionError,
     SourceError,
     SpoolError,
     StoreError,
@@ -318,6 +319,25 @@ def test_what_appears_under_the_key_meanwhile_is_not_replaced(
     assert streamer.files(FIRST)
 
 
+@pytest.mark.parametrize(
+    ("length", "step", "operation"),
+    [(10, PutWhole, "put"), (900, Complete, "complete_upload")],
+)
+def test_our_own_object_whose_reply_was_lost_is_found(
+    world: World, length: int, step: type[Action], operation: str
+) -> None:
+    """The write was done, its answer lost, and its repetition told that something is there."""
+    streamer = closed_binlog(world, length)
+
+    def before(action: Action) -> None:
+        if isinstance(action, step) and KEY not in world.store.objects:
+            world.store.fail_next(operation, "after", PreconditionError("it exists"))
+
+    world.work(streamer, before=before)
+    assert world.archived() == world.source.data(FIRST)
+    assert not streamer.files(FIRST)
+
+
 def test_the_first_entry_stands(world: World) -> None:
     """Another writer was quicker by a moment: its entry, which says the same, is not replaced."""
     streamer = closed_binlog(world, 10)
@@ -373,6 +393,20 @@ def test_a_chunk_that_reaches_beyond_the_archived_binlog_stays(*, there: bool) -
     sweep(store, LAYOUT, LINEAGE, FIRST)
     left = [key for key in store.objects if key.startswith(CHUNKS)]
     assert left == [f"{CHUNKS}{chunk}" for chunk in ((beyond,) if there else (inside, beyond))]
+
+
+def test_the_audit_leaves_alone_what_is_not_archived_by_our_knowledge(world: World) -> None:
+    """Another writer is further: its object is there and its entry not yet, so its chunks stay."""
+    streamer = world.start(part=200)
+    world.source.write(10)
+    data = b"x" * 50
+    world.store.put(LAYOUT.binlog(LINEAGE, SECOND), data)
+    theirs = LAYOUT.chunk(LINEAGE, SECOND, Chunk(0, 50, crc64nvme(data)))
+    world.store.put(theirs, data)
+    for _ in range(2):
+        world.audit(streamer)
+        world.work(streamer, 3)
+    assert theirs in world.store.objects
 
 
 @pytest.mark.parametrize("crc64", [True, False])

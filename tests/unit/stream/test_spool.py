@@ -423,6 +423,18 @@ def test_a_record_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
             act()
 
 
+def test_floors_of_several_binlogs_are_kept(spool: Spool) -> None:
+    """Each its own; what else the run says stays."""
+    run = spool.begin(FACTS)
+    for number, place in ((1, 7), (2, 8), (1, 9)):
+        path = run.directory / f"b.00000{number}"
+        path.write_bytes(bytes(20))
+        spool.give_back(path, Floor(offset=place, at=place))
+    (found,) = spool.runs()
+    one, two = Floor(offset=9, at=9), Floor(offset=8, at=8)
+    assert found.facts == replace(FACTS, floors={"b.000001": one, "b.000002": two})
+
+
 @pytest.mark.parametrize(("end", "left"), [(0, b""), (3, b"abc"), (6, b"abcdef"), (9, b"abcdef")])
 def test_a_torn_end_is_forgotten(spool: Spool, end: int, left: bytes) -> None:
     """What lies behind it comes again; a file that is shorter, or gone, is left alone."""

@@ -262,6 +262,21 @@ def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) 
     assert bench.uploads.current.empty
 
 
+def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
+    """The lineage goes on with the next one; nothing waits for it any more."""
+    first = begin(bench)
+    bench.intake.abandon(first)
+    following = bench.admit(2)
+    bench.settle()
+    assert bench.intake.done
+    assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
+    assert bench.intake.coverage is not None
+    durable = bench.intake.coverage.durable
+    assert durable is not None
+    assert (durable.binlog, durable.offset) == ("b.000002", following.size)
+    assert not any(name(1) in run.files() for run in bench.spool.runs())
+
+
 def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
     """It is of another history, or read anew: neither uploaded nor waited for."""
     begin(bench)

@@ -386,6 +386,45 @@ def test_full_chunks_leave_the_spool_under_pressure(
     assert streamer.coverage.has(FIRST)
 
 
+def test_nothing_leaves_the_spool_that_a_request_may_still_read(world: World) -> None:
+    """Or that is only listed, and was not compared."""
+    first = world.start("first")
+    world.source.write(950)
+    world.work(first)
+    streamer = world.start("second")
+    world.read(streamer)
+    for _ in range(2):  # it looks, then compares
+        streamer.uploader.step()
+        assert streamer.workers.tasks
+        streamer.press(pressed=True)
+        assert floor_of(streamer) == 0
+        world.answer(streamer)
+    streamer.press(pressed=True)
+    assert floor_of(streamer) > 0
+
+
+def test_a_part_that_is_being_sent_stays_in_the_spool(world: World) -> None:
+    """Its chunk is in the bucket, but where the store copies none its body is the file's."""
+    world.store = MemoryStore(min_part_bytes=1, copies_parts=False)
+    streamer = world.start()
+    world.source.write(950)
+    world.work(streamer)
+    world.source.rotate()
+    world.read(streamer)
+    for _ in range(40):
+        world.now += 1
+        streamer.uploader.step()
+        if flying(streamer, PutPart):
+            break
+        world.answer(streamer)
+    assert flying(streamer, PutPart)
+    streamer.press(pressed=True)
+    assert floor_of(streamer) == 0
+    streamer.press(pressed=False)
+    world.settle(streamer)
+    assert world.archived() == world.source.data(FIRST)
+
+
 @pytest.mark.parametrize("anew", [False, True])
 @pytest.mark.parametrize("copies_parts", [False, True])
 def test_what_was_given_back_is_archived_from_the_bucket(
