@@ -14,7 +14,7 @@ from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import Search
@@ -413,6 +413,11 @@ def lived(steps: str, kind: type[M] = Model, **given: Any) -> M:  # type: ignore
         else:
             getattr(found, name)(*(int(number) for number in numbers.split(",") if number))
     return found
+
+
+def having(reals: Sequence[Real]) -> GtidSet:
+    """The GTIDs of these, of MySQL."""
+    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
 
 
 def _set(reals: Sequence[Real], flavour: Flavour) -> Gtids:

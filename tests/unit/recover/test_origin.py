@@ -7,7 +7,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToPosition, ToTime
 from binlog2s3.recover.plan import make
-from tests.history_model import HEAD, Model, Real, lived
+from tests.history_model import HEAD, Model, having, lived
 
 FIRST = BinlogName("mysql-bin", 1)
 TWO = "two different histories"
@@ -26,10 +26,6 @@ def after_a_reset(old: int = 4, new: int = 6, *, size: int = 100, flavour: str =
 
 def ids(model: Model) -> list[str]:
     return [branch.lineage.id for branch in model.branches]
-
-
-def having(reals: list[Real]) -> GtidSet:
-    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
 
 
 def backup(count: int, model: Model, branch: int, *, behind: int | None = None) -> Base:

@@ -26,7 +26,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.route import why_gap
-from tests.history_model import HEAD, File, Model, Real, lived
+from tests.history_model import HEAD, File, Model, Real, having, lived
 from tests.property.test_plan import applied
 
 FIRST = BinlogName("mysql-bin", 1)
@@ -36,10 +36,6 @@ Have = list[Real]
 def committed(model: Model, count: int) -> None:
     for _ in range(count):
         model.commit(100, 10)
-
-
-def having(reals: Have) -> GtidSet:
-    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
 
 
 def planned(model: Model, goal: Goal, have: Have | None = None, **more: object) -> Plan:

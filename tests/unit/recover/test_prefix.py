@@ -12,7 +12,7 @@ from binlog2s3.recover.model import Base, Latest, Own, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.reach import reach_of
-from tests.history_model import HEAD, Model, Real, lived
+from tests.history_model import HEAD, Model, Real, having, lived
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -32,12 +32,8 @@ class Noted(Model):
         return super().transactions(lineage, name, begin, end)
 
 
-def gtids(reals: list[Real]) -> GtidSet:
-    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
-
-
 def planned(model: Model, have: list[Real], **more: object) -> Plan:
-    request = Request(goal=Latest(), start=Start(gtids=gtids(have)), **more)  # type: ignore[arg-type]
+    request = Request(goal=Latest(), start=Start(gtids=having(have)), **more)  # type: ignore[arg-type]
     return make(request, model)
 
 
@@ -47,7 +43,7 @@ def test_a_hole_of_whole_binlogs_is_named_from_their_entries() -> None:
     have = [*model.truth[:2], *model.truth[8:]]
     with pytest.raises(RecoveryError, match="has a hole") as caught:
         planned(model, have)
-    assert str(gtids(model.truth[2:8])) in str(caught.value)
+    assert str(having(model.truth[2:8])) in str(caught.value)
     assert not {"mysql-bin.000002", "mysql-bin.000003"} & model.read
 
 
@@ -68,7 +64,7 @@ def test_a_damaged_transaction_that_was_left_out_is_no_hole() -> None:
     model.open.damaged = ((HEAD + 110, HEAD + 120),)
     have = [model.truth[0], model.truth[2]]
     plan = planned(model, have, allow_gap=True)
-    assert plan.adds == gtids(model.truth[3:])
+    assert plan.adds == having(model.truth[3:])
 
 
 def test_a_hole_before_a_fail_over_is_filled_once() -> None:
@@ -79,7 +75,7 @@ def test_a_hole_before_a_fail_over_is_filled_once() -> None:
     with pytest.raises(RecoveryError, match="has a hole"):
         planned(model, have)
     plan = planned(model, have, holes=(str(hole.gtid),))
-    assert (plan.transactions, plan.adds) == (1, gtids([hole]))
+    assert (plan.transactions, plan.adds) == (1, having([hole]))
 
 
 def test_all_holes_of_a_binlog_are_named() -> None:
@@ -89,7 +85,7 @@ def test_all_holes_of_a_binlog_are_named() -> None:
     missing = f"it has {model.truth[1].gtid}, and is missing "
     with pytest.raises(RecoveryError, match="has a hole") as caught:
         planned(model, have)
-    assert f"{missing}{gtids([model.truth[0], model.truth[2]])}, which" in str(caught.value)
+    assert f"{missing}{having([model.truth[0], model.truth[2]])}, which" in str(caught.value)
     first, second = str(model.truth[0].gtid), str(model.truth[2].gtid)
     with pytest.raises(RecoveryError, match=f"is missing {second}, which"):
         planned(model, have, holes=(first,))
@@ -103,23 +99,23 @@ def test_a_hole_behind_what_two_servers_have_is_found() -> None:
         have = [*model.truth[:3], model.truth[later]]
         with pytest.raises(RecoveryError, match="has a hole") as caught:
             planned(model, have)
-        assert f"is missing {gtids(model.truth[3:later])}, which" in str(caught.value)
+        assert f"is missing {having(model.truth[3:later])}, which" in str(caught.value)
 
 
 def test_a_hole_behind_a_place_is_found() -> None:
     """The first transaction of the next binlog is there, and those between are not."""
     model = lived("4 | 3")
     have = [model.truth[0], model.truth[4]]
-    start = Start(gtids=gtids(have), place=(BinlogName("mysql-bin", 1), HEAD + 100))
+    start = Start(gtids=having(have), place=(BinlogName("mysql-bin", 1), HEAD + 100))
     with pytest.raises(RecoveryError, match="has a hole") as caught:
         make(Request(goal=Latest(), start=start), model)
-    assert f"is missing {gtids(model.truth[1:4])}, which" in str(caught.value)
+    assert f"is missing {having(model.truth[1:4])}, which" in str(caught.value)
 
 
 def test_a_backup_with_a_hole_can_be_registered() -> None:
     """It reaches the newest place, and what `pitr` needs for that is said."""
     model = lived("3 | 2")
-    reach = reach_of(Start(gtids=gtids([model.truth[0], model.truth[2]])), model)
+    reach = reach_of(Start(gtids=having([model.truth[0], model.truth[2]])), model)
     assert reach.is_complete
     assert f"`pitr` needs --allow-holes {model.truth[1].gtid}" in reach.hint
 
@@ -185,10 +181,10 @@ def test_mariadbs_gtids_are_joined_and_those_of_another_flavour_are_not() -> Non
 def test_a_load_that_was_logged_is_told() -> None:
     """Only GTIDs of the target's own are in addition, and the base backup is named."""
     model = lived("2")
-    base, own = Base(gtids=gtids(model.truth[:1])), Own(UUID, "RESET MASTER")
+    base, own = Base(gtids=having(model.truth[:1])), Own(UUID, "RESET MASTER")
     hints = []
     for strange in (UUID, OTHER):
-        have = gtids(model.truth[:1]) | GtidSet.parse(f"{strange}:1-5")
+        have = having(model.truth[:1]) | GtidSet.parse(f"{strange}:1-5")
         request = Request(goal=Latest(), start=Start(gtids=have, base=base, own=own))
         with pytest.raises(RecoveryError, match="not in the archive") as caught:
             make(request, model)

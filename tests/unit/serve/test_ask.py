@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ArchiveError
-from binlog2s3.output import Plain
+from binlog2s3.output import Coloured, Plain
 from binlog2s3.serve.ask import ask_serve, print_clients, show_clients, status_of
 from binlog2s3.serve.status import ClientStatus, ServeStatus, answer
 from binlog2s3.status.ask import Unanswered
@@ -176,6 +177,15 @@ def test_no_clients_and_what_is_wrong() -> None:
         "",
         "no clients",
     ]
+
+
+def test_a_narrow_terminal() -> None:
+    """Every client keeps all that is known of it, in two lines."""
+    out = StringIO()
+    print_clients(STATUS_OF, Coloured(Console(file=out, width=60, _environ={})))
+    text = " ".join(out.getvalue().split())
+    assert "b.000007:1234" in text
+    assert "3.0 GiB" in text
 
 
 def test_json_is_the_document(serving: Serving) -> None:
