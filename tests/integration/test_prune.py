@@ -31,10 +31,10 @@ from lab.s3 import MinioServer, environment_for
 from tests import command
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.integration.test_serve import PASSWORD, Served
 from tests.waiting import PATIENCE, wait_until
 from tests.world.commands import Recovery, read_only, where
 from tests.world.servers import dump_of, executed, load
+from tests.world.serving import PASSWORD, Served
 
 ROOT = Path(__file__).parents[2]
 BINLOGS = 40
