@@ -398,6 +398,24 @@ def test_an_entry_that_names_a_format_event_where_none_is(at: int) -> None:
         survey.content(ID, NAME, last)
 
 
+def test_entries_are_loaded_together_and_once() -> None:
+    """Only those asked for; progress is told; what has none is read when it is asked for."""
+    bucket = Bucket()
+    names = [BinlogName.parse(f"mysql-bin.{number:06}") for number in range(1, 21)]
+    for name in names:
+        bucket.archive(SMALL.data, name, entry=name != names[7])
+    told: list[tuple[int, int]] = []
+    survey = bucket.survey(lambda done, of: told.append((done, of)))
+    survey.names(ID)
+    before = bucket.calls["get"]
+    survey.load(ID, names[5:15])
+    survey.load(ID, names[:16])
+    assert bucket.calls["get"] - before == 15
+    assert told == [(n, 9) for n in range(1, 10)] + [(n, 6) for n in range(1, 7)]
+    assert all(survey.known(ID, name).transactions == 12 for name in names)
+    assert {one.key for one in bucket.asked} == {LAYOUT.binlog(ID, names[7])}
+
+
 def test_an_entry_that_the_store_refuses() -> None:
     """Is the store's error, after all others have come."""
     bucket = Bucket()
