@@ -45,6 +45,12 @@ class Metric:
             return "info"
         return "counter" if self.name.endswith("_total") else "gauge"
 
+    @property
+    def unit(self) -> str:
+        """Seconds, bytes, or "" for a count."""
+        last = self.name.removesuffix("_total").rpartition("_")[2]
+        return last if last in {"seconds", "bytes"} else ""
+
 
 # fmt: off
 METRICS = (
