@@ -711,7 +711,8 @@ class Answering:
         return (7 if self.uuid == UUID_A else 8), None
 
 
-def compared(archive: Archive, server: Answering) -> SourceComparison:
+def compared(archive: Archive, server: Answering) -> tuple[SourceComparison, str]:
+    """What was compared, and what is shown of it."""
     environment = Environment(
         pause=lambda: None,
         steps=lambda _: nullcontext(lambda *_: None),
@@ -722,8 +723,8 @@ def compared(archive: Archive, server: Answering) -> SourceComparison:
     one = SourceVerifier(config, archive.store, Workers(2), "test", environment)
     one.run()
     against = SourceComparison(one.context, one.known_lineages, server, "db1")  # type: ignore[arg-type]
-    against.compare()
-    return against
+    shown = printed(SourceReport(name="test", compared=against.compare()))
+    return against, shown
 
 
 @pytest.mark.parametrize(("number", "by"), [(2, -1), (2, 1), (4, -1)])
@@ -731,9 +732,9 @@ def test_sizes_that_the_source_says_otherwise(number: int, by: int) -> None:
     """Of each binlog that it has closed, archived or in chunks, the size must be the source's."""
     archive = fill(MemoryStore())
     sizes = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == NEW} | {5: 9}
-    assert compared(archive, Answering(UUID_B, sizes)).defects == []
+    assert compared(archive, Answering(UUID_B, sizes))[0].defects == []
     sizes[number] += by
-    (defect,) = compared(archive, Answering(UUID_B, sizes)).defects
+    (defect,) = compared(archive, Answering(UUID_B, sizes))[0].defects
     assert (defect.kind, defect.binlog) == ("source-differs", name(number))
     assert str(sizes[number]) in defect.text
 
@@ -743,10 +744,13 @@ def test_sizes_that_may_differ() -> None:
     archive = fill(MemoryStore())
     sizes = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == NEW}
     sizes[4] -= 1
-    assert compared(archive, Answering(UUID_B, sizes)).defects == []
+    assert compared(archive, Answering(UUID_B, sizes))[0].defects == []
     old = {n: len(data) for (lineage, n), data in archive.data.items() if lineage == OLD}
     old |= {5: old[5] - 100, 6: 9}
-    assert compared(archive, Answering(UUID_A, old)).defects == []
+    against, shown = compared(archive, Answering(UUID_A, old))
+    assert against.defects == []
+    assert "are in the bucket with the same size" in shown
+    assert "their bytes were not compared" in shown
 
 
 def test_a_source_that_is_not_there() -> None:
@@ -788,6 +792,7 @@ def test_repair_makes_what_was_there(store: MemoryStore, archive: Archive) -> No
     source = verified(store, repair=True)
     assert source.sound
     assert [(one.kind, one.repaired) for one in source.defects] == [("entry-missing", True)]
+    assert f"made again: {key}\n" in printed(source)
     after = json.loads(store.get(key))
     assert {**after, "archived_at": ""} == {**before, "archived_at": ""}
     assert verified(store).defects == []
@@ -832,6 +837,7 @@ def test_repair_refuses_what_is_not_proved(what: str, store: MemoryStore, archiv
     assert not source.sound
     (one,) = source.repaired
     assert one.why
+    assert f"not made again: {one.key}: " in printed(source)
     assert {key: one.data for key, one in store.objects.items()} == before
 
 
