@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.writers import Position
+from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Status, Totals, UploadStatus
