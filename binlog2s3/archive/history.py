@@ -68,13 +68,11 @@ class Leg:
         """Whether any byte of this binlog of the lineage belongs to the line."""
         if name < self.lineage.first_binlog:
             return False
-        return self.cut is None or (
-            self.cut.binlog is not None and name <= BinlogName.parse(self.cut.binlog)
-        )
+        return self.cut is None or (self.cut.binlog is not None and name <= self.cut.binlog)
 
     def end_of(self, name: BinlogName, size: int) -> int:
         """How many of a binlog's first `size` bytes belong to the line."""
-        if self.cut is not None and self.cut.binlog == str(name):
+        if self.cut is not None and self.cut.binlog == name:
             return min(size, self.cut.offset)
         return size
 
