@@ -102,8 +102,9 @@ class Document:
         raise NotImplementedError
 
     @classmethod
-    def prepare(cls, document: dict[str, Any], key: str) -> None:
-        """Bring the fields of an older version up to date. Raises ArchiveError for a newer one."""
+    def prepare(cls, document: dict[str, Any]) -> str:  # noqa: ARG003 - those below look at it
+        """Bring the fields of an older version up to date; what only a newer one can read."""
+        return ""
 
     def to_json(self) -> bytes:
         """The bytes: JSON, one field on a line."""
@@ -116,7 +117,11 @@ class Document:
         document = parse(data, key, cls.MOST)
         for name in _beside(cast("Hashable", cls)):
             document.pop(name, None)
-        cls.prepare(document, key)
+        if unknown := cls.prepare(document):
+            raise ArchiveError(
+                f"{key}: {unknown}, is not known to this version",
+                hint="a newer binlog2s3 wrote it: use that one",
+            )
         found = _checked_document(document, cls, key)
         check_place(key, *found.place)
         return found
@@ -157,24 +162,24 @@ def _from_text(kind: type[OneText], value: Any) -> Any:
     return kind.parse(value)
 
 
-def _check(value: Any) -> None:
+def _check(value: Any, name: str = "a text") -> None:
     """Raise ValueError unless all texts are printable, and all times in UTC."""
     kind = type(value)
     if kind is str:
         if not value.isprintable():
-            raise ValueError(f"{value!r:.40} is not printable")
+            raise ValueError(f"{name} {value!r:.40} is not printable")
     elif kind is datetime:
         if value.utcoffset():
-            raise ValueError(f"{value} is not in UTC")
+            raise ValueError(f"{name} {value} is not in UTC")
     elif kind is tuple:
         for one in value:
-            _check(one)
-    elif is_dataclass(value):
-        for name in _checked(cast("Hashable", kind)):
-            _check(getattr(value, name))
+            _check(one, name)
     elif kind is dict:
-        for one in value.values():
-            _check(one)
+        for key in value:
+            _check(value[key], str(key))
+    elif is_dataclass(value):
+        for own in _checked(cast("Hashable", kind)):
+            _check(getattr(value, own), own)
 
 
 @cache

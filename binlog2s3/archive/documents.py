@@ -220,6 +220,11 @@ class Facts:
     time_zone: SystemZone | None = later()
 
     @property
+    def facts(self) -> "Facts":
+        """The same without the blocks that an entry has."""
+        return self
+
+    @property
     def crc64(self) -> int:
         """The CRC64NVME of the whole."""
         return self.crc64nvme
@@ -260,14 +265,10 @@ class Entry(Facts, Document):
         return ("entries", f"{self.name}.json")
 
     @classmethod
-    def prepare(cls, document: dict[str, Any], key: str) -> None:
-        ways = (document.get("encoding"), document.get("encryption"))
-        if ways != ("none", "none"):
-            raise ArchiveError(
-                f"{key}: its encoding or encryption, {ways!r:.100}, is not known to this version",
-                hint="a newer binlog2s3 wrote it: use that one",
-            )
+    def prepare(cls, document: dict[str, Any]) -> str:
         prepare_facts(document)
+        ways = (document.get("encoding"), document.get("encryption"))
+        return "" if ways == ("none", "none") else f"its encoding or encryption, {ways!r:.100}"
 
     @property
     def facts(self) -> Facts:
@@ -312,5 +313,5 @@ class EntryEnd(Document):
         return ("entries", f"{self.name}.json")
 
     @classmethod
-    def prepare(cls, document: dict[str, Any], key: str) -> None:
-        Entry.prepare(document, key)
+    def prepare(cls, document: dict[str, Any]) -> str:
+        return Entry.prepare(document)

@@ -191,7 +191,7 @@ def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -
 
     Only its first binlog repeats something of the parent. MariaDB's numbers may go back after that.
     """
-    if lineage.flavour == "mariadb" and cut.binlog not in (None, str(lineage.first_binlog)):
+    if lineage.flavour == "mariadb" and cut.binlog not in (None, lineage.first_binlog):
         return False
     if cut.gtid_set and origin.gtid_set:
         try:
@@ -199,12 +199,12 @@ def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -
             return not then <= parse(cut.gtid_set, lineage.flavour)
         except (ValueError, TypeError):
             return True
-    return cut.binlog == str(lineage.first_binlog) and _shared(lineage, parent, origin) > cut.offset
+    return cut.binlog == lineage.first_binlog and _shared(lineage, parent, origin) > cut.offset
 
 
 def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> int:
     """How many bytes of its first binlog the parent has, too: the same file of the same server."""
-    if parent is None or origin is None or origin.binlog != str(lineage.first_binlog):
+    if parent is None or origin is None or origin.binlog != lineage.first_binlog:
         return 0
     return origin.offset if parent.server_uuid == lineage.server_uuid else 0
 

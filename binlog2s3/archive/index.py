@@ -350,7 +350,7 @@ class Index:
         found = self._read_entries(self.lineage, names[:_AT_ONCE])
         while self._rows and len(self._rows) + len(found) > _MOST_ROWS:
             del self._rows[next(iter(self._rows))]
-        self._rows |= {name.number: entry for name, entry in found.items()}
+        self._rows |= {name.number: entry.facts for name, entry in found.items()}
 
     def row_at_hand(self, number: int) -> Facts | None:
         """The same, if its page is in memory. It reads nothing."""

@@ -88,7 +88,7 @@ class Running:
 
     greatest_commit_us: Microseconds | None
     unbroken_from: Count
-    steps: tuple[Step, ...] = ()
+    steps: tuple[Step, ...]
 
     def then(
         self, entry: Facts | None, before: Facts | None, number: int, flavour: Flavour
@@ -116,7 +116,7 @@ class Running:
 
 def at_start(lineage: Lineage) -> Running:
     """The summary before the first binlog, or before the floor."""
-    return Running(greatest_commit_us=None, unbroken_from=lineage.begin.number)
+    return Running(greatest_commit_us=None, unbroken_from=lineage.begin.number, steps=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +157,17 @@ class Page(Document):
         return ("archive", self.source, self.lineage, "pages", name)
 
     @classmethod
-    def prepare(cls, document: dict[str, Any], key: str) -> None:
+    def prepare(cls, document: dict[str, Any]) -> str:
         rows = document.get("entries")
         for row in rows if isinstance(rows, list) else ():
             prepare_facts(row)
+        return ""
 
     def to_json(self) -> bytes:
         """The document pages/<first>-<last>.json, with one line for each entry."""
-        head = {"format": FORMAT, **as_fields(replace(self, entries=()))}
-        rows = ",\n".join(_dense(as_fields(one)) for one in self.entries)
-        return f'{_dense(head)[:-4]},"entries":[\n{rows}\n]}}\n'.encode()
+        head = {"format": FORMAT, **as_fields(self)}
+        rows = ",\n".join(map(_dense, head.pop("entries")))
+        return f'{_dense(head)[:-1]},"entries":[\n{rows}\n]}}\n'.encode()
 
 
 def build(
@@ -199,7 +200,7 @@ def build(
         last=end - 1,
         before=running,
         after=after,
-        entries=tuple(entry for entry in found),
+        entries=tuple(entry.facts for entry in found),
     )
 
 

@@ -164,7 +164,7 @@ class Heartbeat(Process, Document):
 
     @property
     def fitting(self) -> "Heartbeat":
-        """This one, without GTIDs and status if it would exceed `MOST` bytes with them."""
+        """It, without GTIDs and status if it would exceed `MOST` bytes with them."""
         if len(self.to_json()) <= self.MOST:
             return self
         places = (replace(one, gtid_set="") if one else None for one in (self.durable, self.server))

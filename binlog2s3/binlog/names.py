@@ -2,7 +2,7 @@
 
 import re
 from functools import total_ordering
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 _MOST_BYTES = 200
 """Room for a suffix within the 255 bytes of a file's name."""
@@ -36,8 +36,10 @@ class BinlogName:
         digits = match["number"]
         return cls(match["prefix"], int(digits), len(digits))
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, BinlogName) and self._key() == other._key()
+    if not TYPE_CHECKING:  # so that it is an error of types to compare a name with its text
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, BinlogName) and self._key() == other._key()
 
     def __lt__(self, other: "BinlogName") -> bool:
         return self._key() < other._key()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import date
 from typing import Self
 
+NAME_MOST = 1024
 OFFSET_MOST = 26 * 3600
 """No zone is further from UTC, in seconds."""
 YEARS = range(1970, 2038)
@@ -51,6 +52,8 @@ class SystemZone:
 
     def __post_init__(self) -> None:
         days = list(self.offsets)
+        if len(self.name) > NAME_MOST:
+            raise ValueError("a time zone's name is too long")
         if not days or days[0] != date(days[0].year, 1, 1) or days[0].year not in YEARS:
             raise ValueError("a time zone's offsets do not begin on a January 1st")
         if days != sorted(set(days)) or not set(days) <= set(sampled_days(self.year)):

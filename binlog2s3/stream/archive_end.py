@@ -81,7 +81,7 @@ class ArchiveEnd:
         begun = binlog.created_at
         if name == lineage.first_binlog and begun != lineage.first_binlog_time:
             return f"it was created at {begun}, the lineage's at {lineage.first_binlog_time}"
-        if binlog.next_binlog not in (None, str(name.next())):
+        if binlog.next_binlog not in (None, name.next()):
             return f"it ends with a rotation to {binlog.next_binlog}"
         if end is not None and end.next_binlog not in (None, name):
             return f"{self.last} ends with a rotation to {end.next_binlog}"

@@ -27,7 +27,7 @@ from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, allow, environment_for
 from tests import command
-from tests.documents import ENTRY, ID, LINEAGE, parent_of
+from tests.documents import ENTRY, ID, LINEAGE, like, parent_of
 from tests.integration.stream_process import StreamProcess
 from tests.relay import Relay
 from tests.waiting import PATIENCE, wait_until
@@ -164,7 +164,7 @@ def fill(minio: MinioServer, bucket: str) -> None:
     session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
     config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
     parent = parent_of(ID, binlog=str(THIRD), offset=10, join="gap", missing="mysql-bin.000004")
-    child = replace(LINEAGE, id=CHILD, source="test", parent=parent)
+    child = like(LINEAGE, id=CHILD, source="test", parent=parent)
     with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as store:
         for lineage in (replace(LINEAGE, source="test"), child):
             store.put(LAYOUT.lineage(lineage.id), lineage.to_json())

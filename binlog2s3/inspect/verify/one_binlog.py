@@ -299,7 +299,7 @@ class OpenBinlog:
 
     def _durable(self) -> int:
         writer = self._context.writer
-        if writer is None or writer.durable is None or writer.durable.binlog != str(self._name):
+        if writer is None or writer.durable is None or writer.durable.binlog != self._name:
             return 0
         return writer.durable.offset
 

@@ -12,13 +12,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, lineage_id
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Unlogged
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from tests.binlog_writer import BinlogWriter
-from tests.documents import BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, TIME, UUID, parent_of, turn_of
+from tests.documents import (
+    BEAT,
+    ENTRY,
+    FLOOR,
+    ID,
+    LINEAGE,
+    NAME,
+    TIME,
+    UUID,
+    like,
+    parent_of,
+    turn_of,
+)
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "orders")
@@ -51,7 +64,7 @@ def test_lineage_ids() -> None:
     "lineage",
     [
         LINEAGE,
-        replace(LINEAGE, flavour="mariadb", server_uuid="00000001-00000000", gtid_set="0-1-5"),
+        like(LINEAGE, flavour="mariadb", server_uuid="00000001-00000000", gtid_set="0-1-5"),
         replace(LINEAGE, gtid_set="", parent=parent_of(ID, join="gap", binlog=None)),
         replace(LINEAGE, parent=parent_of(ID, join="gap", unlogged=True)),
         replace(LINEAGE, first_binlog=BinlogName.parse("büro.1000000")),
@@ -76,11 +89,11 @@ def test_what_the_next_binlog_needs_of_an_entry() -> None:
     """Size, GTIDs before and added, anonymous ones, where the rotation leads."""
     assert EntryEnd.from_json(ENTRY.to_json(), LAYOUT.entry(ID, NAME)) == EntryEnd(
         size=1234,
-        crc64=ENTRY.crc64,
+        crc64nvme=Crc64(ENTRY.crc64),
         gtid_set_before=f"{UUID}:1-5",
         gtid_set_added=f"{UUID}:6-7",
         anonymous_transactions=0,
-        next_binlog="mysql-bin.000003",
+        next_binlog=BinlogName.parse("mysql-bin.000003"),
     )
 
 
@@ -96,7 +109,7 @@ def test_an_entry_says_all_that_it_was_given() -> None:
         "none",
         [],
     )
-    assert json.loads(replace(ENTRY, commit_exact=False).to_json())["commit_times"] == "seconds"
+    assert json.loads(replace(ENTRY, commit_times="seconds").to_json())["commit_times"] == "seconds"
 
 
 def _here(read: Callable[[bytes, str], object], key: str) -> Callable[..., object]:
@@ -232,7 +245,7 @@ def test_a_lineage_and_what_it_has(store: MemoryStore) -> None:
 
 def test_lineages_come_oldest_first(store: MemoryStore) -> None:
     """Their ids begin with their time."""
-    later = replace(LINEAGE, id="20270102T030405Z-3e11fa47-0000")
+    later = like(LINEAGE, id="20270102T030405Z-3e11fa47-0000")
     for lineage in (later, LINEAGE):
         store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
     assert Catalog(store, LAYOUT).lineages() == [LINEAGE, later]
@@ -371,7 +384,7 @@ def test_an_entry_of_an_older_version_gets_what_its_binlog_says(
     created: int, *, started: bool
 ) -> None:
     """Whether a start of the server began it: of MariaDB, where that shows rows left out."""
-    store, lineage = MemoryStore(), replace(LINEAGE, flavour="mariadb")
+    store, lineage = MemoryStore(), like(LINEAGE, flavour="mariadb")
     data = bytes(BinlogWriter(server_version="11.4.2-MariaDB-log", created=created).data)
     store.put(LAYOUT.binlog(ID, NAME), data)
     catalog, entry = Catalog(store, LAYOUT), replace(ENTRY, name=NAME, size=len(data))
@@ -384,7 +397,7 @@ def test_an_entry_of_an_older_version_gets_what_its_binlog_says(
 
 def test_what_a_writer_saw_of_its_source_can_be_read_again() -> None:
     """Names of binlogs, null until it wrote one again; an older version says nothing of it."""
-    seen = Unlogged(since=TIME, first="b.000009", last=None)
+    seen = Unlogged(since=TIME, first=BinlogName.parse("b.000009"), last=None)
     beat = replace(BEAT, unlogged=seen, leaves_out=("binlog_do_db=shop",))
     key = LAYOUT.writer(*beat.rank)
     assert Heartbeat.from_json(beat.to_json(), key) == beat

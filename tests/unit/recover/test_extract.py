@@ -15,7 +15,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import Checked, PlanPiece
 from tests.binlog_writer import BEGIN, COMMIT, ROWS, TABLE_MAP, UUID_B, XID, BinlogWriter, statement
-from tests.documents import ID, NAME
+from tests.documents import ID, NAME, like
 from tests.surveyed import (
     BLOCK,
     KEY,
@@ -151,12 +151,12 @@ def test_blocks_of_which_nothing_is_left() -> None:
 
 def test_many_binlogs_and_lineages_in_one_stream() -> None:
     """Each with its own format event and transactions, in the order of the plan."""
-    other = replace(Bucket().lineage, id=ID[:-1] + "0")
+    other = like(Bucket().lineage, id=ID[:-1] + "0")
     bucket = Bucket()
     bucket.put(LAYOUT.lineage(other.id), other.to_json())
     pieces, wanted = [], []
     for number in range(30):
-        bucket.lineage = other if number >= 20 else replace(other, id=ID)
+        bucket.lineage = other if number >= 20 else like(other, id=ID)
         name = BinlogName.parse(f"mysql-bin.{number + 1:06}")
         binlog = written(3, 100 + number, first=1 + 3 * number, checksum=number % 2 == 0)
         bucket.archive(binlog.data, name)

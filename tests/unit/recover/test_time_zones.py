@@ -354,7 +354,7 @@ def test_a_zone_is_shown_by_its_changes() -> None:
 def test_what_is_no_zone(changes: list[tuple[date, int]], why: str) -> None:
     """Also from a document that somebody has changed."""
     with pytest.raises(ValueError, match=why):
-        SystemZone(name="SYSTEM", changes=tuple(changes))
+        SystemZone(name="SYSTEM", offsets=dict(changes))
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from binlog2s3.status.text import print_status
 from binlog2s3.status.writer_state import last_report, life_sign
 from lab.status_examples import IDLE
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of, turn_of
+from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, like, parent_of, turn_of
 from tests.surveyed import LAYOUT, Bucket, workers
 
 NAMES = [BinlogName("mysql-bin", number) for number in (1, 2)]
@@ -183,7 +183,7 @@ def reset() -> Bucket:
     store = bucket()
     first, later = store.lineage, "20260202T000000Z-3e11fa47-b2c3"
     cut = parent_of(ID, binlog=str(NAMES[-1]), gtid_set="", join="unknown")
-    store.lineage = replace(first, id=later, parent=cut)
+    store.lineage = like(first, id=later, parent=cut)
     store.put(LAYOUT.lineage(later), store.lineage.to_json())
     for at, name in enumerate(NAMES):
         store.archive(binlog(1 + 3 * at), name)

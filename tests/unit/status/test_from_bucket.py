@@ -43,7 +43,7 @@ from binlog2s3.status.text import cells_of, print_table
 from binlog2s3.status.writer_state import Silent
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, DRILL, ENTRY, ID, LINEAGE, TIME, UUID, parent_of, turn_of
+from tests.documents import BEAT, DRILL, ENTRY, ID, LINEAGE, TIME, UUID, like, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 SOURCE = "orders"
@@ -58,8 +58,8 @@ LAST = replace(
     BEAT,
     at=BEAT_AT,
     covered_until=COVERED,
-    durable=Position(binlog=NAMES[2], offset=500, gtid_set=f"{UUID}:1-5"),
-    server=Position(binlog=NAMES[2], offset=900, gtid_set=f"{UUID}:1-8"),
+    durable=Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set=f"{UUID}:1-5"),
+    server=Position(binlog=BinlogName.parse(NAMES[2]), offset=900, gtid_set=f"{UUID}:1-8"),
 )
 SAID = Status(
     source=SOURCE,
@@ -109,7 +109,7 @@ class Bucket:
         for number in numbers:
             name = BinlogName.parse(NAMES[number])
             first = TIME + timedelta(hours=number)
-            entry = replace(ENTRY, name=name, size=size, **{"first_time": first, **more})
+            entry = replace(ENTRY, name=name, size=size, **{"format_event_time": first, **more})
             self.store.put(self.layout.binlog(id_, name), bytes(size))
             self.store.put(self.layout.entry(id_, name), entry.to_json())
 
@@ -167,7 +167,7 @@ def child(
 ) -> Lineage:
     where = {"binlog": NAMES[number], "offset": 700, "join": join, "missing": missing}
     born = TIME + timedelta(days=1)
-    return replace(
+    return like(
         LINEAGE, id=CHILD, first_binlog_time=born, parent=parent_of(parent, **{**where, **changed})
     )
 
@@ -274,7 +274,7 @@ def test_without_a_writer_the_state_is_unknown() -> None:
     assert (status.state, judged(status).healthy) == ("unknown", False)
     assert codes(status) == [("unknown", "critical")]
     assert LAYOUT.writers in status.troubles[0].text
-    assert status.durable == Position(binlog=NAMES[2], offset=1000, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=1000, gtid_set="")
     assert (status.lag, status.covered_until, status.writer) == (Lag(), None, None)
     assert status.latest == datetime.fromtimestamp(1_795_253_309, UTC) + timedelta(microseconds=2)
 
@@ -320,7 +320,7 @@ def test_a_writers_object_that_cannot_be_read_is_named(data: bytes) -> None:
     assert (status.state, judged(status).healthy, status.covered_until) == ("unknown", False, None)
     assert codes(status) == [("unreadable", "critical")]
     assert key in status.troubles[0].text
-    assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
 
 
 def test_a_state_that_a_newer_version_made_is_unknown() -> None:
@@ -450,7 +450,9 @@ def long(first: int = 0) -> Bucket:
     for number in range(first, MANY + 1):
         bucket.store.put(LAYOUT.binlog(ID, numbered(number)), b"x")
     for number in (first, first + 1):
-        entry = replace(ENTRY, name=numbered(number), first_time=TIME + timedelta(hours=number))
+        entry = replace(
+            ENTRY, name=numbered(number), format_event_time=TIME + timedelta(hours=number)
+        )
         bucket.store.put(LAYOUT.entry(ID, numbered(number)), entry.to_json())
     chunk = Chunk(0, 500, 1)
     bucket.store.put(LAYOUT.chunk(ID, numbered(MANY + 1), chunk), bytes(500))
@@ -485,7 +487,7 @@ def test_the_end_of_a_long_lineage_is_looked_at() -> None:
     bucket.store.put(LAYOUT.binlog(ID, numbered(MANY + 1)), bytes(900))
     bucket.chunk_of(numbered(MANY + 2), (0, 70))
     reached = bucket.look().durable
-    assert reached == Position(binlog=str(numbered(MANY + 2)), offset=70, gtid_set="")
+    assert reached == Position(binlog=numbered(MANY + 2), offset=70, gtid_set="")
     bucket.store.delete([LAYOUT.binlog(ID, numbered(MANY))])
     assert [text for *_, text in bucket.gaps()] == [f"{numbered(MANY)} is missing"]
 
@@ -576,11 +578,13 @@ def test_a_level_that_is_not_known_is_critical() -> None:
 
 def test_positions_that_are_newer_than_the_status_count() -> None:
     """The status is made each second; what the writer saw since is not hidden by it."""
-    older = replace(SAID.server, position=Position(binlog=NAMES[2], offset=500, gtid_set=""))
+    older = replace(
+        SAID.server, position=Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
+    )
     nothing = Lag(bytes=0, transactions=0, seconds=0.5)
     status = streamed(saying(server=older, lag=nothing)).look()
     assert status.lag == Lag(bytes=400, transactions=3, seconds=20.5, at_least=True)
-    far = replace(LAST, server=Position(binlog=NAMES[4], offset=5, gtid_set=""))
+    far = replace(LAST, server=Position(binlog=BinlogName.parse(NAMES[4]), offset=5, gtid_set=""))
     status = streamed(saying(beat=far, server=older, lag=nothing)).look()
     assert status.lag == Lag(bytes=None, transactions=None, seconds=20.5)
 
@@ -589,14 +593,14 @@ def test_bytes_behind_without_a_transaction_are_not_0_transactions() -> None:
     """The heartbeat has more bytes than what is durable, and the same GTIDs: nobody counted."""
     durable = LAST.durable
     assert durable is not None
-    ahead = Position(binlog=NAMES[2], offset=900, gtid_set=durable.gtid_set)
+    ahead = Position(binlog=BinlogName.parse(NAMES[2]), offset=900, gtid_set=durable.gtid_set)
     status = streamed(replace(LAST, server=ahead)).look(BEAT_AT)
     assert (status.lag.bytes, status.lag.transactions) == (400, None)
 
 
 def test_a_lag_over_several_binlogs_is_the_writers() -> None:
     """Their sizes are the source's; as long as it is of the same place it is a bound."""
-    far = Position(binlog=NAMES[4], offset=5, gtid_set="")
+    far = Position(binlog=BinlogName.parse(NAMES[4]), offset=5, gtid_set="")
     at = replace(SAID.server, position=far)
     bucket = streamed(saying(beat=replace(LAST, server=far), server=at))
     assert bucket.look().lag == LOOKED
@@ -623,16 +627,20 @@ def test_chunks_and_binlogs_may_reach_further_than_the_heartbeat_said() -> None:
     bucket = streamed(saying())
     bucket.chunk(2, (500, 800))
     status = bucket.look()
-    assert status.durable == Position(binlog=NAMES[2], offset=800, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=800, gtid_set="")
     assert status.lag == Lag(bytes=100, seconds=21.5, at_least=True)
     bucket.chunk(2, (800, 900))
     assert bucket.look().lag == Lag(seconds=21.5)
     assert bucket.look(BEAT_AT).lag == Lag(bytes=0, transactions=0, seconds=1.5)
     bucket.archive(2)
-    assert bucket.look().durable == Position(binlog=NAMES[2], offset=1000, gtid_set="")
+    assert bucket.look().durable == Position(
+        binlog=BinlogName.parse(NAMES[2]), offset=1000, gtid_set=""
+    )
     bucket.archive(3)
     bucket.chunk(4, (0, 20))
-    assert bucket.look().durable == Position(binlog=NAMES[4], offset=20, gtid_set="")
+    assert bucket.look().durable == Position(
+        binlog=BinlogName.parse(NAMES[4]), offset=20, gtid_set=""
+    )
 
 
 def test_what_comes_behind_an_open_binlog_or_a_hole_is_not_reached() -> None:
@@ -679,15 +687,15 @@ def test_before_the_heartbeat_names_a_lineage_the_bucket_tells() -> None:
     """A writer that starts has not found its place; what was archived is durable all the same."""
     bucket = streamed(replace(LAST, state="starting", lineage=None, durable=None, server=None))
     status = bucket.look()
-    assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
     assert status.lineage == ID
 
 
 def test_a_place_in_no_lineage_is_none() -> None:
     """It could be anybody's: neither durable nor lost."""
-    far = Position(binlog=NAMES[4], offset=9, gtid_set="")
+    far = Position(binlog=BinlogName.parse(NAMES[4]), offset=9, gtid_set="")
     status = streamed(replace(LAST, lineage=None, durable=far)).look()
-    assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
     assert status.troubles == ()
 
 
@@ -778,7 +786,11 @@ def test_a_parent_without_a_byte_is_passed_through() -> None:
     bucket.chunk(3, (0, 700))
     bucket.archive(1, id_=third)
     bucket.beat(
-        replace(LAST, lineage=third, durable=Position(binlog=NAMES[1], offset=9, gtid_set=""))
+        replace(
+            LAST,
+            lineage=third,
+            durable=Position(binlog=BinlogName.parse(NAMES[1]), offset=9, gtid_set=""),
+        )
     )
     assert (bucket.earliest(), bucket.gaps()) == (TIME, [])
     bucket.describe(replace(LINEAGE, parent=child(parent=third, binlog=None).parent))
@@ -791,7 +803,9 @@ def test_a_binlog_that_lacks_in_the_middle_is_a_gap() -> None:
     bucket = Bucket(LINEAGE)
     bucket.archive(1, 4, 5)
     bucket.chunk(6, (0, 10))
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[6], offset=10, gtid_set="")))
+    bucket.beat(
+        replace(LAST, durable=Position(binlog=BinlogName.parse(NAMES[6]), offset=10, gtid_set=""))
+    )
     text = f"{NAMES[2]} to {NAMES[3]} (2 binlogs) are missing"
     assert bucket.gaps() == [(ID, "missing", text)]
     assert bucket.earliest() == TIME + timedelta(hours=4)
@@ -801,7 +815,9 @@ def test_the_last_of_several_gaps_bounds_the_history() -> None:
     """What lies between them is out of reach."""
     bucket = Bucket(LINEAGE)
     bucket.archive(1, 3, 5)
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[5], offset=1000, gtid_set="")))
+    bucket.beat(
+        replace(LAST, durable=Position(binlog=BinlogName.parse(NAMES[5]), offset=1000, gtid_set=""))
+    )
     assert len(bucket.gaps()) == 2
     assert bucket.earliest() == TIME + timedelta(hours=5)
 
@@ -851,7 +867,9 @@ def test_a_hole_within_a_history_is_not_crossed() -> None:
     bucket = Bucket(LINEAGE)
     bucket.archive(1, 3)
     bucket.chunk(2, (0, 100), (200, 500))
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[3], offset=1000, gtid_set="")))
+    bucket.beat(
+        replace(LAST, durable=Position(binlog=BinlogName.parse(NAMES[3]), offset=1000, gtid_set=""))
+    )
     assert bucket.earliest() == TIME + timedelta(hours=3)
 
 
@@ -859,7 +877,9 @@ def test_a_beginning_that_was_deleted_is_no_gap() -> None:
     """History begins with the first binlog that is there and described."""
     bucket = Bucket(LINEAGE)
     bucket.archive(3, 4)
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[4], offset=1000, gtid_set="")))
+    bucket.beat(
+        replace(LAST, durable=Position(binlog=BinlogName.parse(NAMES[4]), offset=1000, gtid_set=""))
+    )
     assert (bucket.gaps(), bucket.earliest()) == ([], TIME + timedelta(hours=3))
     bucket.store.delete([LAYOUT.entry(ID, BinlogName.parse(NAMES[3]))])
     assert bucket.earliest() == TIME + timedelta(hours=4)

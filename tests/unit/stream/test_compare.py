@@ -29,6 +29,7 @@ from tests.binlog_writer import (
     BinlogWriter,
     statement,
 )
+from tests.documents import like
 from tests.memory_store import MemoryStore
 from tests.unit.binlog.test_content import rows, table_map
 
@@ -387,7 +388,7 @@ def test_anonymous_transactions_cannot_be_cut(store: MemoryStore) -> None:
 @pytest.mark.parametrize("back", [None, 1, 2])
 def test_numbers_that_go_back_cut_nothing(store: MemoryStore, back: int | None) -> None:
     """A server with a greater number may lack them; those before the cut do not matter."""
-    lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
+    lineage = like(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
     made, before, number = [], "", 0
     for count in range(3):
         writer = BinlogWriter(server_version="11.8.2-MariaDB-log")
@@ -414,7 +415,7 @@ def test_numbers_that_went_back_in_an_older_binlog(
     store: MemoryStore, executed: int, at: int | None
 ) -> None:
     """What a server lacks of it has greater numbers than the next one begins with, or the same."""
-    lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
+    lineage = like(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
     first, second = (BinlogWriter(server_version="11.8.2-MariaDB-log") for _ in range(2))
     first.gtid_list(MariadbGtidList.parse(""))
     for number in [*range(1, 21), 8]:

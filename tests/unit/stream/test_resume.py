@@ -26,7 +26,7 @@ from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
 from binlog2s3.stream.tail import Overlap
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "orders")
@@ -290,7 +290,7 @@ def test_a_successor_is_let_in(ask: Asks) -> None:
 def test_a_server_that_comes_back_goes_on_with_its_own_lineage(ask: Asks) -> None:
     """The latest that its binlogs still follow."""
     server = Server(rows(6, 7), UUID_B, executed=f"{UUID_A}:1-9,{UUID_B}:1-2")
-    own = replace(LINEAGE, id="20250101T000000Z-b4308ccf-0000", server_uuid=UUID_B)
+    own = like(LINEAGE, id="20250101T000000Z-b4308ccf-0000", server_uuid=UUID_B)
     overlap = replace(OVERLAP, binlog=name(7))
     lost = Tip(lineage=own, last=name(40), size=100)
     here = Tip(lineage=own, last=name(7), size=90, overlap=overlap)
@@ -307,7 +307,7 @@ def test_two_servers_that_answer_in_turn_are_not_believed(ask: Asks) -> None:
 
 def test_another_flavour_is_refused(ask: Asks) -> None:
     """A source that moved from one to the other needs a name of its own."""
-    mariadb = replace(TIP, lineage=replace(LINEAGE, flavour="mariadb"))
+    mariadb = replace(TIP, lineage=like(LINEAGE, flavour="mariadb"))
     with pytest.raises(SourceError, match="another flavour") as caught:
         ask(Server(rows(4)), mariadb)
     assert caught.value.refused
@@ -408,7 +408,7 @@ def at_mariadb(program: Path) -> Tip:
     program.write_text(said)
     return replace(
         TIP,
-        lineage=replace(LINEAGE, server_uuid=OWN, flavour="mariadb"),
+        lineage=like(LINEAGE, server_uuid=OWN, flavour="mariadb"),
         gtids=MariadbGtidList.parse("7-1-42"),
         gtids_before=MariadbGtidList.parse("7-1-20"),
     )

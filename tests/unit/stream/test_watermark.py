@@ -40,7 +40,7 @@ def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
 
 
 def at(number: int, offset: int, gtid_set: str) -> Position:
-    return Position(binlog=str(name(number)), offset=offset, gtid_set=gtid_set)
+    return Position(binlog=name(number), offset=offset, gtid_set=gtid_set)
 
 
 def test_durable_is_the_end_of_the_unbroken_archive() -> None:
@@ -92,7 +92,7 @@ def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
 
 def test_a_start_carries_on_from_the_archive() -> None:
     """What was durable before the start is durable at once."""
-    before = Position(binlog="mysql-bin.000004", offset=100, gtid_set="")
+    before = Position(binlog=BinlogName.parse("mysql-bin.000004"), offset=100, gtid_set="")
     coverage = Coverage(before, name(5))
     assert coverage.durable == before
     coverage.archived(track(5))
