@@ -179,7 +179,7 @@ class Standby(Process, Document):
     `unsaved_bytes`: bytes in its spool that may not be in the bucket.
     """
 
-    unsaved_bytes: Count
+    unsaved_bytes: Count = 0
 
     MOST: ClassVar[int] = 1 << 16
 

@@ -121,9 +121,6 @@ class Manifest(Document):
         names = [one.name for one in self.files]
         if len(set(names)) < len(names):
             raise ValueError("a binlog is there twice")
-        _gtids(self.gtids_added, self.flavour)
-        for _ in self.pieces():
-            pass
 
     def pieces(self) -> Iterator[tuple[PlanPiece, Gtids | None]]:
         """The piece of each file, and the GTIDs executed before it, None where that is unknown."""
@@ -157,9 +154,15 @@ class Manifest(Document):
     def read(cls, data: bytes, path: str) -> Self:
         """Read it. Raises RecoveryError, which names the path, if it is none."""
         try:
-            return cls.from_json(data, path)
+            found = cls.from_json(data, path)
         except ArchiveError as error:
             raise RecoveryError(str(error), hint=AGAIN) from error
+        try:
+            for _ in found.pieces():
+                pass
+        except ValueError as error:
+            raise RecoveryError(f"{path}: {error!s:.200}", hint=AGAIN) from error
+        return found
 
 
 def _gtids(text: str | None, flavour: Flavour) -> Gtids | None:
