@@ -14,8 +14,8 @@ from operator import ge
 from typing import ClassVar, Protocol, Self, TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.codec import LINEAGE_ID, too_large
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
-from binlog2s3.archive.fields import LINEAGE_ID, too_large
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.reader import Range, Readable, State, ranges_of

@@ -20,6 +20,7 @@ from pathlib import Path
 from binlog2s3 import __version__
 from binlog2s3.archive.backups import Backup, new_id, registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.drills import ON_TRUST, DrillResult, DrillStep
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -110,7 +111,7 @@ def run(config: DrillConfig) -> int:
     if error is not None:
         raise RecoveryError(failure, hint=error.hint) from error
     if config.as_json:
-        print(json.dumps(result.row(), indent=1))  # noqa: T201
+        print(json.dumps(as_fields(result), indent=1))  # noqa: T201
     else:
         _print(result)
     return 0

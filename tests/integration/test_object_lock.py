@@ -20,6 +20,7 @@ import pytest
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
@@ -271,7 +272,7 @@ def test_forged_documents_in_a_real_store(minio: MinioServer, *, default_retenti
     bucket = locked_bucket(minio, default_retention=default_retention)
     layout = Layout("pre", "orders")
     turn = turn_of(BEAT)
-    first = replace(ENTRY, name=LINEAGE.first_binlog, size=4, crc64=crc64nvme(b"true"))
+    first = replace(ENTRY, name=LINEAGE.first_binlog, size=4, crc64nvme=Crc64(crc64nvme(b"true")))
     second = replace(first, name=NAME)
     theirs = replace(second, size=6, crc64=crc64nvme(b"forged"))
     documents = {

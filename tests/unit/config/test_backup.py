@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.fields import text
+from binlog2s3.archive.codec import text
 from binlog2s3.config.backup import BACKUP, MOST_CHARACTERS
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS

@@ -49,7 +49,7 @@ from tests.damage import (
     fill,
     name,
 )
-from tests.documents import ENTRY, LINEAGE
+from tests.documents import ENTRY, LINEAGE, like
 from tests.memory_store import MemoryStore
 from tests.surveyed import Bucket, written
 
@@ -277,7 +277,7 @@ def put_binlog(bucket: Bucket, number: int, writer: BinlogWriter, **how: object)
 def lineage_of(writer: BinlogWriter, **changes: object) -> Lineage:
     begun = datetime.fromtimestamp(writer.timestamp, UTC)
     id_ = f"{begun:%Y%m%dT%H%M%SZ}-{LINEAGE.server_uuid[:8]}-a1b2"
-    plain = replace(LINEAGE, id=id_, source="orders", first_binlog_time=begun, gtid_set="")
+    plain = like(LINEAGE, id=id_, source="orders", first_binlog_time=begun, gtid_set="")
     return replace(plain, **{"server_version": "9.7.4", **changes})  # type: ignore[arg-type]
 
 

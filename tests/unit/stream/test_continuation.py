@@ -27,7 +27,7 @@ from binlog2s3.stream.continuation import (
 )
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.unit.stream.builders import name, rows
 
 IMAGE = "00000000-0000-0000-0000-0000000000aa"
@@ -36,7 +36,7 @@ LINEAGE = replace(
     first_binlog=BinlogName("b", 2),
     first_binlog_time=datetime(2026, 1, 2, tzinfo=UTC),
 )
-MARIADB = replace(
+MARIADB = like(
     LINEAGE, server_uuid="00000007-0000-0000-0000-000000000000", flavour="mariadb", gtid_set="0-7-5"
 )
 Before = Callable[[BinlogName], str | None]

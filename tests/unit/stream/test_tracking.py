@@ -28,7 +28,7 @@ from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import take
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
@@ -209,7 +209,7 @@ def test_two_that_see_the_same_beginning_write_one_history(
 ) -> None:
     """What another writer has decided is taken; of another server, binlog, time or parent not."""
     begin(bench)
-    decided = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
+    decided = like(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
     bench.store.delete(list(bench.store.objects))
     bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
     begin(bench)
@@ -477,7 +477,7 @@ TOKYO, UTC_ZONE = (SystemZone.of("SYSTEM", 2026, [offset] * 24) for offset in (3
 def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
     """A writer has ended, and the next one begins: the server was in this zone then."""
     lineage = bench.lineage
-    durable = Position(binlog=str(name(newest)), offset=4, gtid_set="")
+    durable = Position(binlog=name(newest), offset=4, gtid_set="")
     bench.said |= {"time_zone": zone, "server": None, "durable": durable}
     bench.intake.unlogged, bench.intake._witnessed = None, ""
     bench.intake.resume(lineage, None, name(newest), described=True)
@@ -591,7 +591,9 @@ def test_what_was_seen_counts_where_the_binlogs_show_nothing(
 
 def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> None:
     """Binlogs that were there already, and those after the one that it wrote again, are as ever."""
-    seen = Unlogged(since=START, first="b.000003", last="b.000003")
+    seen = Unlogged(
+        since=START, first=BinlogName.parse("b.000003"), last=BinlogName.parse("b.000003")
+    )
     begin(bench)
     bench.settle()
     bench.intake.lineage = None

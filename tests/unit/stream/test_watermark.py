@@ -39,7 +39,7 @@ def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
 
 
 def at(number: int, offset: int, gtid_set: str) -> Position:
-    return Position(binlog=str(name(number)), offset=offset, gtid_set=gtid_set)
+    return Position(binlog=name(number), offset=offset, gtid_set=gtid_set)
 
 
 def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:

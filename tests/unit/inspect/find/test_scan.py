@@ -33,7 +33,7 @@ from tests.binlog_writer import (
     BinlogWriter,
     statement,
 )
-from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
+from tests.documents import BEAT, ID, LINEAGE, NAME, like, parent_of
 from tests.property.test_paged_plan import SPAN, T0, lived, put_pages, without_pages
 from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket, workers
 from tests.unit.binlog.test_content import rows, table_map
@@ -682,7 +682,7 @@ def test_servers_without_gtid_events() -> None:
         made.plain_transaction([BEGIN, table_map(7, table), row, XID])
     made.plain_transaction([statement("DROP TABLE shop.orders")])
     made.rotate()
-    bucket = Bucket(replace(LINEAGE, server_version="5.6.14-log", parent=None))
+    bucket = Bucket(like(LINEAGE, server_version="5.6.14-log", parent=None))
     bucket.archive(made.data)
     hits, warnings, _ = searched(bucket, SearchQuery(wanted=Criteria(tables=ORDERS)))
     assert [hit.transaction for hit in hits] == [made.transactions[10], made.transactions[4]]
