@@ -22,7 +22,7 @@ from operator import eq
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.documents import Entry, Facts, Lineage
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import LOOKS, Readable
@@ -66,7 +66,7 @@ def layout_problems(entry: Entry) -> Iterator[str]:
     yield from place_problems(entry)
 
 
-def place_problems(entry: Entry) -> Iterator[str]:
+def place_problems(entry: Facts) -> Iterator[str]:
     """The same, without the blocks."""
     size = entry.size
     if size <= len(MAGIC):

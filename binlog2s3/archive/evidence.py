@@ -11,10 +11,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.catalog import Catalog, Document, read
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.codec import FORMAT, Document
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
-from binlog2s3.archive.fields import FORMAT
 from binlog2s3.archive.layout import Layout, Place
 from binlog2s3.archive.pages import Page, name_at
 from binlog2s3.archive.retired import Retired
@@ -84,7 +84,7 @@ class Evidence:
             end = EntryEnd.from_json(data, key)
         except ArchiveError:
             return None
-        return self._layout(key).binlog(place.lineage, place.binlog), end.size, end.crc64
+        return self._layout(key).binlog(place.lineage, place.binlog), end.size, end.crc64nvme
 
     def described_by(self, key: str) -> str | None:
         place = self._place(key)

@@ -68,13 +68,11 @@ class Leg:
         """Whether any byte of this binlog of the lineage belongs to the line."""
         if name < self.lineage.first_binlog:
             return False
-        return self.cut is None or (
-            self.cut.binlog is not None and name <= BinlogName.parse(self.cut.binlog)
-        )
+        return self.cut is None or (self.cut.binlog is not None and name <= self.cut.binlog)
 
     def end_of(self, name: BinlogName, size: int) -> int:
         """How many of a binlog's first `size` bytes belong to the line."""
-        if self.cut is not None and self.cut.binlog == str(name):
+        if self.cut is not None and self.cut.binlog == name:
             return min(size, self.cut.offset)
         return size
 
@@ -193,7 +191,7 @@ def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -
 
     Only its first binlog repeats something of the parent. MariaDB's numbers may go back after that.
     """
-    if lineage.flavour == "mariadb" and cut.binlog not in (None, str(lineage.first_binlog)):
+    if lineage.flavour == "mariadb" and cut.binlog not in (None, lineage.first_binlog):
         return False
     if cut.gtid_set and origin.gtid_set:
         try:
@@ -201,12 +199,12 @@ def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -
             return not then <= parse(cut.gtid_set, lineage.flavour)
         except (ValueError, TypeError):
             return True
-    return cut.binlog == str(lineage.first_binlog) and _shared(lineage, parent, origin) > cut.offset
+    return cut.binlog == lineage.first_binlog and _shared(lineage, parent, origin) > cut.offset
 
 
 def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> int:
     """How many bytes of its first binlog the parent has, too: the same file of the same server."""
-    if parent is None or origin is None or origin.binlog != str(lineage.first_binlog):
+    if parent is None or origin is None or origin.binlog != lineage.first_binlog:
         return 0
     return origin.offset if parent.server_uuid == lineage.server_uuid else 0
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.codec import BACKUP_ID, LINEAGE_ID
 from binlog2s3.archive.documents import floor_name
-from binlog2s3.archive.fields import BACKUP_ID, LINEAGE_ID
 from binlog2s3.archive.pages import SPAN, page_name
 from binlog2s3.binlog.names import BinlogName
 

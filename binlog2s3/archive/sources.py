@@ -1,6 +1,6 @@
 """Which sources a bucket has below a prefix, and what to say if the named one is missing."""
 
-from binlog2s3.archive.fields import SOURCE
+from binlog2s3.archive.codec import SOURCE
 from binlog2s3.archive.layout import Layout
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.store.contract import Store

@@ -20,6 +20,7 @@ from pathlib import Path
 from binlog2s3 import __version__
 from binlog2s3.archive.backups import Backup, new_id, registered
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.drills import ON_TRUST, DrillResult, DrillStep
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -110,7 +111,7 @@ def run(config: DrillConfig) -> int:
     if error is not None:
         raise RecoveryError(failure, hint=error.hint) from error
     if config.as_json:
-        print(json.dumps(result.row(), indent=1))  # noqa: T201
+        print(json.dumps(as_fields(result), indent=1))  # noqa: T201
     else:
         _print(result)
     return 0
@@ -146,16 +147,7 @@ class _Drill:
         self._is_dump = False
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
-        self._result = DrillResult(
-            id=new_id(now),
-            source=config.source,
-            outcome="failed",
-            goal=goal,
-            host=_host(),
-            version=__version__,
-            started_at=now,
-            finished_at=now,
-        )
+        self._result = _failed(new_id(now), config.source, goal, now)
         id_ = self._result.id
         self._workspace = Workspace(
             config.work_dir.absolute(),
@@ -434,6 +426,32 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in one_line(text))
 
 
+def _failed(id_: str, source: str, goal: str, started_at: datetime) -> DrillResult:
+    """The result of a drill that has shown nothing so far."""
+    return DrillResult(
+        id=id_,
+        source=source,
+        outcome="failed",
+        step=None,
+        error="",
+        backup=None,
+        label="",
+        goal=goal,
+        lineage=None,
+        binlog=None,
+        position=None,
+        proven_until=None,
+        transactions=0,
+        tables=0,
+        statements=0,
+        server_version="",
+        host=_host(),
+        version=__version__,
+        started_at=started_at,
+        finished_at=started_at,
+    )
+
+
 def _write(catalog: Catalog, result: DrillResult) -> None:
     """Write the result once. One that is there is this one: the answer was lost."""
     key, data = catalog.layout.drill(result.id), result.to_json()
@@ -450,17 +468,11 @@ def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None
     say("warning", f"drill {left.id} of {left.source}: {text}; its data were removed{where}")
     if left.source != config.source:
         return
-    result = DrillResult(
-        id=left.id,
-        source=left.source,
-        outcome="failed",
+    result = replace(
+        _failed(left.id, left.source, "unknown", left.started_at),
         step=left.step,
         error=text,
         backup=left.backup,
-        goal="unknown",
-        host=_host(),
-        version=__version__,
-        started_at=left.started_at,
         finished_at=datetime.now(UTC),
     )
     try:

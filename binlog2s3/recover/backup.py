@@ -203,7 +203,7 @@ def examined(
     warnings += content.doubts
     is_doubtful = point.is_doubtful or bool(content.doubts)
     is_sure = content.ends is True and content.is_whole and not is_doubtful
-    checked = replace(point, defects=defects, warnings=warnings, is_checked=is_sure and not defects)
+    checked = replace(point, defects=defects, warnings=warnings, checked=is_sure and not defects)
     return checked, content
 
 

@@ -41,7 +41,7 @@ class BackupPoint:
     writes its time zone, so they have none and cannot be compared with commit times.
     `sets_gtids`: a server into which it is loaded has these GTIDs then, or ends in that place.
     `defects`: why a server that is restored from it does not have all of the dumped one's data, or
-    not those of this point. `is_doubtful`: it does not say enough to exclude that. `is_checked`:
+    not those of this point. `is_doubtful`: it does not say enough to exclude that. `checked`:
     all of it was read, and it has neither. `innodb`: where the last transaction of InnoDB's data
     ended in the binlog, if the data files say so.
     """
@@ -58,7 +58,7 @@ class BackupPoint:
     sets_gtids: bool = False
     defects: tuple[str, ...] = ()
     is_doubtful: bool = False
-    is_checked: bool = False
+    checked: bool = False
     innodb: tuple[BinlogName, int] | None = None
 
 

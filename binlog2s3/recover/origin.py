@@ -91,7 +91,7 @@ def _ends_later(one: Leg, other: Leg) -> bool:
 
 
 def _place(cut: Parent) -> tuple[int, int]:
-    return (BinlogName.parse(cut.binlog).number if cut.binlog else -1, cut.offset)
+    return (cut.binlog.number if cut.binlog else -1, cut.offset)
 
 
 def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:

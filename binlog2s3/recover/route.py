@@ -191,7 +191,7 @@ class Route:
     def is_cut(self, number: int) -> bool:
         """Whether the binlog has bytes after those that belong to the line."""
         cut = self.leg(number).cut
-        if cut is None or cut.binlog != str(self.stretches[number].name):
+        if cut is None or cut.binlog != self.stretches[number].name:
             return False
         return self.size(number) < self.known(number).size
 
@@ -269,8 +269,9 @@ class Route:
             return _UpTo((first, shared))
         before = self.known(first).gtids_before
         end = self.known(first - 1).gtids_after
-        if self.stretches[first - 1].leg == leg - 1 and cut.binlog == str(
-            self.stretches[first - 1].name
+        if (
+            self.stretches[first - 1].leg == leg - 1
+            and cut.binlog == self.stretches[first - 1].name
         ):
             end = parse(cut.gtid_set, "mariadb") if cut.gtid_set else None
         if not isinstance(end, MariadbGtidList) or end == before:
@@ -540,7 +541,7 @@ def _contradiction(route: Route, one: int, other: int, *, is_brief: bool) -> str
             return UNLOGGED
         return ""
     cut = route.leg(one).cut
-    if cut is not None and (cut.binlog != str(before.name) or before.size < cut.offset):
+    if cut is not None and (cut.binlog != before.name or before.size < cut.offset):
         return f"{route.lineage(one)} does not reach up to {cut.binlog}:{cut.offset}"
     return ""
 

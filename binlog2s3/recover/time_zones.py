@@ -378,7 +378,7 @@ def tz_of(zones: Collection[SystemZone]) -> str | None:
 
     It is never a text of the bucket: made of numbers, or a name in this machine's own database.
     """
-    offsets = {offset for zone in zones for offset in zone.offsets}
+    offsets = {offset for zone in zones for offset in zone.sampled}
     names = {zone.name for zone in zones}
     known = zoneinfo.available_timezones()
     if len(offsets) == 1 and not names & known:
@@ -401,7 +401,7 @@ def _is_installed(name: str) -> bool:
 
 def _fits(name: str, zone: SystemZone) -> bool:
     of_name = zoneinfo.ZoneInfo(name)
-    for day, offset in zip(sampled_days(zone.year), zone.offsets, strict=True):
+    for day, offset in zip(sampled_days(zone.year), zone.sampled, strict=True):
         moment = datetime(day.year, day.month, day.day, tzinfo=UTC)
         found = moment.astimezone(of_name).utcoffset()
         if found is None or found.total_seconds() != offset:

@@ -15,6 +15,7 @@ from typing import Any
 
 from binlog2s3.archive.backups import Backup, id_of, new_id, registered
 from binlog2s3.archive.catalog import Catalog, refuse_left
+from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of
@@ -208,7 +209,7 @@ def _is_same(known: Backup, backup: Backup, *, timed: bool) -> bool:
         registered_at=known.registered_at,
         lineage=backup.lineage or known.lineage,
         taken_at=backup.taken_at if timed else known.taken_at,
-        is_checked=known.is_checked,
+        checked=known.checked,
         defects=known.defects,
         accepted=known.accepted,
     )
@@ -252,7 +253,7 @@ def _accepted(config: BackupConfig, backup: Backup, defects: tuple[str, ...]) ->
             "registers it all the same, and then it counts nowhere",
         )
     return replace(
-        backup, defects=defects[:MOST_DEFECTS], accepted=config.accept or "", is_checked=False
+        backup, defects=defects[:MOST_DEFECTS], accepted=config.accept or "", checked=False
     )
 
 
@@ -264,7 +265,7 @@ def _described(
     All of a dump is read. Raises RecoveryError.
     """
     taken_at = _taken_at(config, now)
-    innodb, is_checked = None, False
+    innodb, checked = None, False
     defects: tuple[str, ...] = ()
     tool, server, binlog, position = "other", "", config.binlog, config.position
     gtid_set = None
@@ -283,7 +284,7 @@ def _described(
             say("warning", f"{config.from_backup}: {warning}")
         tool, server = point.tool, point.server_uuid or ""
         gtid_set, binlog, position = point.gtid_set, point.binlog, point.position
-        innodb, is_checked, defects = point.innodb, point.is_checked, point.defects
+        innodb, checked, defects = point.innodb, point.checked, point.defects
         if position is None:
             binlog = None
     location = config.location or ""
@@ -303,7 +304,7 @@ def _described(
         lineage=config.from_lineage,
         taken_at=taken_at,
         registered_at=now,
-        is_checked=is_checked,
+        checked=checked,
     )
     return _accepted(config, backup, defects), innodb
 
@@ -353,7 +354,7 @@ def document(source: str, rows: list[Row]) -> dict[str, Any]:
         "source": source,
         "backups": [
             {
-                **backup.row(),
+                **as_fields(backup),
                 "reach": _reach_document(reaches[0]),
                 "branches": [_reach_document(reach) for reach in reaches[1:]],
             }

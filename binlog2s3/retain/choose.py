@@ -31,13 +31,13 @@ _WHOLE = 2  # object and entry
 class KnownBackup:
     """A base backup by the name that messages give it, and what it can be brought to.
 
-    `is_checked`: all of it was read when it was registered, or a drill has proved it; None if
+    `checked`: all of it was read when it was registered, or a drill has proved it; None if
     nobody has looked, False if the last drill of it has failed.
     """
 
     name: str
     reach: BackupReach
-    is_checked: bool | None = None
+    checked: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def needed_in_window(
 
 def _is_as_good(other: KnownBackup, one: KnownBackup) -> bool:
     """Whether as much is known for a backup as for another one, and nothing against it."""
-    return other.is_checked is True or (other.is_checked is None and not one.is_checked)
+    return other.checked is True or (other.checked is None and not one.checked)
 
 
 def is_usable(

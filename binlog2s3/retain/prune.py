@@ -206,7 +206,7 @@ class Prune:
             KnownBackup(
                 name=one.name,
                 reach=reach,
-                is_checked=verdicts.get(one.id, one.is_checked or None),
+                checked=verdicts.get(one.id, one.checked or None),
             )
             for one in there
             if one.counts

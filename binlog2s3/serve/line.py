@@ -20,7 +20,7 @@ def archived(route: Route) -> list[ServedBinlog]:
     for number, one in enumerate(route.stretches):
         leg = route.leg(number)
         is_first = route.leg_numbers(number)[0] == number
-        cut = leg.cut if leg.cut is not None and leg.cut.binlog == str(one.name) else None
+        cut = leg.cut if leg.cut is not None and leg.cut.binlog == one.name else None
         before = route.line.legs[one.leg - 1].cut if is_first and one.leg else None
         found.append(
             ServedBinlog(

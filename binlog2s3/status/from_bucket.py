@@ -250,7 +250,7 @@ class _ContentsReader:
         for lineage in lineages.values():
             origin = lineage.parent
             if origin is not None and origin.binlog is not None:
-                cut = BinlogName.parse(origin.binlog).number
+                cut = origin.binlog.number
                 cuts[origin.lineage] = min(cut, cuts.get(origin.lineage, cut))
         contents = {
             id_: self._contents(one, sign.beat, cuts.get(id_) if id_ != current else None)

@@ -264,11 +264,8 @@ def _number(found: object) -> float | None:
         return found.timestamp()
     if isinstance(found, tuple):
         return float(len(found))
-    if isinstance(found, str):
-        try:
-            return float(BinlogName.parse(found).number)
-        except ValueError:
-            return None
+    if isinstance(found, BinlogName):
+        return float(found.number)
     assert isinstance(found, (int, float)), found  # noqa: S101 - METRICS names no other field
     return float(found)
 

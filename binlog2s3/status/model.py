@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Literal
 
 from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.codec import Moment
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.drills import ON_TRUST, DrillResult
 from binlog2s3.archive.history import line_of
@@ -40,7 +41,7 @@ class Trouble:
     """A problem. `code` is a fixed word; a critical one makes /health answer 503."""
 
     code: str
-    level: Level
+    level: str
     text: str
     hint: str = ""
 
@@ -52,9 +53,9 @@ class WriterStatus:
     host: str
     pid: int
     version: str
-    since: datetime
+    since: Moment
     generation: int = 0
-    heartbeat_at: datetime | None = None
+    heartbeat_at: Moment | None = None
     heartbeat_interval_seconds: float = 30.0
 
 
@@ -68,8 +69,8 @@ class StandbyStatus:
     host: str
     pid: int
     version: str
-    since: datetime
-    heartbeat_at: datetime | None = None
+    since: Moment
+    heartbeat_at: Moment | None = None
     heartbeat_interval_seconds: float = 30.0
     unsaved_bytes: int = 0
 
@@ -81,7 +82,7 @@ class SourceStatus:
     uuid: str = ""
     flavour: Flavour | None = None
     position: Position | None = None
-    asked_at: datetime | None = None
+    asked_at: Moment | None = None
     silent_seconds: float | None = None
     read_only: bool | None = None
     error: str = ""
@@ -140,16 +141,16 @@ class ChildStatus:
     pid: int | None = None
     restarts: int = 0
     last_error: str = ""
-    last_error_at: datetime | None = None
+    last_error_at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
     """Requests to the store: the last success, the last error, and how many failed."""
 
-    last_success_at: datetime | None = None
+    last_success_at: Moment | None = None
     last_error: str = ""
-    last_error_at: datetime | None = None
+    last_error_at: Moment | None = None
     errors: int = 0
 
 
@@ -203,7 +204,7 @@ class Gap:
     lineage: str
     join: str  # gap, unknown, missing
     text: str
-    at: datetime | None = None
+    at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,7 @@ class HistoryStatus:
 
     lineages: int = 0
     gaps: tuple[Gap, ...] = ()
-    earliest: datetime | None = None
+    earliest: Moment | None = None
     complete: bool = False
 
 
@@ -231,8 +232,8 @@ class BackupsStatus:
     """
 
     count: int = 0
-    newest_at: datetime | None = None
-    window_from: datetime | None = None
+    newest_at: Moment | None = None
+    window_from: Moment | None = None
     window_known: bool = False
     window_why: str = ""
 
@@ -246,11 +247,11 @@ class DrillStatus:
     drill ended. If it `failed`, `step` and `error` say where and why.
     """
 
-    proven_at: datetime | None = None
-    proven_until: datetime | None = None
+    proven_at: Moment | None = None
+    proven_until: Moment | None = None
     proven_seconds: float | None = None
     on_trust: bool = False
-    last_at: datetime | None = None
+    last_at: Moment | None = None
     failed: bool = False
     step: str = ""
     error: str = ""
@@ -266,16 +267,16 @@ class Status:
     source: str
     target: str
     seen_from: SeenFrom
-    at: datetime
-    state: State
+    at: Moment
+    state: str
     troubles: tuple[Trouble, ...] = ()
     writer: WriterStatus | None = None
     standbys: tuple[StandbyStatus, ...] | None = None
     server: SourceStatus = field(default_factory=SourceStatus)
     lineage: str | None = None
     durable: Position | None = None
-    covered_until: datetime | None = None
-    latest: datetime | None = None
+    covered_until: Moment | None = None
+    latest: Moment | None = None
     lag: Lag = field(default_factory=Lag)
     flush_interval: float | None = None
     spool: SpoolStatus | None = None

@@ -59,7 +59,7 @@ class Extent:
             name = name.next()
         if end == start:
             return said
-        return Position(binlog=str(end[0]), offset=end[1], gtid_set="")
+        return Position(binlog=end[0], offset=end[1], gtid_set="")
 
     def gaps(self) -> list[Gap]:
         """What is missing within lineages, and between a lineage and its parent."""
@@ -81,7 +81,7 @@ class Extent:
             origin = self._origin(lineage)
             if origin is None or origin.binlog is None or not self._joins(origin):
                 break
-            lineage, upto = self.lineages[origin.lineage], BinlogName.parse(origin.binlog)
+            lineage, upto = self.lineages[origin.lineage], origin.binlog
         return found
 
     def _unbroken(self, id_: str, upto: BinlogName) -> list[BinlogName]:
@@ -139,16 +139,16 @@ class Extent:
     def _has_older(self, origin: Parent) -> bool:
         """Whether the bucket has any binlog up to there."""
         names, lineage = self.contents[origin.lineage].names, self.lineages[origin.lineage]
-        if origin.binlog is None or lineage.is_below_floor(BinlogName.parse(origin.binlog)):
+        if origin.binlog is None or lineage.is_below_floor(origin.binlog):
             return False
-        return any(name <= BinlogName.parse(origin.binlog) for name in names)
+        return any(name <= origin.binlog for name in names)
 
     def _joins(self, origin: Parent) -> bool:
         """Whether the bucket has all bytes of the binlog that ends there."""
         before = self.contents[origin.lineage]
         if origin.binlog is None:
             return False
-        cut = BinlogName.parse(origin.binlog)
+        cut = origin.binlog
         return cut in before.names and size_of(before, cut) >= origin.offset
 
 

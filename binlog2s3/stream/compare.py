@@ -119,7 +119,7 @@ class Finder:
         """
         if not place.binlog or not place.offset:
             return False
-        name = BinlogName.parse(place.binlog)
+        name = place.binlog
         needed = {
             f"{domain}-{server}-{number}"
             for domain, server, number in MariadbGtidList.parse(place.gtid_set).gtids()

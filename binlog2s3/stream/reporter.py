@@ -411,7 +411,7 @@ def position_of(sight: Sight) -> Position | None:
     at = sight.position
     if at is None:
         return None
-    return Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
+    return Position(binlog=at.binlog, offset=at.offset, gtid_set=at.gtid_set)
 
 
 def _due(stock: Stock | None) -> int:

@@ -301,7 +301,7 @@ class Supervisor:
         if intake.lineage is None or intake.lineage.id != tip.lineage.id:
             following = tip.last if tip.last is not None and not tip.closed else tip.following
             durable = Position(
-                binlog=str(tip.last or tip.lineage.begin),
+                binlog=tip.last or tip.lineage.begin,
                 offset=tip.size,
                 gtid_set=str(tip.gtids) if tip.gtids is not None else "",
             )

@@ -276,7 +276,7 @@ class Writer:
                 covered_until=self.furthest_covered(now.lineage, now.covered_until),
             )
             self._has_stopped |= state == "stopped"
-            info = store.put(self._layout.writer(*self._me.rank), self._me.to_json())
+            info = store.put(self._layout.writer(*self._me.rank), self._me.fitting.to_json())
             self.beaten_at = time.monotonic()
             return info.last_modified
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
+from binlog2s3.archive.codec import _whole, check_place, parse
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.archive.fields import _matching, check_place, parse
 from binlog2s3.archive.history import (
     _barrier,
     is_unlogged_between,
@@ -935,7 +935,7 @@ MUTANTS = (
         Promise.BUCKET,
         "A name in a document of the bucket that is none by the grammar of names is never used.",
         ("tests/unit/archive/test_fields.py::test_no_field_holds_what_the_grammar_does_not_allow",),
-        ((_matching, never(part(when(), 2, of=2))),),
+        ((_whole, answers("Meta()")),),
     ),
     Mutant(
         "document-of-its-key",

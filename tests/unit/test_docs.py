@@ -17,6 +17,7 @@ import pytest
 from binlog2s3 import errors
 from binlog2s3.archive import listing
 from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.codec import Crc64, as_fields
 from binlog2s3.archive.documents import EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.layout import Layout
@@ -299,10 +300,10 @@ def test_the_manifest_of_a_recovery_is_as_documented() -> None:
     piece = replace(plan.pieces[0], gtids=GtidSet(), greatest_commit_us=None)
     whole = Manifest(
         source="orders", flavour="mysql", server_version="9.7.0", lineage=plan.lineage,
-        written_at=datetime(2026, 1, 2, tzinfo=UTC), before=plan.before, added=plan.adds,
-        skipped=f"{UUID}:7", files=(WrittenFile(piece=piece, size=9, crc64=1),),
+        written_at=datetime(2026, 1, 2, tzinfo=UTC), gtids_before=str(plan.before),
+        gtids_added=str(plan.adds), gtids_skipped=f"{UUID}:7", files=(WrittenFile.of(piece, 9, 1),),
     )  # fmt: skip
-    least = replace(whole, before=None, added=None, skipped="")
+    least = replace(whole, gtids_before=None, gtids_added=None, gtids_skipped=None)
     documents = [json.loads(one.to_json()) for one in (whole, least)]
     are_as_in_the_table(documents, text, "field of the manifest")
     file = documents[0]["files"][0]
@@ -471,7 +472,16 @@ FAILED_DRILL = replace(
 )
 INNER = "field of `before` and `after`"
 PAGE = build(replace(LINEAGE, first_binlog=NAME), 0, {NAME.number: ENTRY}, None)
-NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": crc64_hex(1)}
+NOTHING_BEGINS = as_fields(
+    Block(
+        offset=BLOCK_SIZE,
+        size=1,
+        crc64=Crc64(1),
+        first_offset=None,
+        first_commit_us=None,
+        first_gtid=None,
+    )
+)
 
 
 @pytest.mark.parametrize(

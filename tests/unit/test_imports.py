@@ -36,6 +36,7 @@ ROOMS = {
     "boto3": {"store"},
     "botocore": {"store"},
     "click": {"cli"},
+    "msgspec": {"archive"},
     "prometheus_client": {"serve", "status"},
     "pymysql": {"server"},
     "rich": {"", "cli"},

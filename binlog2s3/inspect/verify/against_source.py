@@ -119,7 +119,7 @@ class SourceComparison:
             origin = one.parent
             if origin is None or origin.lineage != lineage.id:
                 continue
-            if origin.binlog is None or BinlogName.parse(origin.binlog) <= name:
+            if origin.binlog is None or origin.binlog <= name:
                 return True
         return False
 

@@ -9,7 +9,7 @@ show this, --deep reads up to the point.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from binlog2s3.archive.documents import Entry, Lineage, Parent
+from binlog2s3.archive.documents import Facts, Lineage, Parent
 from binlog2s3.archive.history import Line, breaks, is_complete, is_unlogged_between
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
@@ -54,7 +54,7 @@ class BinlogFacts:
         return None if self.known is None else self.known.reached_us
 
 
-def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:
+def of_entry(entry: Facts, size: int, flavour: Flavour) -> BinlogFacts:
     """The facts in an entry; `size` is the object's."""
     try:
         return replace(of_known(known_from(entry, flavour)), size=size)
@@ -184,10 +184,10 @@ def along(
         for number, whole in enumerate(mine):
             one = whole
             if cut is not None and cut.binlog is not None:
-                name = BinlogName.parse(cut.binlog)
+                name = cut.binlog
                 if one.first <= name <= one.last:
                     reached = True
-                    one = _until(one, cut, name, cuts.get((id_, cut.binlog)))
+                    one = _until(one, cut, name, cuts.get((id_, str(cut.binlog))))
             is_first = one.first == leg.lineage.first_binlog
             if number == 0 and goes_on and not leg.missing and is_first:
                 found[-1] = _merged(found[-1], one)
@@ -314,8 +314,8 @@ def parent_problems(
     except ValueError as error:
         yield ParentProblem(f"parent.gtid_set: {brief(error)}")
         return
-    is_pruned = origin.binlog is not None and parent.is_below_floor(BinlogName.parse(origin.binlog))
-    if not is_pruned or (origin.lineage, origin.binlog) in facts:
+    is_pruned = origin.binlog is not None and parent.is_below_floor(origin.binlog)
+    if not is_pruned or (origin.lineage, str(origin.binlog)) in facts:
         yield from _place_problems(origin, facts, executed, gtids_at)
     yield from _join_problems(child, origin, executed)
 
@@ -342,7 +342,7 @@ def _place_problems(
         if origin.offset:
             yield ParentProblem(f"parent.offset is {origin.offset} without a binlog")
         return
-    there = facts.get((origin.lineage, origin.binlog))
+    there = facts.get((origin.lineage, str(origin.binlog)))
     if there is None:
         yield ParentProblem(f"it continues from {origin.place}, but that binlog is missing")
         return
@@ -352,7 +352,7 @@ def _place_problems(
         )
         return
     if gtids_at is not None:
-        found = gtids_at(origin.lineage, BinlogName.parse(origin.binlog), origin.offset)
+        found = gtids_at(origin.lineage, origin.binlog, origin.offset)
         if isinstance(found, str):
             yield ParentProblem(f"it continues from {origin.place}: {found}")
         elif executed is not None and found is not None and found != executed:

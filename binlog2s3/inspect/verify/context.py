@@ -12,8 +12,8 @@ from typing import Literal
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import first_in
 from binlog2s3.archive.writers import Heartbeat, Turn

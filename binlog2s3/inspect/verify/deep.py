@@ -231,7 +231,7 @@ def _breaks(context: LineageContext, binlog: BinlogReading) -> str:
     lineage, name, scanner = context.lineage, binlog.name, binlog.scanner
     if scanner.flavour != lineage.flavour:
         return f"it is {scanner.flavour}, but the lineage is {lineage.flavour}"
-    if binlog.next_binlog not in (None, str(name.next())):
+    if binlog.next_binlog not in (None, name.next()):
         return f"it ends with a rotation to {binlog.next_binlog}"
     earlier = _end(context, name_at(lineage, name.number - 1))
     later = _end(context, name.next())
@@ -242,7 +242,7 @@ def _breaks(context: LineageContext, binlog: BinlogReading) -> str:
     why = ""
     if before is not None and expected is not None and before != expected:
         why = f"it begins after {before or 'no GTIDs'}, the binlog before it ends with {expected}"
-    elif earlier is not None and earlier.next_binlog not in (None, str(name)):
+    elif earlier is not None and earlier.next_binlog not in (None, name):
         why = f"the binlog before it ends with a rotation to {earlier.next_binlog}"
     elif following is not None and after is not None and following != after:
         why = f"it ends with {after or 'no GTIDs'}, {name.next()} begins after {following}"

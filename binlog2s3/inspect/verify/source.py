@@ -257,7 +257,9 @@ class SourceVerifier:
     def _cuts(self, lineage: str) -> set[str]:
         """The binlogs of a lineage from which others continue."""
         parents = [one.parent for one in self.known_lineages]
-        return {p.binlog for p in parents if p is not None and p.lineage == lineage and p.binlog}
+        return {
+            str(p.binlog) for p in parents if p is not None and p.lineage == lineage and p.binlog
+        }
 
     # How lineages join
 

@@ -12,7 +12,7 @@ from functools import partial
 
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import fetch
-from binlog2s3.archive.documents import UNLOGGED, Entry
+from binlog2s3.archive.documents import UNLOGGED, Entry, Facts
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
@@ -47,7 +47,7 @@ class _BinlogObjects:
 
     name: BinlogName
     info: ObjectInfo | None
-    entry: Entry | None = None
+    entry: Facts | None = None
     problems: tuple[str, ...] = ()
     error: ArchiveError | None = None
     paged: bool = False
@@ -333,7 +333,7 @@ class LineageWalk:
             seen = self._see(seen.name)
         return seen
 
-    def _check_first(self, entry: Entry) -> None:
+    def _check_first(self, entry: Facts) -> None:
         """Check lineage.json against the entry of its first binlog."""
         lineage = self._lineage
         if entry.name != lineage.first_binlog:
@@ -348,7 +348,7 @@ class LineageWalk:
                 text = f"{told} is {said or 'empty'}, its first entry says {is_so or 'none'}"
                 self._context.defect("lineage-lies", text)
 
-    def _damaged(self, entry: Entry) -> str:
+    def _damaged(self, entry: Facts) -> str:
         """Damage that the source itself sent is recorded, and ends an interval."""
         for one in entry.damaged:
             place = f"bytes {one['begin']} to {one['end']} of {entry.name}"

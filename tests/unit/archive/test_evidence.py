@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.retired import Retired
@@ -31,7 +32,7 @@ REAL, FORGED = b"the source's own bytes", b"the bytes of somebody!"
 
 def entry(name: BinlogName, data: bytes = REAL) -> bytes:
     """The entry of a binlog of these bytes."""
-    return replace(ENTRY, name=name, size=len(data), crc64=crc64nvme(data)).to_json()
+    return replace(ENTRY, name=name, size=len(data), crc64nvme=Crc64(crc64nvme(data))).to_json()
 
 
 class LockedBucket:

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Lineage, LineageFloor, Parent
+from binlog2s3.archive.documents import Lineage, LineageFloor, Parent, SourceServer
 from binlog2s3.archive.history import breaks, follows, is_complete, line_of, missing_binlogs
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.history_model import Model
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -20,11 +20,9 @@ OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 def lineage(number: int, parent: Parent | None = None, uuid: str = UUID) -> Lineage:
     return Lineage(
-        id=f"2026010{number}T030405Z-3e11fa47-{number:04x}",
+        lineage=f"2026010{number}T030405Z-3e11fa47-{number:04x}",
         source="orders",
-        server_uuid=uuid,
-        flavour="mysql",
-        server_version="9.7.0",
+        server=SourceServer(uuid=uuid, flavour="mysql", version="9.7.0"),
         first_binlog=BinlogName("mysql-bin", 3),
         first_binlog_time=datetime(2026, 1, number, tzinfo=UTC),
         gtid_set="",
@@ -268,10 +266,10 @@ def test_the_next_binlog_by_its_gtids(
 def test_numbers_that_go_back_end_no_line(flavour: Any, binlog: int, crosses: bool) -> None:
     """MariaDB's may, behind the binlog that repeats something of the parent."""
     then, later = ("0-1-50", "0-1-20") if flavour == "mariadb" else (f"{UUID}:1-50", f"{UUID}:1-20")
-    first = replace(lineage(1), flavour=flavour)
-    second = replace(lineage(2, left(first, gtid_set=then)), flavour=flavour)
+    first = like(lineage(1), flavour=flavour)
+    second = like(lineage(2, left(first, gtid_set=then)), flavour=flavour)
     cut = left(second, gtid_set=later, binlog=f"mysql-bin.{binlog:06}")
-    third = replace(lineage(3, cut), flavour=flavour)
+    third = like(lineage(3, cut), flavour=flavour)
     line = line_of([first, second, third], third.id)
     assert (len(line.legs), bool(line.barrier)) == ((3, False) if crosses else (2, True))
 

@@ -312,7 +312,7 @@ def test_a_zone_is_shown_by_its_changes() -> None:
     """Offsets, and from when on."""
     assert str(TOKYO) == "UTC+09:00"
     assert str(LONDON) == "UTC+00:00, from 2026-04-01 on UTC+01:00, from 2026-11-01 on UTC+00:00"
-    assert LONDON.offsets[6:8] == (3600, 3600)
+    assert LONDON.sampled[6:8] == (3600, 3600)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_a_zone_is_shown_by_its_changes() -> None:
 def test_what_is_no_zone(changes: list[tuple[date, int]], why: str) -> None:
     """Also from a document that somebody has changed."""
     with pytest.raises(ValueError, match=why):
-        SystemZone(name="SYSTEM", changes=tuple(changes))
+        SystemZone(name="SYSTEM", offsets=dict(changes))
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, parent_of
+from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, like, parent_of
 from tests.memory_store import Contents
 from tests.surveyed import LAYOUT, workers
 from tests.surveyed import Bucket as Archive
@@ -197,7 +197,7 @@ def test_what_still_reaches_is_not_called_given_up() -> None:
 
 def checked(there: World, day: int, **changes: Any) -> None:
     """Register the backup of a day as read, or otherwise."""
-    backup = replace(backup_of(day), **{"is_checked": True, **changes})
+    backup = replace(backup_of(day), **{"checked": True, **changes})
     there.put(LAYOUT.backup(backup.id), backup.to_json())
 
 
@@ -277,15 +277,15 @@ def test_what_may_be_of_two_histories_is_kept_in_both(*, by_place: bool) -> None
     """
     there = World(())
     place = {"gtid_set": None, "binlog": name_of(6), "position": 4} if by_place else {}
-    old = replace(backup_of(5), is_checked=True, **place)
+    old = replace(backup_of(5), checked=True, **place)
     parent = parent_of(ID, binlog=str(name_of(COUNT)), gtid_set="", join="unknown")
-    there.lineage = replace(there.lineage, id=PROMOTED, first_binlog=name_of(1), parent=parent)
+    there.lineage = like(there.lineage, id=PROMOTED, first_binlog=name_of(1), parent=parent)
     there.put(LAYOUT.lineage(PROMOTED), there.lineage.to_json())
     for number in range(1, 13):
         there.archive(binlog(number), name_of(number))
     turn = Turn(number=1, lineage=PROMOTED, generation=1, token="0" * 16)
     there.put(LAYOUT.turn(1), turn.to_json())
-    new = replace(backup_of(10), lineage=PROMOTED, is_checked=True)
+    new = replace(backup_of(10), lineage=PROMOTED, checked=True)
     for one in (old, new):
         there.put(LAYOUT.backup(one.id), one.to_json())
     (reach,) = reaches_of_backup(old, there.survey())
@@ -300,12 +300,12 @@ def test_what_may_be_of_two_histories_is_kept_in_both(*, by_place: bool) -> None
 def test_what_was_accepted_counts_nowhere() -> None:
     """It neither keeps a binlog nor displaces a backup, and is no window; its name is said."""
     there = world()
-    checked(there, 18, is_checked=False, defects=("it is cut off",), accepted="for a test")
+    checked(there, 18, checked=False, defects=("it is cut off",), accepted="for a test")
     text = there.prune(grace=0.0, dry_run=True)
     assert "give up     4 binlogs" in text
     assert "not kept    backup 20260318T000000Z-1f2e3d4c (day 18)" in text
     for day in (5, 33):
-        checked(there, day, is_checked=False, defects=("it is cut off",), accepted="for a test")
+        checked(there, day, checked=False, defects=("it is cut off",), accepted="for a test")
     with pytest.raises(RecoveryError, match="no registered base backup"):
         there.prune(grace=0.0)
     found = proofs_of(there, "pre", "orders", workers()).backups
@@ -497,7 +497,7 @@ def with_dead_lineage(*bounds: int, at: datetime = BEGIN) -> World:
     """Beside the current lineage another one, of two binlogs; and the third in such chunks."""
     there = world()
     parent = parent_of(ID, binlog=None, offset=0, gtid_set="", join="unknown")
-    dead = replace(LINEAGE, id=DEAD, first_binlog=name_of(1), gtid_set="", parent=parent)
+    dead = like(LINEAGE, id=DEAD, first_binlog=name_of(1), gtid_set="", parent=parent)
     there.clock = BEGIN
     there.put(LAYOUT.lineage(DEAD), dead.to_json())
     alive, there.lineage = there.lineage, dead
@@ -587,7 +587,7 @@ def forked() -> World:
     ):
         gtids = f"{UUID_A}:1-{3 * (begin - 1)}"
         cut = {"binlog": str(name_of(begin - 1)), "offset": len(binlog(begin - 1))}
-        there.lineage = replace(
+        there.lineage = like(
             first,
             id=id_,
             first_binlog=name_of(begin),

@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import (
     BackupsStatus,
@@ -60,13 +61,13 @@ FULL = replace(
     server=SourceStatus(
         uuid="3e11fa47-71ca-11e1-9e33-c80aa9429562",
         flavour="mysql",
-        position=Position(binlog="mysql-bin.000043", offset=900, gtid_set=""),
+        position=Position(binlog=BinlogName.parse("mysql-bin.000043"), offset=900, gtid_set=""),
         asked_at=AT,
         silent_seconds=1.5,
         read_only=True,
     ),
     lineage="20260102T030405Z-3e11fa47-a1b2",
-    durable=Position(binlog="mysql-bin.000042", offset=157, gtid_set=""),
+    durable=Position(binlog=BinlogName.parse("mysql-bin.000042"), offset=157, gtid_set=""),
     covered_until=AT - timedelta(seconds=2),
     latest=AT - timedelta(seconds=1),
     lag=Lag(bytes=743, transactions=3, seconds=2.25),
@@ -208,13 +209,6 @@ def test_one_thing_that_is_not_known_is_absent_alone() -> None:
         found = samples(replace(FULL, lag=Lag(**{**lag, unknown: None})))  # type: ignore[arg-type]
         told = {name: rows[0][1] for name, rows in found.items() if "_lag_" in name}
         assert told == {f"binlog2s3_lag_{one}": 0 for one in lag if one != unknown}
-
-
-def test_a_binlog_whose_name_is_none_has_no_number() -> None:
-    """It is left out, and the rest is there."""
-    found = samples(replace(FULL, durable=Position(binlog="?", offset=5, gtid_set="")))
-    assert "binlog2s3_durable_binlog_number" not in found
-    assert found["binlog2s3_durable_offset_bytes"][0][1] == 5
 
 
 @pytest.mark.parametrize("state", get_args(State))
