@@ -4,8 +4,10 @@ Law: text from the bucket or from a server can neither break lines nor control a
 is cut: what does not fit is wrapped.
 """
 
+import re
 import sys
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, TextIO
 
@@ -16,6 +18,77 @@ from binlog2s3.errors import RecoveryError
 
 _LEAST_VALUE = 24
 """If a value has fewer columns than this beside its name, it is printed below the name."""
+_BREAK = re.compile(r" |(?<=\d)T(?=\d\d:)")
+"""Where the cell of a table is broken first: between words, and between date and clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column of a table, as wide as its cells.
+
+    `least`: how narrow it may become if the terminal has no room, 0: no narrower than its cells.
+    `below`: it is the last one, and stands below its row if there is no room beside it.
+    """
+
+    name: str
+    right: bool = False
+    least: int = 0
+    below: bool = False
+
+
+class Table:
+    """A table on a page: its headings, and a row at a time, with other lines between them.
+
+    If the terminal has no room, columns become narrower, the widest first. If that is not enough, a
+    row is a line with its first `head` cells, and the other ones below it, with their names.
+    """
+
+    def __init__(
+        self, page: "Plain", columns: Sequence[Column], rows: Sequence[Sequence[str]], head: int = 1
+    ) -> None:
+        self._page = page
+        self._head = head
+        self._columns = columns
+        self._below = False
+        cells = zip(*([column.name for column in columns], *rows), strict=True)
+        natural = [max(len(clean(cell)) for cell in column) for column in cells]
+        widths = _fitted(columns, natural, page.width)
+        if widths is None and columns[-1].below:
+            self._below, self._columns = True, columns[:-1]
+            widths = _fitted(self._columns, natural[:-1], page.width)
+        self._widths = widths
+        self._right = [at for at, column in enumerate(columns) if column.right]
+        if widths is not None:
+            names = [column.name for column in self._columns]
+            page.row(names, widths, ["bold"] * len(widths), self._right)
+
+    def row(self, cells: Sequence[str], styles: Sequence[str] = ()) -> None:
+        """Print a row; `styles` are those of its cells."""
+        shown = cells[: len(self._columns)]
+        if self._widths is not None:
+            self._page.row(shown, self._widths, styles, self._right)
+        else:
+            self._page.line("  ".join(shown[: self._head]), next(filter(None, styles), ""))
+            rest = zip(self._columns[self._head :], shown[self._head :], strict=True)
+            self._page.field("", ", ".join(f"{column.name} {cell}" for column, cell in rest), 2)
+        if self._below and cells[-1] != "-":
+            self._page.line(f"    {cells[-1]}", "dim")
+
+
+def _fitted(
+    columns: Sequence[Column], natural: Sequence[int], room: int | None
+) -> list[int] | None:
+    """Widths of columns on a line of this length; None if they have no room on it."""
+    if room is None:
+        return list(natural)
+    least = [min(one.least or width, width) for one, width in zip(columns, natural, strict=True)]
+    widths = [max(low, min(width, room)) for low, width in zip(least, natural, strict=True)]
+    while sum(widths) + 2 * len(widths) > room:
+        widest = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
+        if widths[widest] == least[widest]:
+            return None
+        widths[widest] -= 1
+    return widths
 
 
 class Plain:
@@ -226,10 +299,10 @@ def confirm(
 
 
 def _fold(cell: str, width: int) -> list[str]:
-    """The lines of a cell: broken between words if possible, else at the width.
+    """The lines of a cell: broken where it is easy to read if possible, else at the width.
 
-    >>> _fold("2026-01-02 03:04:05Z", 12), _fold("abcdef", 4)
-    (['2026-01-02', '03:04:05Z'], ['abcd', 'ef'])
+    >>> _fold("2026-01-02T03:04:05Z", 12), _fold("a b", 3), _fold("abcdef", 4)
+    (['2026-01-02', '03:04:05Z'], ['a b'], ['abcd', 'ef'])
     """
-    words = cell.split(" ") if len(cell) > width else [cell]
+    words = _BREAK.split(cell) if len(cell) > width else [cell]
     return [word[at : at + width] for word in words for at in range(0, len(word), width)]

@@ -12,7 +12,7 @@ from typing import Literal
 from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
-from binlog2s3.output import Plain, clean
+from binlog2s3.output import Column, Plain, Table, clean
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -30,6 +30,16 @@ from binlog2s3.recover.one_table import OnlyTables
 _ROOM = 11
 _MOST_ROWS = 24
 """Of more binlogs than this, only the first and the last are shown, and how many are between."""
+_COLUMNS = (
+    Column(name="binlog"),
+    Column(name="bytes", right=True),
+    Column(name="transactions", right=True),
+    Column(name="left out", right=True),
+    Column(name="from"),
+    Column(name="up to"),
+    Column(name="last commit", least=len("2026-01-02")),
+    Column(name="lineage"),
+)
 _MOST_CHANGES = 8
 _MOST_TEXT = 300
 RATES = (2000, 50_000_000)
@@ -248,24 +258,13 @@ def _print_pieces(plan: Plan, page: Plain) -> None:
     several = len({piece.lineage for piece in pieces}) > 1
     shown = (*pieces[:half], *pieces[-half:]) if between else pieces
     rows = [_cells(piece, several=several) for piece in shown]
-    headings = _headings(several=several)
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    if page.width is not None and sum(widths) + 2 * len(widths) > page.width:
-        over = sum(widths) + 2 * len(widths) - page.width
-        widest = max(range(len(widths)), key=lambda at: widths[at])
-        widths[widest] = max(10, widths[widest] - over)
-    page.row(headings, widths, ["bold"] * len(widths), right=(1, 2, 3))
+    table = Table(page, _COLUMNS if several else _COLUMNS[:-1], rows)
     for at, cells in enumerate(rows):
         if between and at == half:
             size, count = sum(p.size for p in between), sum(p.transactions for p in between)
             text = f"... {count_text(len(between), 'binlog')} more, {size} bytes, "
             page.line(f"  {text}{count_text(count, 'transaction')}", "dim")
-        page.row(cells, widths, (), right=(1, 2, 3))
-
-
-def _headings(*, several: bool) -> tuple[str, ...]:
-    headings = ("binlog", "bytes", "transactions", "left out", "from", "up to", "last commit")
-    return (*headings, "lineage") if several else headings
+        table.row(cells)
 
 
 def _cells(piece: PlanPiece, *, several: bool) -> tuple[str, ...]:

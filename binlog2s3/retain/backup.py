@@ -32,7 +32,7 @@ from binlog2s3.formatting import (
     moment_text,
     time_text,
 )
-from binlog2s3.output import Plain, confirm, page_on, say
+from binlog2s3.output import Column, Plain, Table, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -55,8 +55,16 @@ _ROOM = 10
 _LOOK_SECONDS = 2.0
 _SKEW = timedelta(minutes=5)
 MOST_DEFECTS = 20
-_HEADINGS = ("id", "label", "taken", "tool", "reaches", "ends at", "location")
-_LEAST_WIDTH = 12
+_WORDS = 12
+_COLUMNS = (
+    Column(name="id"),
+    Column(name="label", least=_WORDS),
+    Column(name="taken", least=_WORDS),
+    Column(name="tool"),
+    Column(name="reaches", least=_WORDS),
+    Column(name="ends at", least=len("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9")),
+    Column(name="location", least=2 * _WORDS),
+)
 Row = tuple[Backup, list[BackupReach]]
 """A backup, and what it can be brought to: see `reaches_of`."""
 
@@ -407,17 +415,10 @@ def _print_table(source: str, rows: list[Row], page: Plain) -> None:
         return
     page.line("")
     cells = [_cells(backup, reaches[0]) for backup, reaches in rows]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *cells, strict=True)]
-    if page.width is not None:
-        over = sum(widths) + 2 * len(widths) - page.width
-        for at in sorted(range(len(widths)), key=lambda one: -widths[one]):
-            shorter = min(widths[at], max(_LEAST_WIDTH, widths[at] - max(0, over)))
-            over -= widths[at] - shorter
-            widths[at] = shorter
-    page.row(_HEADINGS, widths, ["bold"] * len(widths))
+    table = Table(page, _COLUMNS, cells, head=2)
     for (backup, reaches), row in zip(rows, cells, strict=True):
         style = "green" if _is_good(backup, reaches[0]) else "bold red"
-        page.row(row, widths, ["", "", "", "", style])
+        table.row(row, ["", "", "", "", style])
     for backup, reaches in rows:
         if _is_good(backup, reaches[0]) and len(reaches) == 1:
             continue

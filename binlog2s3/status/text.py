@@ -18,7 +18,7 @@ from binlog2s3.formatting import (
     short_text,
     size_text,
 )
-from binlog2s3.output import Plain, clean
+from binlog2s3.output import Column, Plain, Table, clean
 from binlog2s3.status.model import (
     WELL,
     ChildStatus,
@@ -39,10 +39,16 @@ _GAPS = 3
 _STALE_SECONDS = 5.0
 _BAD, _WARN, _WELL = "bold red", "yellow", "green"
 _STYLES: dict[Severity, str] = {"critical": _BAD, "unknown": _BAD, "warning": _WARN, "ok": _WELL}
-_HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge", "proved")
-_COVERED = 2
-_RIGHT = (3, 4, 5, 6, 7)
-_LEAST_WIDTHS = (12, 11, 10)
+_COLUMNS = (
+    Column(name="source", least=12),
+    Column(name="state", least=11),
+    Column(name="covered until", least=len("2026-01-02")),
+    Column(name="heartbeat", right=True),
+    Column(name="lag", right=True),
+    Column(name="gaps", right=True),
+    Column(name="purge", right=True),
+    Column(name="proved", right=True),
+)
 
 
 def time_text(moment: datetime | None) -> str:
@@ -403,8 +409,8 @@ def cells_of(status: Status) -> tuple[str, ...]:
     beat = status.writer.heartbeat_at if status.writer else None
     lag, purge, history = status.lag.seconds, status.purge.seconds, status.history
     return (
-        clean(status.source),
-        "ignored" if status.ignored else clean(status.state),
+        status.source,
+        "ignored" if status.ignored else status.state,
         time_text(status.covered_until),
         UNKNOWN if beat is None else short_text((status.at - beat).total_seconds()),
         UNKNOWN if lag is None else short_text(lag, up=True),
@@ -428,40 +434,12 @@ def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: da
     page.line(f"{target}  {time_text(now)}  {counts_of(statuses)}", style)
     page.line("")
     rows = [cells_of(status) for status in statuses]
-    widths: list[int] | None = [
-        max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)
-    ]
-    if page.width is not None and widths is not None:
-        widths = _fitting(widths, page.width)
-    if widths is not None:
-        page.row(_HEADINGS, widths, ["bold"] * len(widths), right=_RIGHT)
+    table = Table(page, _COLUMNS, rows, head=2)
     for status, cells in zip(statuses, rows, strict=True):
-        _print_row(status, cells, widths, page)
-
-
-def _print_row(
-    status: Status, cells: tuple[str, ...], widths: Sequence[int] | None, page: Plain
-) -> None:
-    style = style_of(status)
-    if widths is not None:
-        page.row(cells, widths, [style, style], right=_RIGHT)
-    else:  # too narrow for columns
-        page.line(f"{cells[0]}  {cells[1]}", style)
-        rest = zip(_HEADINGS[_COVERED:], cells[_COVERED:], strict=True)
-        page.field("", ", ".join(f"{name} {cell}" for name, cell in rest), 2)
-    for trouble in judged(status).troubles:
-        style = _BAD if trouble.level == "critical" else _WARN
-        page.field("", f"{trouble.level}: {trouble.text} [{trouble.code}]", 4, style)
-
-
-def _fitting(widths: Sequence[int], room: int) -> list[int] | None:
-    """The widths of the columns on a terminal of this width; None if it is too narrow."""
-    chosen = list(widths)
-    for at in (_COVERED, 1, 0):  # first the date above the time, then two words, then the name
-        over = sum(chosen) + 2 * len(chosen) - room
-        if over > 0:
-            chosen[at] = max(min(chosen[at], _LEAST_WIDTHS[at]), chosen[at] - over)
-    return chosen if sum(chosen) + 2 * len(chosen) <= room else None
+        table.row(cells, [style_of(status)] * 2)
+        for trouble in judged(status).troubles:
+            style = _BAD if trouble.level == "critical" else _WARN
+            page.field("", f"{trouble.level}: {trouble.text} [{trouble.code}]", 4, style)
 
 
 # A line each

@@ -18,10 +18,19 @@ from binlog2s3.inspect.verify.report import (
     Report,
     SourceReport,
 )
-from binlog2s3.output import Plain
+from binlog2s3.output import Column, Plain, Table
 
 FORMAT = 1
 _ROOM = 11
+_COLUMNS = (
+    Column(name="lineage", least=len("20260102T030405Z-3e11fa47-a1b2")),
+    Column(name="binlogs", right=True),
+    Column(name="open", right=True),
+    Column(name="checked", right=True),
+    Column(name="bytes", right=True),
+    Column(name="transactions", right=True, least=len("transactions")),
+    Column(name="intervals", right=True),
+)
 _MOST = 50
 """How many defects of one kind are printed; --json has all."""
 
@@ -115,13 +124,11 @@ def _print_lineages(source: SourceReport, page: Plain, *, deep: bool) -> None:
     if not source.lineages:
         page.line("no lineages")
         return
-    headings = ("lineage", "binlogs", "open", "checked", "bytes", "transactions", "intervals")
     rows = [_cells(one, deep=deep) for one in source.lineages]
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     page.line("")
-    page.row(headings, widths, ["bold"] * len(widths), right=(1, 2, 3, 4, 5, 6))
+    table = Table(page, _COLUMNS, rows)
     for cells in rows:
-        page.row(cells, widths, (), right=(1, 2, 3, 4, 5, 6))
+        table.row(cells)
 
 
 def _cells(one: LineageReport, *, deep: bool) -> tuple[str, ...]:
