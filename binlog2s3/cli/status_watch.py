@@ -27,7 +27,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.formatting import duration_text, size_text
+from binlog2s3.formatting import duration_text, moment_text, size_text
 from binlog2s3.output import Picture, Plain, is_terminal
 from binlog2s3.status.model import Status
 from binlog2s3.status.text import (
@@ -172,7 +172,7 @@ def footer_of(interval_seconds: float) -> str:
 
 def line_of_course(course: Course, *, now: datetime, at: float) -> str:
     """The line that is printed if standard output is not a terminal."""
-    moment = f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    moment = moment_text(now)
     if trouble := course.trouble(at):
         return f"{moment} {trouble}"
     seen = course.seen

@@ -23,7 +23,7 @@ from binlog2s3.archive.listing import (
 )
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.formatting import count_text, moment_of, moment_text, size_text
+from binlog2s3.formatting import count_text, moment_text, size_text
 from binlog2s3.output import Column, Plain, Table, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.store.s3 import opened
@@ -140,8 +140,8 @@ def cells_of(binlog: Binlog) -> tuple[str, ...]:
         str(binlog.name),
         str(binlog.size),
         binlog.state,
-        _moment_of_us(found.least_commit_us),
-        _moment_of_us(found.reached_us),
+        moment_text(found.least_commit_us, "-"),
+        moment_text(found.reached_us, "-"),
         moment_text(found.archived_at),
         found.gtid_set_added or "-",
     )
@@ -193,12 +193,3 @@ def _print_binlogs(page: Plain, lines: Sequence[Binlog | Notice]) -> None:
             _print_notice(page, line)
         else:
             table.row(cells_of(line), ["", "", _STYLES[line.state]])
-
-
-def _moment_of_us(us: int | None) -> str:
-    if us is None:
-        return "-"
-    try:
-        return moment_text(moment_of(us))
-    except OverflowError:
-        return f"{us} us"

@@ -11,7 +11,15 @@ from typing import Literal
 
 from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
-from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
+from binlog2s3.formatting import (
+    count_text,
+    cut,
+    duration_text,
+    gtids_text,
+    iso_text,
+    moment_text,
+    size_text,
+)
 from binlog2s3.output import Column, Plain, Table, clean
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
@@ -147,7 +155,7 @@ def _print_unsafe(only: OnlyTables | None, page: Plain) -> None:
 def goal_text(goal: Goal) -> str:
     """Where to stop, as it was asked for."""
     if isinstance(goal, ToTime):
-        at = time_text(goal.at_us)
+        at = iso_text(goal.at_us)
         said = "" if goal.text == at else f" ({goal.text})"
         return f"to {at}{said}: before the first transaction that was committed later"
     if isinstance(goal, ToGtid):
@@ -269,7 +277,6 @@ def _print_pieces(plan: Plan, page: Plain) -> None:
 
 def _cells(piece: PlanPiece, *, several: bool) -> tuple[str, ...]:
     left_out = sum(end - begin for begin, end in piece.left_out)
-    commit = piece.greatest_commit_us
     cells = (
         str(piece.binlog),
         str(piece.size),
@@ -277,7 +284,7 @@ def _cells(piece: PlanPiece, *, several: bool) -> tuple[str, ...]:
         str(left_out) if left_out else "-",
         str(piece.begin),
         str(piece.end),
-        "-" if commit is None else f"{time_text(commit)[:19].replace('T', ' ')}Z",
+        moment_text(piece.greatest_commit_us, "-"),
     )
     return (*cells, piece.lineage) if several else cells
 
@@ -295,15 +302,10 @@ def _print_shown(title: str, shown: Sequence[Shown], style: str, page: Plain) ->
 
 def _head_of(shown: Shown) -> str:
     transaction = shown.transaction
-    when = commit_text(transaction.commit_us, exact=transaction.commit_exact)
+    text = iso_text if transaction.commit_exact else moment_text
+    when = text(transaction.commit_us)
     where = f"{shown.binlog}:{transaction.begin}-{transaction.end}"
     return f"{when}  {transaction.gtid or 'no GTID'}  {where}"
-
-
-def commit_text(us: int, *, exact: bool) -> str:
-    """A commit's time: with microseconds if they are known."""
-    text = time_text(us)
-    return text if exact or not text.endswith(".000000Z") else f"{text[:-8]}Z"
 
 
 def content_lines(content: Content) -> Iterator[str]:

@@ -25,13 +25,7 @@ from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import (
-    count_text,
-    gtids_text,
-    moment_of,
-    moment_text,
-    time_text,
-)
+from binlog2s3.formatting import count_text, gtids_text, iso_text, moment_of, moment_text
 from binlog2s3.output import Column, Plain, Table, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
@@ -377,8 +371,8 @@ def _reach_document(reach: BackupReach) -> dict[str, Any]:
         "lineage": reach.lineage or None,
         "begin": str(reach.begin) if reach.begin is not None else None,
         "end": str(reach.end) if reach.end is not None else None,
-        "from": time_text(reach.from_us) if reach.from_us is not None else None,
-        "to": time_text(reach.to_us) if reach.to_us is not None else None,
+        "from": iso_text(reach.from_us) if reach.from_us is not None else None,
+        "to": iso_text(reach.to_us) if reach.to_us is not None else None,
         "why": reach.why or None,
     }
 
@@ -386,10 +380,10 @@ def _reach_document(reach: BackupReach) -> dict[str, Any]:
 def reach_text(reach: BackupReach) -> str:
     """What a backup reaches, in words."""
     if reach.is_complete:
-        to = time_text(reach.to_us) if reach.to_us is not None else str(reach.end)
+        to = iso_text(reach.to_us) if reach.to_us is not None else str(reach.end)
         return f"up to {to}, the newest in the bucket, no gap"
     if reach.end is not None:
-        to = f", {time_text(reach.to_us)}" if reach.to_us is not None else ""
+        to = f", {iso_text(reach.to_us)}" if reach.to_us is not None else ""
         return f"up to {reach.end} of {reach.lineage}{to}: {reach.why}"
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
 
@@ -434,7 +428,7 @@ def _is_good(backup: Backup, reach: BackupReach) -> bool:
 
 
 def _cells(backup: Backup, reach: BackupReach) -> tuple[str, ...]:
-    end = str(reach.end) if reach.to_us is None else moment_text(moment_of(reach.to_us))
+    end = str(reach.end) if reach.to_us is None else moment_text(reach.to_us)
     if not backup.counts:
         reached = "counts nowhere"
     elif reach.is_complete:

@@ -10,7 +10,7 @@ from typing import Any
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.prune import PruneConfig
-from binlog2s3.formatting import count_text, iso_text, moment_text, size_text, time_text
+from binlog2s3.formatting import count_text, iso_text, moment_text, size_text
 from binlog2s3.output import Plain
 from binlog2s3.retain.backup import reach_text
 from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome
@@ -45,7 +45,7 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
             yield "locked", _lock_text(now), ""
     for backup in choice.kept:
         since = backup.reach.from_us
-        at = f"from {time_text(since)} on, " if since is not None else ""
+        at = f"from {iso_text(since)} on, " if since is not None else ""
         yield "kept", f"{backup.name}: {at}{reach_text(backup.reach)}", "green"
         if backup.name in choice.held:
             yield "", "no newer one replaces it before a drill has proved that one", "yellow"
@@ -60,7 +60,7 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
         )
     for backup in choice.lost:
         since = backup.reach.from_us
-        lost = f"{time_text(since)} and what follows it" if since is not None else "nothing"
+        lost = f"{iso_text(since)} and what follows it" if since is not None else "nothing"
         can = "cannot" if since is not None else "can"
         yield "unusable", f"{backup.name}: {lost} {can} be reached from it any more", "bold red"
 

@@ -9,10 +9,9 @@ worse. Foreign texts can end neither the line nor the message.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 
 from binlog2s3.config.status import Thresholds
-from binlog2s3.formatting import duration_text, one_line
+from binlog2s3.formatting import duration_text, moment_text, one_line
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import RISING, Severity, judged, severity_of, worst
 
@@ -174,15 +173,11 @@ def _text(status: Status, findings: Sequence[_Finding]) -> str:
         text = f"{text[:_MOST_TEXT]}..."
     parts = [_clean(status.state), *([text] if text else [])]
     if status.covered_until is not None:
-        until = status.covered_until.astimezone(UTC)
-        form = (
-            "%H:%M:%SZ"
-            if until.date() == status.at.astimezone(UTC).date()
-            else "%Y-%m-%d %H:%M:%SZ"
-        )
+        today = moment_text(status.at)[: len("2026-01-02T")]
+        until = moment_text(status.covered_until).removeprefix(today)
         gaps = len(status.history.gaps) if status.history is not None else 0
         but = f" but for {gaps} {'gap' if gaps == 1 else 'gaps'}" if gaps else ""
-        parts.append(f"everything until {until:{form}} is in the bucket{but}")
+        parts.append(f"everything until {until} is in the bucket{but}")
     return ", ".join(parts)
 
 

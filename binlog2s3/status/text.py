@@ -51,11 +51,6 @@ _COLUMNS = (
 )
 
 
-def time_text(moment: datetime | None) -> str:
-    """A time in UTC, rounded down to the second."""
-    return moment_text(moment).replace("T", " ") if moment else UNKNOWN
-
-
 def age_text(moment: datetime | None, now: datetime) -> str:
     """The time since that moment; 0 s if it is in the future."""
     return UNKNOWN if moment is None else duration_text((now - moment).total_seconds())
@@ -85,7 +80,7 @@ def head_of(status: Status) -> str:
     if status.state == "standby" and status.writer is not None:
         return f"{status.source}  standby  the writer is on {status.writer.host}"
     covered = (
-        f"everything committed until {time_text(status.covered_until)} is in the bucket"
+        f"everything committed until {moment_text(status.covered_until)} is in the bucket"
         f"{but_for_gaps(status)}"
         if status.covered_until
         else "how much is in the bucket is unknown"
@@ -306,8 +301,8 @@ def _backups_of(status: Status) -> Iterator[Field]:
         yield "", f"no base backup reaches now without a gap{why}", _WARN
         yield "", "`binlog2s3 backup list` shows what each of them reaches", ""
     else:
-        until = time_text(status.covered_until or status.latest)
-        yield "", f"recovery window from {time_text(backups.window_from)} to {until}", ""
+        until = moment_text(status.covered_until or status.latest)
+        yield "", f"recovery window from {moment_text(backups.window_from)} to {until}", ""
 
 
 def _drill_of(status: Status) -> Iterator[Field]:
@@ -317,9 +312,9 @@ def _drill_of(status: Status) -> Iterator[Field]:
     if drill.proven_at is None:
         yield "last proved", "never: no drill has succeeded", _WARN
         return
-    until = f", up to {time_text(drill.proven_until)}" if drill.proven_until else ""
+    until = f", up to {moment_text(drill.proven_until)}" if drill.proven_until else ""
     took = f", in {duration_text(drill.proven_seconds)}" if drill.proven_seconds else ""
-    yield "last proved", f"{time_text(drill.proven_at)}{until}{took}", ""
+    yield "last proved", f"{moment_text(drill.proven_at)}{until}{took}", ""
     if drill.on_trust:
         yield "", "nothing shows that the registered base backup was restored there", _WARN
 
@@ -334,9 +329,9 @@ def _history_of(status: Status) -> Iterator[Field]:
         counts += " (only the newest binlogs were looked for: `binlog2s3 verify` looks for all)"
     yield "history", counts, _WARN if history.gaps else ""
     if history.earliest and status.latest and status.latest < history.earliest:
-        yield "", f"nothing is reachable yet after the gap, {time_text(history.earliest)}", _WARN
+        yield "", f"nothing is reachable yet after the gap, {moment_text(history.earliest)}", _WARN
     else:
-        reach = f"from {time_text(history.earliest)} to {time_text(status.latest)}"
+        reach = f"from {moment_text(history.earliest)} to {moment_text(status.latest)}"
         yield "", f"reachable without a gap {reach}", ""
     told = [one.text for one in judged(status).troubles if one.code == "gap"]
     for gap in history.gaps[-_GAPS:]:
@@ -354,13 +349,13 @@ def _writer_of(status: Status) -> Field:
     if writer is None:
         return "writer", UNKNOWN, ""
     text = f"{writer.host}, pid {writer.pid}, version {writer.version}"
-    return "writer", f"{text}, since {time_text(writer.since)}", ""
+    return "writer", f"{text}, since {moment_text(writer.since)}", ""
 
 
 def _standbys_of(status: Status) -> Iterator[Field]:
     name = "standby"
     for one in status.standbys or ():
-        text = f"{one.host}, pid {one.pid}, version {one.version}, since {time_text(one.since)}"
+        text = f"{one.host}, pid {one.pid}, version {one.version}, since {moment_text(one.since)}"
         beat = age_text(one.heartbeat_at, status.at)
         yield name, f"{text}, heartbeat {beat} ago", ""
         if one.unsaved_bytes:
@@ -411,7 +406,7 @@ def cells_of(status: Status) -> tuple[str, ...]:
     return (
         status.source,
         "ignored" if status.ignored else status.state,
-        time_text(status.covered_until),
+        moment_text(status.covered_until),
         UNKNOWN if beat is None else short_text((status.at - beat).total_seconds()),
         UNKNOWN if lag is None else short_text(lag, up=True),
         UNKNOWN if history is None else str(len(history.gaps)),
@@ -431,7 +426,7 @@ def _proven_text(status: Status) -> str:
 def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: datetime) -> None:
     """Print a row for each, with its troubles below, in the given order."""
     style = _STYLES[worst([judged(status).severity for status in statuses])]
-    page.line(f"{target}  {time_text(now)}  {counts_of(statuses)}", style)
+    page.line(f"{target}  {moment_text(now)}  {counts_of(statuses)}", style)
     page.line("")
     rows = [cells_of(status) for status in statuses]
     table = Table(page, _COLUMNS, rows, head=2)

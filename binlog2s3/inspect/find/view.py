@@ -10,12 +10,11 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, TextIO
 
 from binlog2s3.binlog.content import AlterName, Change
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import count_text, cut, size_text, time_text
+from binlog2s3.formatting import count_text, cut, iso_text, moment_text, size_text
 from binlog2s3.inspect.find.match import Hit, Match, PhaseLink, SearchQuery, SearchStats
 from binlog2s3.output import Plain, say
 from binlog2s3.progress import ProgressDisplay
@@ -82,9 +81,9 @@ def query_text(query: SearchQuery) -> str:
     if query.gtids:
         words.append(f"with the GTIDs {cut(', '.join(query.gtids), _MOST_TEXT)}")
     if query.since_us is not None:
-        words.append(f"from {time_text(query.since_us)}")
+        words.append(f"from {iso_text(query.since_us)}")
     if query.until_us is not None:
-        words.append(f"until {time_text(query.until_us)}")
+        words.append(f"until {iso_text(query.until_us)}")
     return " ".join(words) if words != ["transactions"] else "all transactions"
 
 
@@ -118,7 +117,7 @@ class TextOutput:
             self._first.append(hit)
         one = hit.transaction
         self._newest_us = max(self._newest_us, one.commit_us)
-        when = _moment(one.commit_us) if one.commit_exact else f"{_moment(one.commit_us)[:19]}Z"
+        when = (iso_text if one.commit_exact else moment_text)(one.commit_us)
         where = f"{hit.binlog}:{one.begin}"
         if self.query.everywhere:
             where += f"  {hit.lineage}"
@@ -196,7 +195,7 @@ class TextOutput:
             return ""
         if covered < self._newest_us:
             return "later commits may not be in the bucket yet"
-        return f"the bucket has everything committed until {time_text(covered)}"
+        return f"the bucket has everything committed until {iso_text(covered)}"
 
 
 def _why_uncertain(hit: Hit) -> str:
@@ -215,7 +214,7 @@ def _link_text(link: PhaseLink) -> str:
     other, phase = "", link.two_phase.phase
     if link.transaction is not None:
         place = link.transaction.gtid or f"{link.binlog}:{link.transaction.begin}"
-        other = f"{place} at {_moment(link.transaction.commit_us)}"
+        other = f"{place} at {iso_text(link.transaction.commit_us)}"
     if isinstance(link.two_phase.name, AlterName):
         return _alter_text(link, link.two_phase.name, other)
     if phase == "prepare":
@@ -404,7 +403,7 @@ def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> di
 def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[str, Any]:
     """A transaction as JSON."""
     one, content = hit.transaction, hit.content
-    committed = _moment(one.commit_us)
+    committed = iso_text(one.commit_us)
     original = one.original_commit_us
     return {
         "lineage": hit.lineage,
@@ -442,7 +441,7 @@ def _other(link: PhaseLink) -> dict[str, Any]:
         "binlog": str(link.binlog) if link.binlog is not None else None,
         "begin": other.begin if other is not None else None,
         "gtid": other.gtid if other is not None else None,
-        "committed": _moment(other.commit_us) if other is not None else None,
+        "committed": iso_text(other.commit_us) if other is not None else None,
     }
 
 
@@ -456,17 +455,7 @@ def _change(change: Change, match: Match) -> dict[str, Any]:
 
 
 def _time(us: int | None) -> str | None:
-    return None if us is None else _moment(us)
-
-
-@lru_cache(maxsize=256)
-def _second(seconds: int) -> str:
-    return time_text(seconds * 1_000_000)[:-8]
-
-
-def _moment(us: int) -> str:
-    """Like `time_text`, but fast if many times are in the same second."""
-    return f"{_second(us // 1_000_000)}.{us % 1_000_000:06d}Z"
+    return None if us is None else iso_text(us)
 
 
 _LEAST_SECONDS = 1.0

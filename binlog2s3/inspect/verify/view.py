@@ -7,7 +7,7 @@ from the bucket cannot break lines or control a terminal.
 from collections.abc import Sequence
 from typing import Any
 
-from binlog2s3.formatting import count_text, duration_text, gtids_text, size_text, time_text
+from binlog2s3.formatting import count_text, duration_text, gtids_text, iso_text, size_text
 from binlog2s3.inspect.verify.report import (
     BackupAnswer,
     ComparedBinlogs,
@@ -71,7 +71,7 @@ def _looked_text(report: Report) -> str:
     there = sum(one.binlogs for source in report.sources for one in source.lineages)
     words = [f"checked {looked} of {count_text(there, 'binlog')} in {duration_text(seconds)}"]
     if report.since_us is not None:
-        words.append(f"only those since {time_text(report.since_us)}")
+        words.append(f"only those since {iso_text(report.since_us)}")
     if report.last is not None:
         words.append(f"only the last {report.last} of each lineage")
     if report.lineage is not None:
@@ -145,8 +145,8 @@ def _cells(one: LineageReport, *, deep: bool) -> tuple[str, ...]:
 
 def _print_interval(one: Interval, page: Plain) -> None:
     until = f"{one.last}:{one.last_offset}"
-    begin = f"the beginning of {one.first}" if one.from_us is None else time_text(one.from_us)
-    end = until if one.to_us is None else time_text(one.to_us)
+    begin = f"the beginning of {one.first}" if one.from_us is None else iso_text(one.from_us)
+    end = until if one.to_us is None else iso_text(one.to_us)
     page.field("", f"{begin} to {end}", 2, "green")
     if one.untimed:
         page.field("", f"the end time is not known: {one.untimed}", 6)
@@ -201,7 +201,7 @@ def _print_answer(answer: BackupAnswer, page: Plain) -> None:
         return
     latest = ""
     if answer.latest_us is not None:
-        latest = f", with everything committed until {time_text(answer.latest_us)}"
+        latest = f", with everything committed until {iso_text(answer.latest_us)}"
     page.line(f"YES: {answer.start} can be recovered to {answer.end}{latest}", "bold green")
     amount = (
         f"{count_text(answer.binlogs, 'binlog')}, {size_text(answer.size)}, "
@@ -365,4 +365,4 @@ def _answer(one: BackupAnswer) -> dict[str, Any]:
 
 
 def _time(us: int | None) -> str | None:
-    return None if us is None else time_text(us)
+    return None if us is None else iso_text(us)
