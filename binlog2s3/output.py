@@ -6,7 +6,7 @@ is cut: what does not fit is wrapped.
 
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, TextIO
@@ -16,6 +16,8 @@ from rich.text import Text
 
 from binlog2s3.errors import RecoveryError
 
+Field = tuple[str, str, str]
+"""A name, its value, a style; without a name it continues the field above."""
 _LEAST_VALUE = 24
 """If a value has fewer columns than this beside its name, it is printed below the name."""
 _BREAK = re.compile(r" |(?<=\d)T(?=\d\d:)")
@@ -70,7 +72,7 @@ class Table:
         else:
             self._page.line("  ".join(shown[: self._head]), next(filter(None, styles), ""))
             rest = zip(self._columns[self._head :], shown[self._head :], strict=True)
-            self._page.field("", ", ".join(f"{column.name} {cell}" for column, cell in rest), 2)
+            self._page.line(", ".join(f"{column.name} {cell}" for column, cell in rest), indent=2)
         if self._below and cells[-1] != "-":
             self._page.line(f"    {cells[-1]}", "dim")
 
@@ -105,9 +107,17 @@ class Plain:
         """Whether only ASCII can be shown."""
         return "utf" not in (getattr(self._out, "encoding", None) or "utf-8").lower()
 
-    def line(self, text: str, style: str = "") -> None:
-        del style
-        self._write(clean(text))
+    def line(self, text: str, style: str = "", *, indent: int = 0) -> None:
+        """A line; what is wrapped is as far indented as its beginning."""
+        if indent:
+            self.field("", text, indent, style)
+        else:
+            self._write(clean(text))
+
+    def fields(self, fields: Iterable[Field], room: int, *, indent: int = 0) -> None:
+        """Values, one below the other, each after its name; `room`: columns of a name."""
+        for name, value, style in fields:
+            self.field(f"{' ' * indent}{name}", value, indent + room, style)
 
     def field(self, name: str, value: str, room: int, style: str = "") -> None:
         """A value after its name, which takes `room` columns."""
@@ -150,8 +160,11 @@ class Coloured(Plain):
         """The current width of the terminal."""
         return self._console.width
 
-    def line(self, text: str, style: str = "") -> None:
-        """One line, wrapped at the width of the terminal, between words if possible."""
+    def line(self, text: str, style: str = "", *, indent: int = 0) -> None:
+        """See `Plain`; it is wrapped between words if possible."""
+        if indent:
+            self.field("", text, indent, style)
+            return
         self._put(Text(clean(text), style=style, overflow="fold"))
 
     def field(self, name: str, value: str, room: int, style: str = "") -> None:

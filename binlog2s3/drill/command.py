@@ -57,7 +57,7 @@ from binlog2s3.formatting import (
     moment_text,
     one_line,
 )
-from binlog2s3.output import page_on, say
+from binlog2s3.output import Field, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
 from binlog2s3.recover.backup import start_of_registered
@@ -486,15 +486,16 @@ def _print(result: DrillResult) -> None:
     until = f", to {moment_text(result.proven_until)}" if result.proven_until is not None else ""
     took = duration_text(result.seconds)
     page.line(f"proved: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
-    page.field("base backup", f"{result.backup} {result.label}".rstrip(), _ROOM)
-    if result.is_of_backup:
-        page.field("shown by", result.restored, _ROOM)
-    else:
-        page.field("", "restored by the command, as its operator says; nothing has shown it", _ROOM)
-    page.field("reached", f"{result.binlog}:{result.position} of {result.lineage}", _ROOM)
-    page.field("applied", count_text(result.transactions, "transaction"), _ROOM)
-    if result.statements:
-        page.field("checked", count_text(result.statements, "statement"), _ROOM)
-    else:
-        page.field("checked", count_text(result.tables, "table"), _ROOM)
-    page.field("started", iso_text(result.started_at), _ROOM)
+    checked = (result.statements, "statement") if result.statements else (result.tables, "table")
+    shown: tuple[Field, ...] = (("shown by", result.restored, ""),)
+    if not result.is_of_backup:
+        shown = (("", "restored by the command, as its operator says; nothing has shown it", ""),)
+    fields = (
+        ("base backup", f"{result.backup} {result.label}".rstrip(), ""),
+        *shown,
+        ("reached", f"{result.binlog}:{result.position} of {result.lineage}", ""),
+        ("applied", count_text(result.transactions, "transaction"), ""),
+        ("checked", count_text(*checked), ""),
+        ("started", iso_text(result.started_at), ""),
+    )
+    page.fields(fields, _ROOM)

@@ -24,11 +24,12 @@ from binlog2s3.archive.listing import (
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.formatting import count_text, moment_text, size_text
-from binlog2s3.output import Column, Plain, Table, page_on, say
+from binlog2s3.output import Column, Field, Plain, Table, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
 
+_ROOM = 8
 _DATE = len("2026-01-02")
 _COLUMNS = (
     Column(name="binlog"),
@@ -114,20 +115,20 @@ def _missing_line(lineage: Lineage, missing: MissingBinlogs) -> Notice:
     return Notice(f"GAP: missing in {lineage.id}: {names}")
 
 
-def head_of(listed: LineageListing) -> list[tuple[str, str]]:
+def head_of(listed: LineageListing) -> list[Field]:
     """The lines before a lineage's binlogs: names and values."""
     lineage, parent = listed.lineage, listed.lineage.parent
     begins = f"{lineage.first_binlog}, {moment_text(lineage.first_binlog_time)}"
     head = [
-        ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}"),
-        ("begins", begins),
-        ("after", lineage.gtid_set or "no earlier GTIDs"),
+        ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}", ""),
+        ("begins", begins, ""),
+        ("after", lineage.gtid_set or "no earlier GTIDs", ""),
     ]
     if parent is not None:
-        head.append(("parent", f"{parent.place}, join {parent.join}"))
-        head.append(("", f"after {parent.gtid_set or 'no earlier GTIDs'}"))
+        head.append(("parent", f"{parent.place}, join {parent.join}", ""))
+        head.append(("", f"after {parent.gtid_set or 'no earlier GTIDs'}", ""))
     if (floor := lineage.floor) is not None:
-        head.append(("pruned", f"before {floor.binlog}, {moment_text(floor.raised_at)}"))
+        head.append(("pruned", f"before {floor.binlog}, {moment_text(floor.raised_at)}", ""))
     return head
 
 
@@ -170,8 +171,7 @@ def print_page(listing: Listing, page: Plain) -> None:
                 _print_notice(page, notice)
             current = " (current)" if listed.current else ""
             page.line(f"lineage {listed.lineage.id}{current}", "bold")
-            for name, value in head_of(listed):
-                page.line(f"  {name:<6}  {value}")
+            page.fields(head_of(listed), _ROOM, indent=2)
             _print_binlogs(page, tuple(lines_of(listed)))
             page.line(f"  {summary_of(listed)}", "dim")
         page.line("")

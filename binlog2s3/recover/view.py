@@ -20,7 +20,7 @@ from binlog2s3.formatting import (
     moment_text,
     size_text,
 )
-from binlog2s3.output import Column, Plain, Table, clean
+from binlog2s3.output import Column, Field, Plain, Table
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -125,8 +125,7 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     """Print a plan onto a page."""
     page.line(f"{about.source}  {goal_text(plan.goal)}", "bold")
     page.line("")
-    for name, value, style in _fields(plan, about):
-        page.field(name, value, _ROOM, style)
+    page.fields(_fields(plan, about), _ROOM)
     _print_pieces(plan, page)
     _print_shown("last transactions kept", plan.kept, "green", page)
     _print_shown("first transactions left out", plan.left_out, "yellow", page)
@@ -149,7 +148,7 @@ def _print_unsafe(only: OnlyTables | None, page: Plain) -> None:
     page.line("")
     page.line("cannot be filtered safely", "bold")
     for text in only.unsafe:
-        page.field("", text, 2, "yellow")
+        page.line(text, "yellow", indent=2)
 
 
 def goal_text(goal: Goal) -> str:
@@ -183,7 +182,7 @@ def estimate_seconds(plan: Plan) -> float:
     return max(plan.transactions / transactions, plan.size / size)
 
 
-def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+def _fields(plan: Plan, about: About) -> Iterator[Field]:
     yield "history", f"{about.archive}, {plan.flavour} {plan.server_version}", ""
     yield "", f"lineage {plan.lineage}", ""
     for other in plan.others:
@@ -221,7 +220,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield "", about.streamer, "yellow"
 
 
-def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+def _exceptional_fields(plan: Plan, about: About) -> Iterator[Field]:
     if plan.holes:
         yield "holes", f"{gtids_text(plan.holes)} (applied first: --allow-holes)", "yellow"
     if plan.skipped:
@@ -229,7 +228,7 @@ def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, st
         yield "skip", f"{plan.skipped_text} ({then})", "yellow"
 
 
-def _only_fields(only: OnlyTables | None) -> Iterator[tuple[str, str, str]]:
+def _only_fields(only: OnlyTables | None) -> Iterator[Field]:
     if only is not None:
         yield "only", ", ".join(only.tables), "bold"
         yield "", "the target is marked first: its other tables stay as they are", ""
@@ -245,7 +244,7 @@ def _amount_text(plan: Plan) -> str:
     return f"{binlogs}, {size_text(plan.size)}, {count_text(plan.transactions, 'transaction')}"
 
 
-def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+def _way_fields(plan: Plan, about: About) -> Iterator[Field]:
     if about.applies:
         yield "", "the target replicates it from this process", ""
     if about.once:
@@ -295,9 +294,9 @@ def _print_shown(title: str, shown: Sequence[Shown], style: str, page: Plain) ->
     page.line("")
     page.line(title, "bold")
     for one in shown:
-        page.field("", _head_of(one), 2, style)
+        page.line(_head_of(one), style, indent=2)
         for line in content_lines(one.content):
-            page.field("", line, 6)
+            page.line(line, indent=6)
 
 
 def _head_of(shown: Shown) -> str:
@@ -380,7 +379,7 @@ def print_result(result: Result, page: Plain) -> None:
             "replication disabled these events; enable those that the source had enabled:", "yellow"
         )
         for statement in result.disabled_events:
-            page.line(f"  {clean(statement)}")
+            page.line(f"  {statement}")
     for name in result.prepared or ():
         page.line(
             f"prepared, neither committed nor rolled back: XA {name}; it holds its locks until "

@@ -26,7 +26,7 @@ from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text, iso_text, moment_of, moment_text
-from binlog2s3.output import Column, Plain, Table, confirm, page_on, say
+from binlog2s3.output import Column, Field, Plain, Table, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -398,8 +398,7 @@ def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> N
         page.line("")
         title = f"{backup.id}  {backup.label}".rstrip() + f"  {_taken_text(backup)}"
         page.line(f"{'registered ' if is_new else 'registered already: '}{title}", "bold")
-        for name, value, style in _lines(backup, reaches):
-            page.field(name, value, _ROOM, style)
+        page.fields(_fields(backup, reaches), _ROOM)
 
 
 def _print_table(source: str, rows: list[Row], page: Plain) -> None:
@@ -418,9 +417,8 @@ def _print_table(source: str, rows: list[Row], page: Plain) -> None:
             continue
         page.line("")
         page.line(backup.name, "bold")
-        for name, value, line_style in _lines(backup, reaches):
-            if name != "ends at":
-                page.field(f"  {name}", value, _ROOM + 2, line_style)
+        shown = (field for field in _fields(backup, reaches) if field[0] != "ends at")
+        page.fields(shown, _ROOM, indent=2)
 
 
 def _is_good(backup: Backup, reach: BackupReach) -> bool:
@@ -440,7 +438,7 @@ def _cells(backup: Backup, reach: BackupReach) -> tuple[str, ...]:
     return backup.id, label, taken, backup.tool, reached, _end_text(backup), where
 
 
-def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:
+def _fields(backup: Backup, reaches: list[BackupReach]) -> Iterator[Field]:
     reach = reaches[0]
     if backup.defects:
         yield "counts", f"nowhere: {'; '.join(backup.defects)}", "bold red"

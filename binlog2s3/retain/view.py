@@ -11,7 +11,7 @@ from typing import Any
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.formatting import count_text, iso_text, moment_text, size_text
-from binlog2s3.output import Plain
+from binlog2s3.output import Field, Plain
 from binlog2s3.retain.backup import reach_text
 from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome
 
@@ -25,14 +25,13 @@ def print_choice(
     """Print what is given up, and what can be reached afterwards."""
     page.line(f"{config.source}  prune", "bold")
     page.line("")
-    for name, value, style in _choice_lines(choice, below):
-        page.field(name, value, _ROOM, style)
+    page.fields(_choice_fields(choice, below), _ROOM)
     if turns:
         page.field("delete now", count_text(turns, "old turn"), _ROOM, "yellow")
     page.line("")
 
 
-def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str, str, str]]:
+def _choice_fields(choice: Choice, below: Sequence[Below]) -> Iterator[Field]:
     if not choice.given_up:
         yield "give up", "nothing: every binlog is needed, or not old enough", "green"
     for one in choice.given_up:

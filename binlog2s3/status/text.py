@@ -18,7 +18,7 @@ from binlog2s3.formatting import (
     short_text,
     size_text,
 )
-from binlog2s3.output import Column, Plain, Table, clean
+from binlog2s3.output import Column, Field, Plain, Table, clean
 from binlog2s3.status.model import (
     WELL,
     ChildStatus,
@@ -31,10 +31,7 @@ from binlog2s3.status.model import (
 )
 from binlog2s3.status.severity import RISING, Severity, gap_text, judged, worst
 
-Field = tuple[str, str, str]
-"""A name, its value, a style; without a name it continues the field above."""
-
-_LABEL = 13
+LABEL = 13
 _GAPS = 3
 _STALE_SECONDS = 5.0
 _BAD, _WARN, _WELL = "bold red", "yellow", "green"
@@ -102,22 +99,16 @@ def print_head(status: Status, page: Plain) -> None:
     page.line(head_of(status), style_of(status))
     for trouble in judged(status).troubles:
         style = _BAD if trouble.level == "critical" else _WARN
-        page.field(f"  {trouble.level}", f"{trouble.text} [{trouble.code}]", _LABEL, style)
+        page.field(f"  {trouble.level}", f"{trouble.text} [{trouble.code}]", LABEL, style)
         if trouble.hint:
-            page.field("", f"hint: {trouble.hint}", _LABEL)
+            page.line(f"hint: {trouble.hint}", indent=LABEL)
 
 
 def print_status(status: Status, page: Plain, *, now: datetime, why: str = "") -> None:
     """The page of one stream; `why` it was not the streamer that was asked."""
     print_head(status, page)
     page.line("")
-    print_fields([*fields_of(status), *seen_of(status, now, why)], page)
-
-
-def print_fields(fields: Sequence[Field], page: Plain) -> None:
-    """Print names and values, aligned."""
-    for name, value, style in fields:
-        page.field(name, value, _LABEL, style)
+    page.fields([*fields_of(status), *seen_of(status, now, why)], LABEL)
 
 
 def fields_of(status: Status) -> Iterator[Field]:
@@ -434,7 +425,7 @@ def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: da
         table.row(cells, [style_of(status)] * 2)
         for trouble in judged(status).troubles:
             style = _BAD if trouble.level == "critical" else _WARN
-            page.field("", f"{trouble.level}: {trouble.text} [{trouble.code}]", 4, style)
+            page.line(f"{trouble.level}: {trouble.text} [{trouble.code}]", style, indent=4)
 
 
 # A line each

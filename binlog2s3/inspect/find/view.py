@@ -124,15 +124,15 @@ class TextOutput:
         head = f"{when}  {one.gtid or 'no GTID'}  {where}"
         self.page.line(head, "green" if hit.match.certain else "yellow")
         if why := _why_uncertain(hit):
-            self.page.field("", why, 4, "yellow")
+            self.page.line(why, "yellow", indent=4)
         if (
             hit.link is not None
             and not why
             and (hit.link.is_settled or hit.link.two_phase.is_alter)
         ):
-            self.page.field("", _link_text(hit.link), 4)
+            self.page.line(_link_text(hit.link), indent=4)
         for line in _content_lines(hit):
-            self.page.field("", line, 4)
+            self.page.line(line, indent=4)
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """Print what was searched, and what to do next."""

@@ -147,17 +147,17 @@ def _print_interval(one: Interval, page: Plain) -> None:
     until = f"{one.last}:{one.last_offset}"
     begin = f"the beginning of {one.first}" if one.from_us is None else iso_text(one.from_us)
     end = until if one.to_us is None else iso_text(one.to_us)
-    page.field("", f"{begin} to {end}", 2, "green")
+    page.line(f"{begin} to {end}", "green", indent=2)
     if one.untimed:
-        page.field("", f"the end time is not known: {one.untimed}", 6)
+        page.line(f"the end time is not known: {one.untimed}", indent=6)
     places = f"{one.first} of {one.lineage}" if one.lineage != one.last_lineage else str(one.first)
     amount = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
-    page.field("", f"{places} to {until}, {amount}", 6)
+    page.line(f"{places} to {until}, {amount}", indent=6)
     if one.gtids_before is not None or one.gtids_after is not None:
         before, after = _set_text(one.gtids_before), _set_text(one.gtids_after)
-        page.field("", f"GTIDs before it: {before}; with it: {after}", 6)
+        page.line(f"GTIDs before it: {before}; with it: {after}", indent=6)
     if one.why:
-        page.field("", f"ends there: {one.why}", 6, "yellow")
+        page.line(f"ends there: {one.why}", "yellow", indent=6)
 
 
 def _set_text(gtids: str | None) -> str:
@@ -168,24 +168,23 @@ def _print_gap(gap: RecordedGap, page: Plain) -> None:
     page.line("")
     page.line(f"KNOWN GAP: {gap.text}", "yellow")
     if gap.missing:
-        page.field("", f"missing: {gap.missing}", 6)
+        page.line(f"missing: {gap.missing}", indent=6)
 
 
 def _print_compared(compared: ComparedBinlogs, page: Plain) -> None:
     page.line("")
     page.line(f"source {compared.address}, server {compared.server_uuid}", "bold")
-    page.field(
-        "",
+    page.line(
         f"{compared.compared} of {count_text(compared.listed, 'listed binlog')}, "
         f"{compared.first} to {compared.last}, are in the bucket with the same size",
-        6,
+        indent=6,
     )
     if compared.lagging:
         names = _names(compared.lagging)
-        page.field("", f"lag: {size_text(compared.lag)} not in the bucket yet: {names}", 6)
+        page.line(f"lag: {size_text(compared.lag)} not in the bucket yet: {names}", indent=6)
     if compared.not_archived:
-        page.field("", f"older than the archive: {_names(compared.not_archived)}", 6)
-    page.field("", "their bytes were not compared", 6, "dim")
+        page.line(f"older than the archive: {_names(compared.not_archived)}", indent=6)
+    page.line("their bytes were not compared", "dim", indent=6)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -197,7 +196,7 @@ def _print_answer(answer: BackupAnswer, page: Plain) -> None:
     if not answer.possible:
         page.line(f"NO: {answer.start} cannot be recovered to now: {answer.why}", "bold red")
         if answer.hint:
-            page.field("", answer.hint, 6)
+            page.line(answer.hint, indent=6)
         return
     latest = ""
     if answer.latest_us is not None:
@@ -207,11 +206,11 @@ def _print_answer(answer: BackupAnswer, page: Plain) -> None:
         f"{count_text(answer.binlogs, 'binlog')}, {size_text(answer.size)}, "
         f"{count_text(answer.transactions, 'transaction')}, from {answer.begin} on"
     )
-    page.field("", amount, 6)
+    page.line(amount, indent=6)
     if answer.gtids_added:
-        page.field("", f"adds {gtids_text(answer.gtids_added)}", 6)
+        page.line(f"adds {gtids_text(answer.gtids_added)}", indent=6)
     for warning in answer.warnings:
-        page.field("", f"warning: {warning}", 6, "yellow")
+        page.line(f"warning: {warning}", "yellow", indent=6)
 
 
 def _print_defects(defects: Sequence[Defect], page: Plain) -> None:
@@ -229,9 +228,9 @@ def _print_defect(defect: Defect, page: Plain) -> None:
     page.line("")
     repaired = " (repaired)" if defect.repaired else ""
     page.line(f"DEFECT {defect.kind}{repaired}: {defect.key}", "bold red")
-    page.field("", defect.text, 6)
-    page.field("", f"for a recovery: {defect.follows}", 6)
-    page.field("", f"to do: {defect.todo}", 6)
+    page.line(defect.text, indent=6)
+    page.line(f"for a recovery: {defect.follows}", indent=6)
+    page.line(f"to do: {defect.todo}", indent=6)
 
 
 # For programs
