@@ -4,6 +4,7 @@ Times in a document are ISO 8601 in UTC, with microseconds and Z.
 """
 
 import math
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 UNKNOWN = "unknown"
@@ -138,6 +139,16 @@ def cut(text: object, most: int) -> str:
     """
     found = str(text)
     return found if len(found) <= most else f"{found[:most]}..."
+
+
+def some(names: Collection[object], most: int = 3) -> str:
+    """The first few of them, and how many more there are.
+
+    >>> some("abc"), some("abcde")
+    ('a, b, c', 'a, b, c and 2 more')
+    """
+    more = len(names) - most
+    return ", ".join(map(str, [*names][:most])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def one_line(text: str) -> str:

@@ -192,7 +192,7 @@ class _Drill:
         )
         if error is None:
             return replace(result, outcome="proved", step=None)
-        text = cut(printable(str(error)), _MOST_ERROR)
+        text = cut(one_line(str(error)), _MOST_ERROR)
         return replace(result, step=self._step, error=text, proven_until=None)
 
     def _at(self, step: DrillStep) -> None:
@@ -302,7 +302,7 @@ class _Drill:
         data = self._workspace.data
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
-            version = printable(str(row["version"]))
+            version = one_line(str(row["version"]))
             self._result = replace(self._result, server_version=version)
             if is_other_series(version, self._source_version):
                 say(
@@ -371,7 +371,7 @@ def version_of_source(plan: Plan, history: BucketHistory) -> str:
     The lineage says the version with which it began: an upgrade continues it.
     """
     said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
-    return printable(said or plan.server_version)
+    return one_line(said or plan.server_version)
 
 
 def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
@@ -418,12 +418,7 @@ def _refusal(backup: Backup, goal: Goal, history: BucketHistory) -> str:
 
 
 def _host() -> str:
-    return printable(socket.gethostname())
-
-
-def printable(text: str) -> str:
-    """The text on one line, without characters that a document may not have."""
-    return "".join(one if one.isprintable() else "?" for one in one_line(text))
+    return one_line(socket.gethostname())
 
 
 def _failed(id_: str, source: str, goal: str, started_at: datetime) -> DrillResult:

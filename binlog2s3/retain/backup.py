@@ -95,8 +95,9 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
     else:
         print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
         if note:
-            print()  # noqa: T201
-            page_on(sys.stdout).line(note, style)
+            page = page_on(sys.stdout)
+            page.line("")
+            page.line(note, style)
     return 0
 
 
@@ -343,7 +344,7 @@ def remove(
         )
     catalog.store.delete([key])
     refuse_left(catalog.store, [key])
-    print(f"removed {name}; the backup itself was not touched")  # noqa: T201
+    page_on(sys.stdout).line(f"removed {name}; the backup itself was not touched")
 
 
 # What is said

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from binlog2s3.config.status import Thresholds
-from binlog2s3.formatting import duration_text, moment_text, one_line
+from binlog2s3.formatting import count_text, duration_text, moment_text, one_line, some
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import RISING, Severity, judged, severity_of, worst
 
@@ -76,7 +76,7 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Plugin
         parts += [*left_alone, f"{first.source} is {_text(first, findings)}"]
     else:
         well = total - ignored
-        parts = [f"{well} source{'' if well == 1 else 's'} well", *left_alone]
+        parts = [f"{count_text(well, 'source')} well", *left_alone]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
     limits = _limits(thresholds.lag_warning, thresholds.lag_critical)
     perfdata = [
@@ -176,15 +176,13 @@ def _text(status: Status, findings: Sequence[_Finding]) -> str:
         today = moment_text(status.at)[: len("2026-01-02T")]
         until = moment_text(status.covered_until).removeprefix(today)
         gaps = len(status.history.gaps) if status.history is not None else 0
-        but = f" but for {gaps} {'gap' if gaps == 1 else 'gaps'}" if gaps else ""
+        but = f" but for {count_text(gaps, 'gap')}" if gaps else ""
         parts.append(f"everything until {until} is in the bucket{but}")
     return ", ".join(parts)
 
 
 def _names(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(_clean(name) for name in names[:_MOST_NAMES])
-    return f"{shown} and {more} more" if more > 0 else shown
+    return _clean(some(names, _MOST_NAMES))
 
 
 def _clean(text: str) -> str:

@@ -69,7 +69,7 @@ def style_of(status: Status) -> str:
 def but_for_gaps(status: Status) -> str:
     """The exception to that sentence: what is in a gap is nowhere."""
     count = len(status.history.gaps) if status.history is not None else 0
-    return f", but for {count} {'gap' if count == 1 else 'gaps'}" if count else ""
+    return f", but for {count_text(count, 'gap')}" if count else ""
 
 
 def head_of(status: Status) -> str:
