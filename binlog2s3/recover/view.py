@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase
+from binlog2s3.binlog.content import AlterName, Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.formatting import (
     count_text,
-    cut,
     duration_text,
     gtids_text,
     iso_text,
@@ -48,8 +47,6 @@ _COLUMNS = (
     Column(name="last commit", least=len("2026-01-02")),
     Column(name="lineage"),
 )
-_MOST_CHANGES = 8
-_MOST_TEXT = 300
 RATES = (2000, 50_000_000)
 """Transactions and bytes a second that servers were measured to apply, roughly."""
 _ONCE: Mapping[Flavour, Sequence[str]] = {
@@ -311,18 +308,10 @@ def content_lines(content: Content) -> Iterator[str]:
     """What a transaction does, in a few lines."""
     if content.two_phase is not None:
         yield phase_text(content.two_phase)
-    if content.changes:
-        parts = [_change_text(change) for change in content.changes[:_MOST_CHANGES]]
-        more = len(content.changes) - len(parts)
-        parts += [f"and {more} more"] if more > 0 else []
-        yield ", ".join(parts) + (" (compressed)" if content.compressed else "")
-    elif not content.statements and content.two_phase is None:
+    lines = content.lines()
+    yield from lines
+    if not lines and content.two_phase is None:
         yield "(unknown content)"
-    for statement in content.statements[:2]:
-        text = " ".join(statement.split())
-        yield cut(text, _MOST_TEXT)
-    if len(content.statements) > 2:
-        yield f"and {count_text(len(content.statements) - 2, 'statement')} more"
 
 
 def phase_text(phase: TwoPhase) -> str:
@@ -340,12 +329,6 @@ def phase_text(phase: TwoPhase) -> str:
         "commit": f"commits {name}",
         "rollback": f"rolls back {name}",
     }[phase.phase]
-
-
-def _change_text(change: Change) -> str:
-    kind = "" if change.kind == "other" else change.kind
-    rows = "" if change.rows is None else f"({count_text(change.rows, 'row')})"
-    return " ".join(filter(None, (kind, change.table, rows))) or "other"
 
 
 # The question and the result

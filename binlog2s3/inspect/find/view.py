@@ -21,9 +21,7 @@ from binlog2s3.progress import ProgressDisplay
 
 FORMAT = 1
 _ENCODER = json.JSONEncoder()
-_MOST_CHANGES = 8
 _MOST_TEXT = 300
-_MOST_STATEMENTS = 3
 _COMMANDS = 5
 """How many commands are shown; the others differ in one word."""
 
@@ -244,34 +242,14 @@ def _alter_text(link: PhaseLink, name: AlterName, other: str) -> str:
 
 def _content_lines(hit: Hit) -> list[str]:
     """What a transaction does, on a few lines; the matching changes come first."""
-    content, matched = hit.content, hit.match.matched
-    changes = [*matched, *(one for one in content.changes if one not in matched)]
-    lines = []
-    if changes:
-        parts = [_change_text(change) for change in changes[:_MOST_CHANGES]]
-        parts += [f"and {len(changes) - len(parts)} more"] if len(changes) > len(parts) else []
-        lines.append(", ".join(parts) + (" (compressed)" if content.compressed else ""))
-    elif not (content.statements or content.lost or _stands_for_unknown(hit)):
-        lines.append("no changes")
-    lines += [
-        cut(" ".join(one.split()), _MOST_TEXT) for one in content.statements[:_MOST_STATEMENTS]
-    ]
-    if len(content.statements) > _MOST_STATEMENTS:
-        more = len(content.statements) - _MOST_STATEMENTS
-        lines.append(f"and {count_text(more, 'statement')} more")
-    return lines
+    is_unknown = hit.content.lost or _stands_for_unknown(hit)
+    return hit.content.lines(hit.match.matched) or ([] if is_unknown else ["no changes"])
 
 
 def _stands_for_unknown(hit: Hit) -> bool:
     """Whether it is an XA COMMIT whose prepared transaction was not found."""
     xa, link = hit.content.two_phase, hit.link
     return xa is not None and xa.phase == "commit" and (link is None or link.transaction is None)
-
-
-def _change_text(change: Change) -> str:
-    kind = "" if change.kind == "other" else change.kind
-    rows = "" if change.rows is None else f"({count_text(change.rows, 'row')})"
-    return " ".join(filter(None, (kind, change.table, rows))) or "other"
 
 
 def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
