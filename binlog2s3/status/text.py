@@ -18,7 +18,7 @@ from binlog2s3.formatting import (
     short_text,
     size_text,
 )
-from binlog2s3.output import Column, Field, Plain, Table, clean
+from binlog2s3.output import Column, Field, Plain, Table
 from binlog2s3.status.model import (
     WELL,
     ChildStatus,
@@ -448,7 +448,7 @@ def line_of(status: Status, now: datetime) -> str:
         words["from"] = "bucket"
     found = [moment_text(now), status.source, status.state]
     found += [f"{name}={value}" for name, value in words.items()]
-    return clean(" ".join("-".join(word.split()) for word in found))
+    return " ".join("-".join(word.split()) for word in found)
 
 
 def _seconds_word(seconds: float | None) -> str:
@@ -472,4 +472,4 @@ def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
         f"lag={_seconds_word(max(lags, default=None))}",
     ]
     words += [f"worst={','.join(bad[:5])}"] if bad else []
-    return clean(" ".join(words))
+    return " ".join(words)
