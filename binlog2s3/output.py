@@ -112,7 +112,7 @@ class Plain:
         if indent:
             self.field("", text, indent, style)
         else:
-            self._write(clean(text))
+            self._put([(clean(text), style)])
 
     def fields(self, fields: Iterable[Field], room: int, *, indent: int = 0) -> None:
         """Values, one below the other, each after its name; `room`: columns of a name."""
@@ -120,9 +120,14 @@ class Plain:
             self.field(f"{' ' * indent}{name}", value, indent + room, style)
 
     def field(self, name: str, value: str, room: int, style: str = "") -> None:
-        """A value after its name, which takes `room` columns."""
-        del style
-        self._write(f"{clean(name):<{room}}{clean(value)}".rstrip())
+        """A value after its name, which takes `room` columns; below it on a narrow terminal."""
+        name, value = clean(name), clean(value)
+        beside = self.width is None or self.width - room >= _LEAST_VALUE
+        indent = room if self.width is None or beside else min(2, self.width - 1)
+        margin = " " * indent
+        head = f"{name:<{room}}" if beside else f"{name}\n{margin}" if name else margin
+        lines = self._wrapped(value, indent)
+        self._put([(head, "dim"), (f"\n{margin}".join(lines), style or "default")])
 
     def row(
         self,
@@ -131,25 +136,38 @@ class Plain:
         styles: Sequence[str] = (),
         right: Collection[int] = (),
     ) -> None:
-        """A row of a table; the cells at `right` are aligned to the right."""
-        del styles
-        padded = [
-            cell.rjust(width) if at in right else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(map(clean, cells), widths, strict=True))
-        ]
-        self._write(f"  {'  '.join(padded)}".rstrip())
+        """A row of a table, with as many lines as it needs; `styles` are those of the cells.
 
-    def _write(self, text: str) -> None:
+        The cells at `right` are aligned to the right. The layout is done here, because rich's own
+        table takes milliseconds for each row.
+        """
+        rooms = widths if self.width is not None else [0] * len(widths)
+        columns = [_fold(clean(cell), room) for cell, room in zip(cells, rooms, strict=True)]
+        last = len(widths) - 1
+        parts: list[tuple[str, str]] = []
+        for number, line in enumerate(zip_longest(*columns, fillvalue="")):
+            for at, (part, width) in enumerate(zip(line, widths, strict=True)):
+                padded = part.rjust(width) if at in right else part.ljust(width)
+                parts.append(("\n  " if number and not at else "  ", ""))
+                shown = part if at == last and at not in right else padded
+                parts.append((shown, styles[at] if at < len(styles) else ""))
+        self._put(parts)
+
+    def _wrapped(self, text: str, indent: int) -> list[str]:
+        """The lines of a text, each of which follows an indent."""
+        del indent
+        return [text]
+
+    def _put(self, parts: Sequence[tuple[str, str]]) -> None:
+        """Print texts, each with its style."""
+        text = "".join(text for text, _ in parts).rstrip(" ")
         if self.ascii_only:
             text = text.encode("ascii", "backslashreplace").decode()
         print(text, file=self._out)
 
 
 class Coloured(Plain):
-    """A terminal: colours, and cells that do not fit are wrapped.
-
-    The layout is done here, because rich's own table takes milliseconds per row.
-    """
+    """A terminal: colours, and what does not fit is wrapped, between words if possible."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console.file)  # type: ignore[arg-type]
@@ -160,53 +178,14 @@ class Coloured(Plain):
         """The current width of the terminal."""
         return self._console.width
 
-    def line(self, text: str, style: str = "", *, indent: int = 0) -> None:
-        """See `Plain`; it is wrapped between words if possible."""
-        if indent:
-            self.field("", text, indent, style)
-            return
-        self._put(Text(clean(text), style=style, overflow="fold"))
+    def _wrapped(self, text: str, indent: int) -> list[str]:
+        lines = Text(text).wrap(self._console, self.width - indent, overflow="fold")
+        return [line.plain.rstrip() for line in lines]
 
-    def field(self, name: str, value: str, room: int, style: str = "") -> None:
-        """A value after its name, or below it if the terminal is narrow."""
-        name, value = clean(name), clean(value)
-        beside = self.width - room >= _LEAST_VALUE
-        indent = room if beside else min(2, self.width - 1)
-        margin = " " * indent
-        found = Text(f"{name:<{room}}" if beside else f"{name}\n{margin}" if name else margin)
-        found.stylize("dim")
-        lines = Text(value, style=style or "default").wrap(
-            self._console, self.width - indent, overflow="fold"
-        )
-        for number, line in enumerate(lines):
-            line.rstrip()
-            found.append(f"\n{margin}" if number else "")
-            found.append_text(line)
-        self._put(found)
+    def _put(self, parts: Sequence[tuple[str, str]]) -> None:
+        self._print(Text.assemble(*parts, overflow="fold"))
 
-    def row(
-        self,
-        cells: Sequence[str],
-        widths: Sequence[int],
-        styles: Sequence[str] = (),
-        right: Collection[int] = (),
-    ) -> None:
-        """A row with as many lines as it needs; `styles` are those of the cells."""
-        columns = [_fold(clean(cell), width) for cell, width in zip(cells, widths, strict=True)]
-        last = len(widths) - 1
-        row = Text(overflow="fold")
-        for number, parts in enumerate(zip_longest(*columns, fillvalue="")):
-            row.append("\n" if number else "")
-            for at, (part, width) in enumerate(zip(parts, widths, strict=True)):
-                padded = part.rjust(width) if at in right else part.ljust(width)
-                row.append("  ")
-                row.append(
-                    part if at == last and at not in right else padded,
-                    style=styles[at] if at < len(styles) else None,
-                )
-        self._put(row)
-
-    def _put(self, text: Text) -> None:
+    def _print(self, text: Text) -> None:
         self._console.print(text)
 
 
@@ -226,7 +205,7 @@ class Picture(Coloured):
         """The width of the terminal at the beginning."""
         return self._size.width
 
-    def _put(self, text: Text) -> None:
+    def _print(self, text: Text) -> None:
         wrapped = text.wrap(self._console, self.width, overflow="fold")
         for line in wrapped:
             line.rstrip()
@@ -314,8 +293,12 @@ def confirm(
 def _fold(cell: str, width: int) -> list[str]:
     """The lines of a cell: broken where it is easy to read if possible, else at the width.
 
+    Width 0: no limit.
+
     >>> _fold("2026-01-02T03:04:05Z", 12), _fold("a b", 3), _fold("abcdef", 4)
     (['2026-01-02', '03:04:05Z'], ['a b'], ['abcd', 'ef'])
     """
-    words = _BREAK.split(cell) if len(cell) > width else [cell]
+    if not 0 < width < len(cell):
+        return [cell]
+    words = _BREAK.split(cell)
     return [word[at : at + width] for word in words for at in range(0, len(word), width)]
