@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TextIO
 
 from binlog2s3.formatting import duration_text, moment_text, size_text
-from binlog2s3.progress import LINE_SECONDS, progress_display
+from binlog2s3.progress import LINE_SECONDS, ProgressDisplay
 from binlog2s3.recover.model import OnProgress, ProgressReport
 
 _RATE_SECONDS = 20.0
@@ -97,7 +97,7 @@ def showing(
 ) -> Iterator[OnProgress]:
     """A callback that shows reports on `out`: a bar on a terminal, else a line every 10 s."""
     pace = Throughput(clock)
-    with progress_display(out, clock=clock, line_seconds=line_seconds, at_once=True) as display:
+    with ProgressDisplay(out, clock=clock, line_seconds=line_seconds, at_once=True) as display:
 
         def show(progress: ProgressReport) -> None:
             pace.take(progress)

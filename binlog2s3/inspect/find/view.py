@@ -7,8 +7,7 @@ removed before anything else is printed.
 
 import json
 import shlex
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
@@ -17,7 +16,6 @@ from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import count_text, cut, iso_text, moment_text, size_text
 from binlog2s3.inspect.find.match import Hit, Match, PhaseLink, SearchQuery, SearchStats
 from binlog2s3.output import Plain, say
-from binlog2s3.progress import ProgressDisplay
 
 FORMAT = 1
 _ENCODER = json.JSONEncoder()
@@ -445,23 +443,3 @@ def words_of(stats: SearchStats, found: int, seconds: float) -> str:
     if seconds >= _LEAST_SECONDS:
         words += f", {size_text(stats.size / seconds)}/s"
     return words
-
-
-class SearchProgress:
-    """Shows the progress of a search on `display`; `found` is the number of hits so far."""
-
-    def __init__(
-        self, display: ProgressDisplay, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.display = display
-        self.found = 0
-        self._clock = clock
-        self._began = clock()
-
-    def __call__(self, stats: SearchStats) -> None:
-        """Show it, unless it was shown a moment ago."""
-        self.display.show(
-            lambda: words_of(stats, self.found, self._clock() - self._began),
-            stats.size,
-            stats.of_size,
-        )
