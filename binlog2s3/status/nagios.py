@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from binlog2s3.config.status import Thresholds
 from binlog2s3.formatting import count_text, duration_text, moment_text, one_line, some
 from binlog2s3.status.model import Status
-from binlog2s3.status.severity import RISING, Severity, judged, severity_of, worst
+from binlog2s3.status.severity import RISING, Severity, but_for_gaps, judged, severity_of, worst
 
 CODES: dict[Severity, int] = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _MOST_TEXT = 600
@@ -175,9 +175,7 @@ def _text(status: Status, findings: Sequence[_Finding]) -> str:
     if status.covered_until is not None:
         today = moment_text(status.at)[: len("2026-01-02T")]
         until = moment_text(status.covered_until).removeprefix(today)
-        gaps = len(status.history.gaps) if status.history is not None else 0
-        but = f" but for {count_text(gaps, 'gap')}" if gaps else ""
-        parts.append(f"everything until {until} is in the bucket{but}")
+        parts.append(f"everything until {until} is in the bucket{but_for_gaps(status)}")
     return ", ".join(parts)
 
 

@@ -29,7 +29,7 @@ from binlog2s3.status.model import (
     StoreStatus,
     UploadStatus,
 )
-from binlog2s3.status.severity import RISING, Severity, gap_text, judged, worst
+from binlog2s3.status.severity import RISING, Severity, but_for_gaps, gap_text, judged, worst
 
 LABEL = 13
 _GAPS = 3
@@ -64,12 +64,6 @@ def style_of(status: Status) -> str:
 
 
 # One
-
-
-def but_for_gaps(status: Status) -> str:
-    """The exception to that sentence: what is in a gap is nowhere."""
-    count = len(status.history.gaps) if status.history is not None else 0
-    return f", but for {count_text(count, 'gap')}" if count else ""
 
 
 def head_of(status: Status) -> str:
