@@ -57,7 +57,7 @@ from binlog2s3.formatting import (
     moment_text,
     one_line,
 )
-from binlog2s3.output import page_on, say
+from binlog2s3.output import Field, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
 from binlog2s3.recover.backup import start_of_registered
@@ -192,7 +192,7 @@ class _Drill:
         )
         if error is None:
             return replace(result, outcome="proved", step=None)
-        text = cut(printable(str(error)), _MOST_ERROR)
+        text = cut(one_line(str(error)), _MOST_ERROR)
         return replace(result, step=self._step, error=text, proven_until=None)
 
     def _at(self, step: DrillStep) -> None:
@@ -302,7 +302,7 @@ class _Drill:
         data = self._workspace.data
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
-            version = printable(str(row["version"]))
+            version = one_line(str(row["version"]))
             self._result = replace(self._result, server_version=version)
             if is_other_series(version, self._source_version):
                 say(
@@ -371,7 +371,7 @@ def version_of_source(plan: Plan, history: BucketHistory) -> str:
     The lineage says the version with which it began: an upgrade continues it.
     """
     said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
-    return printable(said or plan.server_version)
+    return one_line(said or plan.server_version)
 
 
 def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
@@ -418,12 +418,7 @@ def _refusal(backup: Backup, goal: Goal, history: BucketHistory) -> str:
 
 
 def _host() -> str:
-    return printable(socket.gethostname())
-
-
-def printable(text: str) -> str:
-    """The text on one line, without characters that a document may not have."""
-    return "".join(one if one.isprintable() else "?" for one in one_line(text))
+    return one_line(socket.gethostname())
 
 
 def _failed(id_: str, source: str, goal: str, started_at: datetime) -> DrillResult:
@@ -486,15 +481,16 @@ def _print(result: DrillResult) -> None:
     until = f", to {moment_text(result.proven_until)}" if result.proven_until is not None else ""
     took = duration_text(result.seconds)
     page.line(f"proved: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
-    page.field("base backup", f"{result.backup} {result.label}".rstrip(), _ROOM)
-    if result.is_of_backup:
-        page.field("shown by", result.restored, _ROOM)
-    else:
-        page.field("", "restored by the command, as its operator says; nothing has shown it", _ROOM)
-    page.field("reached", f"{result.binlog}:{result.position} of {result.lineage}", _ROOM)
-    page.field("applied", count_text(result.transactions, "transaction"), _ROOM)
-    if result.statements:
-        page.field("checked", count_text(result.statements, "statement"), _ROOM)
-    else:
-        page.field("checked", count_text(result.tables, "table"), _ROOM)
-    page.field("started", iso_text(result.started_at), _ROOM)
+    checked = (result.statements, "statement") if result.statements else (result.tables, "table")
+    shown: tuple[Field, ...] = (("shown by", result.restored, ""),)
+    if not result.is_of_backup:
+        shown = (("", "restored by the command, as its operator says; nothing has shown it", ""),)
+    fields = (
+        ("base backup", f"{result.backup} {result.label}".rstrip(), ""),
+        *shown,
+        ("reached", f"{result.binlog}:{result.position} of {result.lineage}", ""),
+        ("applied", count_text(result.transactions, "transaction"), ""),
+        ("checked", count_text(*checked), ""),
+        ("started", iso_text(result.started_at), ""),
+    )
+    page.fields(fields, _ROOM)

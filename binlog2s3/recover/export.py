@@ -22,7 +22,7 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text, moment_text
 from binlog2s3.output import clean
 from binlog2s3.recover.extract import contradicts
 from binlog2s3.recover.manifest import MANIFEST, Manifest, WrittenFile
@@ -355,7 +355,7 @@ def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
     lines = [
         f"Binlogs of {about.source}, for a point-in-time recovery",
         "",
-        f"written      {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} by binlog2s3, from {about.archive}",
+        f"written      {moment_text(datetime.now(UTC))} by binlog2s3, from {about.archive}",
         f"server       {plan.flavour} {plan.server_version}",
         f"lineage      {plan.lineage}",
         f"from         {_from_text(plan, about)}",
@@ -371,7 +371,7 @@ def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
         lines.append(f"skipped      {plan.skipped_text}")
     last = max((piece.greatest_commit_us or 0 for piece in plan.pieces), default=0)
     if last:
-        lines.append(f"last commit  {time_text(last)}")
+        lines.append(f"last commit  {iso_text(last)}")
     lines += [f"warning      {warning}" for warning in plan.warnings]
     lines = [*map(clean, lines), "", *_how_to(directory, tool, client, binlogs)]
     if SKIPPED in files:

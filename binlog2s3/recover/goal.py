@@ -17,7 +17,7 @@ from binlog2s3.binlog.place import ExecutedPart, MysqlPart, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -407,15 +407,15 @@ class _TimeSearch:
         if received is None or is_credible(self._goal.at_us, received):
             return True
         self._passed = (
-            f"{known.name} has commit times up to {time_text(known.greatest_commit_us or 0)}, but "
-            f"was received by {time_text(received)}: all of it counts as committed by then"
+            f"{known.name} has commit times up to {iso_text(known.greatest_commit_us or 0)}, but "
+            f"was received by {iso_text(received)}: all of it counts as committed by then"
         )
         self._search.warnings.append(self._passed)
         return False
 
     def _too_early(self) -> RecoveryError:
         """The error for a time before this history begins; it names the lineage that has it."""
-        begins = time_text(self._route.known(0).first_us)
+        begins = iso_text(self._route.known(0).first_us)
         other = self._search.branches.begun_before(self._goal.at_us)
         if not other:
             pruned = self._route.pruned
@@ -478,7 +478,7 @@ class _TimeSearch:
         name = f"{one.gtid} of " if one.gtid else "a transaction of "
         who = self._search.who_has(parse(one.gtid, self._route.flavour) if one.gtid else None)
         return self._search.refused(
-            f"{who} is already past {self._goal.text}: it has {name}{time_text(one.commit_us)}",
+            f"{who} is already past {self._goal.text}: it has {name}{iso_text(one.commit_us)}",
             "restore an older base backup",
         )
 
@@ -489,7 +489,7 @@ class _TimeSearch:
         if self._lie is not None:
             number, one = self._lie
             known = self._route.known(number)
-            by = "" if known.received_us is None else f", by {time_text(known.received_us)}"
+            by = "" if known.received_us is None else f", by {iso_text(known.received_us)}"
             lie = f"{self._named(number, one)} was received before that time{by}"
         if not is_reached:
             why, hint = lie or self._passed, "--latest takes all that there is"
@@ -548,7 +548,7 @@ class _TimeSearch:
                 )
 
     def _named(self, number: int, one: Transaction) -> str:
-        return f"{one.gtid or self._route.place(number, one.begin)} ({time_text(one.commit_us)})"
+        return f"{one.gtid or self._route.place(number, one.begin)} ({iso_text(one.commit_us)})"
 
 
 class _Disorder:

@@ -10,7 +10,6 @@ binlog has exactly these GTIDs at exactly this position.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 
 from binlog2s3.archive.documents import Lineage, Parent
@@ -30,7 +29,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, NoPlaceError, is_state
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import count_text, gtids_text
+from binlog2s3.formatting import count_text, gtids_text, moment_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, BucketHistory, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
@@ -532,8 +531,8 @@ class Origin:
             return ""
         begins = self._line.legs[0].lineage.first_binlog_time
         return (
-            f"; if the backup was made after {_time(begins)}, when this history begins, the bucket "
-            "does not have all of its GTIDs yet"
+            f"; if the backup was made after {moment_text(begins)}, when this history begins, the "
+            "bucket does not have all of its GTIDs yet"
         )
 
     def _met(self, lineage: str) -> Meeting:
@@ -589,7 +588,7 @@ class Origin:
         )
 
     def _ambiguous(self, twice: str, lineage: str, ours: str) -> RecoveryError:
-        begins = {one.id: _time(one.first_binlog_time) for one in self._history.lineages}
+        begins = {one.id: moment_text(one.first_binlog_time) for one in self._history.lineages}
         other = tip_of(self._history.lineages, lineage, self._line)
         return self._search.refused(
             f"{gtids_text(twice)} are GTIDs of two different histories, this one and {lineage}: "
@@ -598,7 +597,3 @@ class Origin:
             f"--from-lineage {ours} (begins {begins[ours]}), or "
             f"--lineage {other} --from-lineage {lineage} (begins {begins[lineage]})",
         )
-
-
-def _time(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -535,9 +535,8 @@ class _Recovery:
                 )
         except KeyboardInterrupt:
             if self._told is None:
-                print(  # noqa: T201
-                    "interrupted; run the same command again: it continues where the target is now",
-                    file=sys.stderr,
+                page_on(sys.stderr).line(
+                    "interrupted; run the same command again: it continues where the target is now"
                 )
             raise
 

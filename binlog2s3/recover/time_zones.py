@@ -34,13 +34,11 @@ from binlog2s3.binlog.statements import Statement, without_secrets
 from binlog2s3.binlog.walk import EventWalk, payload_sink, wanted_types
 from binlog2s3.binlog.zone import SystemZone, differs, fixed_tz, sampled_days
 from binlog2s3.errors import RecoveryError
-from binlog2s3.formatting import count_text, cut, size_text
-from binlog2s3.output import clean
+from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.applier_error import Transactions, next_transaction
 from binlog2s3.recover.model import BinlogPosition, Checked, Plan, PlanPiece, Stream
 from binlog2s3.recover.one_table import LOOKED_AT_MOST
 from binlog2s3.recover.plan_source import OpenStream
-from binlog2s3.recover.target import some
 from binlog2s3.server.connection import Server
 
 _WANTED = wanted_types(*QUERIES, EventType.TRANSACTION_PAYLOAD)
@@ -308,7 +306,7 @@ class _Reader:
         if zone == _SYSTEM or is_compressed or _UNTOLD.search(head):
             statement = statement_in(event_type, head)
             if statement is not None and (zone == _SYSTEM or _is_untold(statement, zone)):
-                text = " ".join(clean(without_secrets(statement.clear.text)).split())
+                text = " ".join(without_secrets(statement.clear.text).split())
                 self.found = self.found or cut(text, _MOST_TEXT)
         return None
 

@@ -25,14 +25,8 @@ from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import (
-    count_text,
-    gtids_text,
-    moment_of,
-    moment_text,
-    time_text,
-)
-from binlog2s3.output import Plain, confirm, page_on, say
+from binlog2s3.formatting import count_text, gtids_text, iso_text, moment_of, moment_text
+from binlog2s3.output import Column, Field, Plain, Table, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -55,8 +49,16 @@ _ROOM = 10
 _LOOK_SECONDS = 2.0
 _SKEW = timedelta(minutes=5)
 MOST_DEFECTS = 20
-_HEADINGS = ("id", "label", "taken", "tool", "reaches", "ends at", "location")
-_LEAST_WIDTH = 12
+_WORDS = 12
+_COLUMNS = (
+    Column(name="id"),
+    Column(name="label", least=_WORDS),
+    Column(name="taken", least=_WORDS),
+    Column(name="tool"),
+    Column(name="reaches", least=_WORDS),
+    Column(name="ends at", least=len("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9")),
+    Column(name="location", least=2 * _WORDS),
+)
 Row = tuple[Backup, list[BackupReach]]
 """A backup, and what it can be brought to: see `reaches_of`."""
 
@@ -93,8 +95,9 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
     else:
         print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
         if note:
-            print()  # noqa: T201
-            page_on(sys.stdout).line(note, style)
+            page = page_on(sys.stdout)
+            page.line("")
+            page.line(note, style)
     return 0
 
 
@@ -341,7 +344,7 @@ def remove(
         )
     catalog.store.delete([key])
     refuse_left(catalog.store, [key])
-    print(f"removed {name}; the backup itself was not touched")  # noqa: T201
+    page_on(sys.stdout).line(f"removed {name}; the backup itself was not touched")
 
 
 # What is said
@@ -369,8 +372,8 @@ def _reach_document(reach: BackupReach) -> dict[str, Any]:
         "lineage": reach.lineage or None,
         "begin": str(reach.begin) if reach.begin is not None else None,
         "end": str(reach.end) if reach.end is not None else None,
-        "from": time_text(reach.from_us) if reach.from_us is not None else None,
-        "to": time_text(reach.to_us) if reach.to_us is not None else None,
+        "from": iso_text(reach.from_us) if reach.from_us is not None else None,
+        "to": iso_text(reach.to_us) if reach.to_us is not None else None,
         "why": reach.why or None,
     }
 
@@ -378,10 +381,10 @@ def _reach_document(reach: BackupReach) -> dict[str, Any]:
 def reach_text(reach: BackupReach) -> str:
     """What a backup reaches, in words."""
     if reach.is_complete:
-        to = time_text(reach.to_us) if reach.to_us is not None else str(reach.end)
+        to = iso_text(reach.to_us) if reach.to_us is not None else str(reach.end)
         return f"up to {to}, the newest in the bucket, no gap"
     if reach.end is not None:
-        to = f", {time_text(reach.to_us)}" if reach.to_us is not None else ""
+        to = f", {iso_text(reach.to_us)}" if reach.to_us is not None else ""
         return f"up to {reach.end} of {reach.lineage}{to}: {reach.why}"
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
 
@@ -396,8 +399,7 @@ def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> N
         page.line("")
         title = f"{backup.id}  {backup.label}".rstrip() + f"  {_taken_text(backup)}"
         page.line(f"{'registered ' if is_new else 'registered already: '}{title}", "bold")
-        for name, value, style in _lines(backup, reaches):
-            page.field(name, value, _ROOM, style)
+        page.fields(_fields(backup, reaches), _ROOM)
 
 
 def _print_table(source: str, rows: list[Row], page: Plain) -> None:
@@ -407,25 +409,17 @@ def _print_table(source: str, rows: list[Row], page: Plain) -> None:
         return
     page.line("")
     cells = [_cells(backup, reaches[0]) for backup, reaches in rows]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *cells, strict=True)]
-    if page.width is not None:
-        over = sum(widths) + 2 * len(widths) - page.width
-        for at in sorted(range(len(widths)), key=lambda one: -widths[one]):
-            shorter = min(widths[at], max(_LEAST_WIDTH, widths[at] - max(0, over)))
-            over -= widths[at] - shorter
-            widths[at] = shorter
-    page.row(_HEADINGS, widths, ["bold"] * len(widths))
+    table = Table(page, _COLUMNS, cells, head=2)
     for (backup, reaches), row in zip(rows, cells, strict=True):
         style = "green" if _is_good(backup, reaches[0]) else "bold red"
-        page.row(row, widths, ["", "", "", "", style])
+        table.row(row, ["", "", "", "", style])
     for backup, reaches in rows:
         if _is_good(backup, reaches[0]) and len(reaches) == 1:
             continue
         page.line("")
         page.line(backup.name, "bold")
-        for name, value, line_style in _lines(backup, reaches):
-            if name != "ends at":
-                page.field(f"  {name}", value, _ROOM + 2, line_style)
+        shown = (field for field in _fields(backup, reaches) if field[0] != "ends at")
+        page.fields(shown, _ROOM, indent=2)
 
 
 def _is_good(backup: Backup, reach: BackupReach) -> bool:
@@ -433,7 +427,7 @@ def _is_good(backup: Backup, reach: BackupReach) -> bool:
 
 
 def _cells(backup: Backup, reach: BackupReach) -> tuple[str, ...]:
-    end = str(reach.end) if reach.to_us is None else moment_text(moment_of(reach.to_us))
+    end = str(reach.end) if reach.to_us is None else moment_text(reach.to_us)
     if not backup.counts:
         reached = "counts nowhere"
     elif reach.is_complete:
@@ -445,7 +439,7 @@ def _cells(backup: Backup, reach: BackupReach) -> tuple[str, ...]:
     return backup.id, label, taken, backup.tool, reached, _end_text(backup), where
 
 
-def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:
+def _fields(backup: Backup, reaches: list[BackupReach]) -> Iterator[Field]:
     reach = reaches[0]
     if backup.defects:
         yield "counts", f"nowhere: {'; '.join(backup.defects)}", "bold red"

@@ -476,13 +476,13 @@ class Prune:
         refuse_left(self._store, keys)
 
     def _retire(self) -> None:
-        config, key = self._config, self._layout.retired
+        config, key, page = self._config, self._layout.retired, page_on(sys.stdout)
         writer = self._catalog.last_writer()
         beat = writer.beat if writer is not None else None
         if beat is not None and beat.state != "stopped":
             say("warning", f"the last writer on {beat.host} has not stopped in order")
         if config.dry_run:
-            print(f"{config.source} would be retired; {NO_CHANGE}")  # noqa: T201
+            page.line(f"{config.source} would be retired; {NO_CHANGE}")
             return
         self._confirm()
         retired = Retired(source=config.source, retired_at=self._bucket.now)
@@ -492,7 +492,7 @@ class Prune:
         except PreconditionError:  # it was retired before, and its writer came back
             self._store.put(key, data)
         self.outcome.retired = True
-        print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
+        page.line(f"{config.source} is retired; its archive stays until it is pruned")
 
 
 def _reaches(backup: Backup, survey: Survey) -> list[BackupReach]:

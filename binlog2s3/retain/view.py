@@ -10,8 +10,8 @@ from typing import Any
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.prune import PruneConfig
-from binlog2s3.formatting import count_text, iso_text, moment_text, size_text, time_text
-from binlog2s3.output import Plain
+from binlog2s3.formatting import count_text, iso_text, moment_text, size_text
+from binlog2s3.output import Field, Plain
 from binlog2s3.retain.backup import reach_text
 from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome
 
@@ -25,14 +25,13 @@ def print_choice(
     """Print what is given up, and what can be reached afterwards."""
     page.line(f"{config.source}  prune", "bold")
     page.line("")
-    for name, value, style in _choice_lines(choice, below):
-        page.field(name, value, _ROOM, style)
+    page.fields(_choice_fields(choice, below), _ROOM)
     if turns:
         page.field("delete now", count_text(turns, "old turn"), _ROOM, "yellow")
     page.line("")
 
 
-def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str, str, str]]:
+def _choice_fields(choice: Choice, below: Sequence[Below]) -> Iterator[Field]:
     if not choice.given_up:
         yield "give up", "nothing: every binlog is needed, or not old enough", "green"
     for one in choice.given_up:
@@ -45,7 +44,7 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
             yield "locked", _lock_text(now), ""
     for backup in choice.kept:
         since = backup.reach.from_us
-        at = f"from {time_text(since)} on, " if since is not None else ""
+        at = f"from {iso_text(since)} on, " if since is not None else ""
         yield "kept", f"{backup.name}: {at}{reach_text(backup.reach)}", "green"
         if backup.name in choice.held:
             yield "", "no newer one replaces it before a drill has proved that one", "yellow"
@@ -60,7 +59,7 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
         )
     for backup in choice.lost:
         since = backup.reach.from_us
-        lost = f"{time_text(since)} and what follows it" if since is not None else "nothing"
+        lost = f"{iso_text(since)} and what follows it" if since is not None else "nothing"
         can = "cannot" if since is not None else "can"
         yield "unusable", f"{backup.name}: {lost} {can} be reached from it any more", "bold red"
 

@@ -22,7 +22,7 @@ from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, Wri
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.config.timing import DEFAULT, Timing
-from binlog2s3.formatting import us_of
+from binlog2s3.formatting import duration_text, us_of
 
 State = Literal[WriterState, "standby", "dead", "unknown"]
 """A writer's own state, or `standby` for a process that waits beside another writer. From the
@@ -395,13 +395,13 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     if vitals.phase == "stopping":
         yield _trouble("stopping", 0, 0, "the streamer is stopping")
     elif vitals.phase == "starting" or (vitals.unread and vitals.phase == "running"):
-        text = f"not streaming yet, for {vitals.phase_seconds:.0f} s"
+        text = f"not streaming yet, for {duration_text(vitals.phase_seconds)}"
         failing = vitals.source_error or vitals.store_failing is not None
         waits = failing and vitals.phase == "starting"
         yield _trouble("starting", vitals.phase_seconds, 0 if waits else timing.start_seconds, text)
     if vitals.source_error or vitals.source_silent >= timing.source_seconds:
         what = vitals.source_error or "the source does not answer"
-        text = f"{what} (for {vitals.source_silent:.0f} s)"
+        text = f"{what} (for {duration_text(vitals.source_silent)})"
         since, hint = vitals.source_silent, vitals.source_hint
         if vitals.unlogged:
             yield _trouble("unlogged", 0, 0, text, hint)
@@ -409,7 +409,7 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
             yield _trouble("source", since, timing.source_seconds, text, hint)
     elif vitals.child_gone >= timing.soon_seconds or vitals.never_ran:
         why = f": {vitals.child_error}" if vitals.child_error else ""
-        text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
+        text = f"mysqlbinlog has not been running for {duration_text(vitals.child_gone)}{why}"
         limit = 0 if vitals.never_ran else timing.source_seconds
         yield _trouble("source", vitals.child_gone, limit, text)
     yield from _store_troubles(vitals, timing)
@@ -431,10 +431,11 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         yield _trouble("paused", vitals.paused, timing.paused_seconds, text, hint)
     unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
     if vitals.read_idle >= timing.soon_seconds and not unheard:
-        text = f"the source has more to read, but nothing has come for {vitals.read_idle:.0f} s"
+        idle = duration_text(vitals.read_idle)
+        text = f"the source has more to read, but nothing has come for {idle}"
         yield _trouble("stalled", vitals.read_idle, timing.stall_seconds, text)
     if vitals.loop_idle >= timing.soon_seconds:
-        text = f"the streamer's main loop has not run for {vitals.loop_idle:.0f} s"
+        text = f"the streamer's main loop has not run for {duration_text(vitals.loop_idle)}"
         hint = "check whether the spool's disk hangs"
         yield _trouble("stuck", vitals.loop_idle, timing.loop_seconds, text, hint)
 
@@ -443,15 +444,14 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     failing = vitals.store_failing or 0.0
     waits = vitals.phase == "starting" and vitals.store_failing is not None
     if failing >= timing.soon_seconds or waits:
-        text = f"{vitals.store_error} (for {failing:.0f} s)"
+        text = f"{vitals.store_error} (for {duration_text(failing)})"
         # a request that times out fails only after it has been silent for long
         silent = vitals.store_silent + timing.store_failing_seconds - timing.store_silent_seconds
         since = max(failing, silent)
         yield _trouble("store", since, timing.store_failing_seconds, text, vitals.store_hint)
     elif vitals.store_silent >= timing.store_failing_seconds:
-        text = (
-            f"nothing has become durable for {vitals.store_silent:.0f} s, although uploads are due"
-        )
+        silent_for = duration_text(vitals.store_silent)
+        text = f"nothing has become durable for {silent_for}, although uploads are due"
         hint = "check the network connection to the endpoint, and its bandwidth"
         yield _trouble("store", vitals.store_silent, timing.store_silent_seconds, text, hint)
     if vitals.clean_up_error:
@@ -459,7 +459,7 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         hint = "they do no harm but take space; allow s3:DeleteObject and s3:AbortMultipartUpload"
         yield _trouble("clean-up", 0, 1, text, hint)
     if vitals.beat_late > 0:
-        text = f"the heartbeat in the bucket was due {vitals.beat_late:.0f} s ago"
+        text = f"the heartbeat in the bucket was due {duration_text(vitals.beat_late)} ago"
         yield _trouble("heartbeat", vitals.beat_late, timing.heartbeat_slack_seconds, text)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from binlog2s3.formatting import count_text
 from binlog2s3.status.model import WELL, Gap, Status, Trouble
 
 Severity = Literal["ok", "warning", "unknown", "critical"]
@@ -92,6 +93,12 @@ def _troubles(status: Status) -> Iterator[Trouble]:
         more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""
         text = f"{gap_text(news[-1])}{more}"
         yield Trouble(code="gap", level="warning", text=text, hint=GAP_HINT)
+
+
+def but_for_gaps(status: Status) -> str:
+    """The exception to what is in the bucket until a time: what is in a gap is nowhere."""
+    count = len(status.history.gaps) if status.history is not None else 0
+    return f", but for {count_text(count, 'gap')}" if count else ""
 
 
 def gap_text(gap: Gap) -> str:

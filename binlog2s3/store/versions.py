@@ -23,7 +23,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     VersionConflictError,
 )
-from binlog2s3.formatting import count_text
+from binlog2s3.formatting import count_text, some
 from binlog2s3.store.contract import NO_VERSION, ObjectInfo, ObjectVersion, Picks
 from binlog2s3.store.errors import UnsetError
 from binlog2s3.store.requests import Answer, needed, onward
@@ -392,10 +392,8 @@ def _picked(key: str, picked: str, objects: Sequence[ObjectVersion]) -> ObjectVe
 
 
 def _conflict(what: str, key: str, objects: Sequence[ObjectVersion]) -> VersionConflictError:
-    shown = ", ".join(map(str, [*reversed(objects)][:_MOST_SHOWN]))
-    more = f" and {len(objects) - _MOST_SHOWN} more" if len(objects) > _MOST_SHOWN else ""
     return VersionConflictError(
-        f"{what}: {shown}{more}",
+        f"{what}: {some(objects[::-1], _MOST_SHOWN)}",
         hint="somebody else has written below archive/: look at each version, then choose with "
         f"--object-version {key}=ID; {NO_VERSION} in place of the id: none of them counts; "
         "--versions-before TIME: where versions differ, none counts that was put later",
@@ -408,19 +406,14 @@ def version_notes(replaced: Collection[str], preceded: Collection[str]) -> list[
     if replaced:
         found.append(
             f"somebody replaced or deleted {count_text(len(replaced), 'object')}; Object Lock "
-            f"keeps their oldest versions, which are used: {_some(replaced)}"
+            f"keeps their oldest versions, which are used: {some(sorted(replaced), _MOST_NAMED)}"
         )
     if preceded:
         found.append(
             f"somebody put other versions of {count_text(len(preceded), 'object')} before they "
-            f"were written; those do not count: {_some(preceded)}"
+            f"were written; those do not count: {some(sorted(preceded), _MOST_NAMED)}"
         )
     return found
-
-
-def _some(keys: Collection[str]) -> str:
-    more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
-    return f"{', '.join(sorted(keys)[:_MOST_NAMED])}{more}"
 
 
 def _objects(items: Iterable[Mapping[str, Any]]) -> Iterator[ObjectVersion]:

@@ -10,6 +10,7 @@ from enum import Enum, auto
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, SourceError
+from binlog2s3.formatting import duration_text
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.lessons import BeingRead, StalledError
 from binlog2s3.stream.resume import Heading
@@ -130,7 +131,7 @@ class LiveRun:
         heard = max(watch.heard_at, self.moved, self.started)
         if now - heard > limit_seconds:
             raise SourceError(
-                f"no answer from the server for {now - heard:.0f} s",
+                f"no answer from the server for {duration_text(now - heard)}",
                 hint="it hangs, or the network is cut; --stall-timeout says how long to wait",
                 transient=True,
             )
@@ -145,7 +146,7 @@ class LiveRun:
         self.ahead = self.ahead or now
         if now - max(self.ahead, self.moved) > limit_seconds * patience:
             raise StalledError(
-                f"nothing came for {now - self.moved:.0f} s, although the server writes",
+                f"nothing came for {duration_text(now - self.moved)}, although the server writes",
                 hint="the connection is dead, or one very large event is on its way; "
                 "--stall-timeout says how long to wait",
                 transient=True,

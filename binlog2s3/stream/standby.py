@@ -17,6 +17,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import DEFAULT_INTERVAL, Heartbeat, Standby
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError, StoreError, SupersededError
+from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
 from binlog2s3.store.contract import ObjectInfo, Store
@@ -76,12 +77,12 @@ class FailureDetector:
             age = seen.store_now - seen.info.last_modified - timedelta(seconds=_CLOCK_SECONDS)
             silent = max(silent, age.total_seconds())
         if silent >= patience:
-            why = f"it has been silent for {silent:.0f} s"
+            why = f"it has been silent for {duration_text(silent)}"
             return Vacancy(rank=seen.rank, info=seen.info, why=why)
         cut_off = now - self._cut_off_since if self._cut_off_since is not None else 0.0
         same = seen.beat is not None and seen.reached and seen.reached == seen.beat.server_uuid
         if same and cut_off >= patience:
-            why = f"it has not reached the source for {cut_off:.0f} s"
+            why = f"it has not reached the source for {duration_text(cut_off)}"
             return Vacancy(rank=seen.rank, why=why)
         return None
 

@@ -22,6 +22,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
+from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
@@ -512,6 +513,6 @@ def _check_first(track: Track, lineage: Lineage) -> None:
     begun = track.created_at
     if begun != lineage.first_binlog_time:
         raise ForkError(
-            f"the server's {track.name} was created at {begun:%Y-%m-%d %H:%M:%SZ}, the one of "
-            f"lineage {lineage.id} at {lineage.first_binlog_time:%Y-%m-%d %H:%M:%SZ}"
+            f"the server's {track.name} was created at {moment_text(begun)}, the one of "
+            f"lineage {lineage.id} at {moment_text(lineage.first_binlog_time)}"
         )

@@ -39,6 +39,7 @@ from binlog2s3.errors import (
     StoreError,
     SupersededError,
 )
+from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
@@ -371,4 +372,4 @@ def where(beat: Heartbeat | None) -> str:
     """Where a writer runs, for a message; "" if its object cannot be read."""
     if beat is None:
         return ""
-    return f" on {beat.host} (process {beat.pid}, since {beat.since:%Y-%m-%d %H:%M:%SZ})"
+    return f" on {beat.host} (process {beat.pid}, since {moment_text(beat.since)})"

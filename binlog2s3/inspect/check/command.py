@@ -40,7 +40,7 @@ from binlog2s3.inspect.check.report import (
 from binlog2s3.inspect.check.source import SourceCheck, login_rows
 from binlog2s3.inspect.check.spool import holder, spool_rows
 from binlog2s3.output import say
-from binlog2s3.progress import progress_display
+from binlog2s3.progress import ProgressDisplay
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import RetryPolicy, S3Store, opened
@@ -58,7 +58,7 @@ def run(config: Config, *, as_json: bool, all_rows: bool, outside: Outside = OUT
     with (
         _Interrupts() as interrupts,
         closing(look(config, interrupts.held, outside)) as rows,
-        progress_display(sys.stderr, line_seconds=math.inf) as progress,
+        ProgressDisplay(sys.stderr, line_seconds=math.inf) as progress,
     ):
         for row in rows:
             printer.show(row)

@@ -24,11 +24,11 @@ from binlog2s3.inspect.find.view import (
     GtidOutput,
     JsonOutput,
     SearchContext,
-    SearchProgress,
     TextOutput,
+    words_of,
 )
 from binlog2s3.output import page_on, say
-from binlog2s3.progress import progress_display, progress_of
+from binlog2s3.progress import ProgressDisplay, progress_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
@@ -61,9 +61,8 @@ def run(config: FindConfig, outside: Outside = OUTSIDE) -> int:
             view = JsonOutput(sys.stdout, context, query)
         elif config.print_only is not None:
             view = GtidOutput(sys.stdout, query)
-        with progress_display(sys.stderr) as display:
-            progress = SearchProgress(display)
-            _FindRun(config, query, catalog, survey, view, progress, outside).run()
+        with ProgressDisplay(sys.stderr) as display:
+            _FindRun(config, query, catalog, survey, view, display, outside).run()
     return 0
 
 
@@ -95,7 +94,7 @@ class _FindRun:
     catalog: Catalog
     survey: Survey
     view: JsonOutput | TextOutput | GtidOutput
-    progress: SearchProgress
+    display: ProgressDisplay
     outside: Outside
     warnings: list[str] = field(default_factory=list)
 
@@ -107,18 +106,24 @@ class _FindRun:
             self.query,
             threads=self.config.s3.concurrency,
             warn=self._warn,
-            advance=self.progress,
+            advance=self._advance,
         )
         self.view.begin()
         with closing(search.hits()) as hits:
             for hit in hits:
-                self.progress.display.aside()
+                self.display.aside()
                 self.view.hit(hit)
-                self.progress.found += 1
-        self.progress.display.aside()
+        self.display.aside()
         self._tell_silence(search.stats)
         self.view.end(search.stats, self.warnings)
         sys.stdout.flush()
+
+    def _advance(self, stats: SearchStats) -> None:
+        self.display.show(
+            lambda: words_of(stats, self.view.found, self.display.seconds),
+            stats.size,
+            stats.of_size,
+        )
 
     def _tell_silence(self, stats: SearchStats) -> None:
         """Say when the streamer last reported, if later transactions could match."""

@@ -18,7 +18,7 @@ from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
-from binlog2s3.formatting import count_text, us_of
+from binlog2s3.formatting import count_text, duration_text, some, us_of
 from binlog2s3.inspect.verify.chain import (
     BinlogFacts,
     Intervals,
@@ -277,11 +277,9 @@ class LineageWalk:
         The entry is written after its binlog, whatever the clocks say.
         """
         if self._replaced:
-            shown = ", ".join(map(str, self._replaced[:_MOST_ASKED]))
-            more = len(self._replaced) - _MOST_ASKED
             self._context.note(
-                f"{shown}{f' and {more} more' if more > 0 else ''}: replaced after the entry "
-                "was written; --deep compares the bytes"
+                f"{some(self._replaced, _MOST_ASKED)}: replaced after the entry was written; "
+                "--deep compares the bytes"
             )
         if self._from_pages:
             self._context.note(
@@ -296,10 +294,9 @@ class LineageWalk:
 
     def _without_entry(self, name: BinlogName, info: ObjectInfo) -> None:
         if self._may_come(name) and self._is_young(info):
-            minutes = ENTRY_SOON.total_seconds() / 60
             self._context.note(
                 f"{name} is being archived: its entry comes next; if it is not there "
-                f"{minutes:.0f} minutes after the binlog, it is missing"
+                f"{duration_text(ENTRY_SOON.total_seconds())} after the binlog, it is missing"
             )
             return
         if self._lineage.is_below_floor(name):  # it is being pruned

@@ -450,20 +450,20 @@ def test_an_empty_bucket_is_an_error(source: str | None) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_narrow_terminal_cuts_nothing(width: int) -> None:
-    """Times and GTIDs fold, or stand below; no line is longer than the terminal."""
+    """Times and GTIDs fold, or all but the first cells stand below; no line is too long."""
     gtids = f"{UUID}:1-5:7-9:11-1000000000:1000000002"
     bucket = Bucket()
     bucket.archive(FIRST, size=1234, gtid_set_added=gtids)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal(bucket.listing(), width)).splitlines()
     assert max(map(len, lines)) <= width
     shown, whole = (Counter("".join(text.split())) for text in ("".join(lines), bucket.text()))
-    heading_and_times = Counter("GTIDsadded" + 3 * "T")
-    assert shown <= whole
-    assert whole - shown <= heading_and_times
+    assert shown - whole <= Counter(",,")
+    assert whole - shown <= Counter("binlogsizestateGTIDsadded" + 3 * "T")
     if width >= 80:
         words = " ".join(lines).split()
-        for word in (FIRST, "1234", "archived", "2026-11-21", "09:28:29Z", "03:04:05Z"):
+        for word in (FIRST, "1234", "archived"):
             assert word in words
+        assert "2026-11-21T09:28:29Z" in words or {"2026-11-21", "09:28:29Z"} <= {*words}
     if width > 40:
         assert gtids in " ".join(lines).split()
 

@@ -10,7 +10,7 @@ from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, either
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text
 from binlog2s3.recover.backup import start_of_gtids
 from binlog2s3.recover.model import (
     Base,
@@ -258,7 +258,7 @@ def test_a_gap_is_not_crossed_unless_it_is_allowed() -> None:
     error = refused(model, Latest(), model.truth[:1])
     assert "had purged" in str(error)
     assert gtid(model.truth[3])[:36] + ":4-5" in str(error)
-    assert f" to {time_text(model.clock_us)}, and, from a base backup before" in error.hint
+    assert f" to {iso_text(model.clock_us)}, and, from a base backup before" in error.hint
     plan = planned(model, Latest(), model.truth[:1], allow_gap=True)
     assert plan.transactions == 5
     assert any("had purged" in warning for warning in plan.warnings)

@@ -175,7 +175,7 @@ def waits(state: State, server: SourceStatus = AT.server, **texts: str) -> Statu
         (replace(AT, durable=None, lag=Lag(seconds=0.0)), "streaming, all durable"),
         (
             replace(AT, state="catching up"),
-            "catching up mysql-bin.000012, durable 1.2 s ago, 3 MiB behind",
+            "catching up mysql-bin.000012, durable 1.2 s ago, 3.0 MiB behind",
         ),
         (waits("store unreachable", store="refused"), "waiting for the store: refused"),
         (
