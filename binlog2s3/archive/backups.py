@@ -29,6 +29,7 @@ from binlog2s3.archive.fields import (
     source_name,
     text,
 )
+from binlog2s3.archive.stored import Stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
@@ -43,7 +44,7 @@ class Backup:
     lineage of that place, if several could be meant. `tool` is a name for people. `taken_at`: when
     it was made; `registered_at`: when it was registered. `is_checked`: all of it was read then, and
     it is whole. `defects`: why it is no base backup of the whole server; `accepted`: why it was
-    registered all the same, "" without defects.
+    registered all the same, "" without defects. `stored`: its stream, if the bucket has it.
     """
 
     id: str
@@ -62,15 +63,17 @@ class Backup:
     is_checked: bool = False
     defects: tuple[str, ...] = ()
     accepted: str = ""
+    stored: Stored | None = None
 
     MOST: ClassVar[int] = 16 << 20
 
     def to_json(self) -> bytes:
         """The document backups/<id>.json."""
-        return render({"format": FORMAT, **self.row()})
+        stored = {} if self.stored is None else {"stored": self.stored.document()}
+        return render({"format": FORMAT, **self.row(), **stored})
 
     def row(self) -> dict[str, Any]:
-        """The fields of the document without `format`, as JSON has them."""
+        """The fields of the document without `format`, and of `stored` its summary."""
         return {
             "id": self.id,
             "source": self.source,
@@ -88,6 +91,7 @@ class Backup:
             "checked": self.is_checked,
             "defects": list(self.defects),
             "accepted": self.accepted,
+            **({} if self.stored is None else {"stored": self.stored.summary()}),
         }
 
     @classmethod
@@ -112,6 +116,7 @@ class Backup:
                 is_checked=document.get("checked", False) is True,
                 defects=each(text, document.get("defects", [])),
                 accepted=text(document.get("accepted", "")),
+                stored=or_none(Stored.of, document.get("stored")),
             )
             if bool(found.defects) != bool(found.accepted):
                 raise ValueError("it has defects that nobody accepted, or the other way round")

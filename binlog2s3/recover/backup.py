@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, cast
 
-import zstandard
-
 from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.compression import unzstd
 from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
@@ -44,8 +43,6 @@ LIMIT = 8 << 20
 """The bytes at a file's beginning, decompressed, that must say where the backup ends."""
 TAIL = 1 << 20
 """The bytes at the end of a dump: MariaDB's GTIDs, and the line that says it is complete."""
-LONG_WINDOW = 128 << 20
-"""The most memory for decompression: what `zstd` itself accepts without --long=31."""
 PIECE = 1 << 16
 BLOCK = 1 << 20
 """The bytes of a dump that are read at once, to see what it contains."""
@@ -232,12 +229,12 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
         return
     gathered = bytearray()
     try:
-        for piece in (_gunzip if kind == "gzip" else _unzstd)(file):
+        for piece in (_gunzip if kind == "gzip" else unzstd)(file):
             gathered += piece
             if len(gathered) >= BLOCK:
                 yield bytes(gathered)
                 gathered.clear()
-    except (zlib.error, zstandard.ZstdError) as error:
+    except (zlib.error, ValueError) as error:
         raise refusal(str(path), f"it cannot be decompressed: {str(error).lower()}") from None
     yield bytes(gathered)
 
@@ -427,11 +424,11 @@ def _decompressed(path: Path, file: BinaryIO, *, gzipped: bool) -> bytes:
     source = cast("BinaryIO", _Beginning(file, 2 * LIMIT))
     data = bytearray()
     try:
-        for piece in (_gunzip if gzipped else _unzstd)(source):
+        for piece in (_gunzip if gzipped else unzstd)(source):
             data += piece
             if len(data) > LIMIT:
                 break
-    except (OSError, zlib.error, zstandard.ZstdError) as error:
+    except (OSError, zlib.error, ValueError) as error:
         raise refusal(str(path), f"it cannot be decompressed: {str(error).lower()}") from None
     return bytes(data)
 
@@ -448,14 +445,6 @@ def _gunzip(source: BinaryIO) -> Iterator[bytes]:
             if member.eof:
                 piece = member.unused_data.lstrip(b"\0")
                 member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-
-
-def _unzstd(source: BinaryIO) -> Iterator[bytes]:
-    """The content of all frames, as far as they go."""
-    decompressor = zstandard.ZstdDecompressor(max_window_size=LONG_WINDOW)
-    reader = decompressor.stream_reader(source, read_across_frames=True, closefd=False)
-    while piece := reader.read(PIECE):
-        yield piece
 
 
 def _decoded(data: bytes) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Lineage
@@ -58,6 +58,8 @@ class SourceInventory:
     writer: Heartbeat | None = None
     turn: Turn | None = None
     by_lineage: dict[str, LineageObjects] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
+    """The size of each object of a stored base backup, by key."""
     defects: list[Defect] = field(default_factory=list)
 
     def objects(self, lineage: str) -> LineageObjects:
@@ -86,11 +88,15 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
         inventory.objects(inventory.turn.lineage)  # its lineage must be there
     for info in store.list(layout.live):
         _place_live(inventory, info)
-    for info in store.list(layout.archive):
-        if not info.key.startswith((layout.turns, layout.backups, layout.drills)):  # read by others
-            _place_archived(inventory, info)
     unreadable: list[ArchiveError] = []
-    registered(catalog, unreadable)
+    backups = registered(catalog, unreadable)  # before their objects are listed: these come first
+    for info in store.list(layout.archive):
+        if layout.stored_place(info.key) is not None:
+            inventory.stored[info.key] = info.size
+        elif not info.key.startswith((layout.turns, layout.backups, layout.drills)):
+            _place_archived(inventory, info)  # the others are read elsewhere
+    for backup in backups:
+        _check_stored(store, inventory, backup)
     inventory.defects += [
         Defect(kind="backup-unreadable", key=layout.backups, text=str(error))
         for error in unreadable
@@ -100,11 +106,27 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     return inventory
 
 
+def _check_stored(store: Store, inventory: SourceInventory, backup: Backup) -> None:
+    """Report objects of a stored backup that are missing, or have another size.
+
+    A backup that was removed meanwhile, which takes its document first, misses none.
+    """
+    for number, one in enumerate(backup.stored.objects if backup.stored else (), 1):
+        key = inventory.layout.stored(backup.id, number)
+        size = inventory.stored.get(key)
+        if size == one.size or store.head(inventory.layout.backup(backup.id)) is None:
+            continue
+        what = "it is missing" if size is None else f"it has {size} bytes, not {one.size}"
+        text = f"{what}: {backup.name} cannot be restored"
+        inventory.defects.append(Defect(kind="backup-damaged", key=key, text=text))
+
+
 def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:
     layout = inventory.layout
     if info.key.startswith(layout.writers):
         return  # `Catalog.writers` reads them
-    if layout.is_probe(info.key) or layout.is_standby(info.key):
+    known = (layout.is_probe, layout.is_standby, layout.backup_run_id)
+    if any(is_one(info.key) for is_one in known):
         return
     lineage, _, rest = info.key.removeprefix(layout.live).partition("/")
     text, _, last = rest.partition("/")
