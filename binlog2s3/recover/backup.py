@@ -194,14 +194,41 @@ def examined(
     except OSError as error:
         raise _unreadable(path, error) from None
     content = reader.end()
+    return _with_content(point, content), content
+
+
+def _with_content(point: BackupPoint, content: DumpContent) -> BackupPoint:
+    """The point with what a dump has, and with what is wrong with that."""
     defects, warnings = tuple(dict.fromkeys((*point.defects, *content.defects))), point.warnings
     if content.ends is None:
         warnings += ("it has no comments that could say whether it is complete",)
     warnings += content.doubts
     is_doubtful = point.is_doubtful or bool(content.doubts)
     is_sure = content.ends is True and content.is_whole and not is_doubtful
-    checked = replace(point, defects=defects, warnings=warnings, is_checked=is_sure and not defects)
-    return checked, content
+    return replace(point, defects=defects, warnings=warnings, is_checked=is_sure and not defects)
+
+
+class StreamedDump:
+    """A dump that goes by, plain: `feed` each block, then `end`. It is read as `examined` reads."""
+
+    def __init__(self) -> None:
+        self._reader = DumpReader()
+        self._begin = bytearray()
+        self._tail = bytearray()
+
+    def feed(self, block: bytes) -> None:
+        """Read on."""
+        self._reader.feed(block.replace(b"\r\n", b"\n"))
+        if len(self._begin) <= LIMIT:
+            self._begin += block[: LIMIT + 1 - len(self._begin)]
+        self._tail += block
+        del self._tail[:-TAIL]
+
+    def end(self, name: str) -> BackupPoint:
+        """Where it ends, and what is wrong with it. Raises RecoveryError if it does not say."""
+        whole = len(self._begin) <= LIMIT
+        begin, tail = _decoded(bytes(self._begin[:LIMIT])), _decoded(bytes(self._tail))
+        return _with_content(parse_dump(name, begin, tail, whole=whole), self._reader.end())
 
 
 def refuse_defects(

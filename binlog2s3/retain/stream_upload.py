@@ -49,13 +49,13 @@ class StreamUpload:
         key_of: Callable[[int], str],
         workers: Workers,
         *,
-        grid: Grid = Grid(PART_SIZE),
+        part_size: int = PART_SIZE,
         most_parts: int = MOST_PARTS,
     ) -> None:
         self._store = store
         self._key_of = key_of
         self._workers = workers
-        self._grid = grid
+        self._grid = Grid(part_size)
         self._most_parts = most_parts
         self._objects: list[_Object] = []
         self._part = bytearray()

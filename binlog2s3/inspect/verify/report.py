@@ -148,8 +148,7 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
     "backup-damaged": (
-        "an object of a stored base backup that is missing, or has another size than its document "
-        "says",
+        "an object of a stored base backup that is missing, or not of the size in its document",
         "no recovery can begin at it",
         "`backup remove` forgets it; make a new one, or restore an older version of the object",
     ),
