@@ -1,8 +1,9 @@
 """`binlog2s3 backup`: registers base backups, and lists what each one reaches.
 
-Law: only the document is written or deleted, never the backup itself. A backup to which nothing in
-the archive can be applied is not registered; one that does not have the whole server is only if its
-operator accepts that, and counts nowhere then.
+Law: only the document is written or deleted, never a backup that is elsewhere. What `backup run` has
+stored is deleted after its document. A backup to which nothing in the archive can be applied is not
+registered; one that does not have the whole server is only if its operator accepts that, and counts
+nowhere then.
 """
 
 import json
@@ -11,24 +12,27 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
-from binlog2s3.archive.backups import Backup, id_of, new_id, registered
-from binlog2s3.archive.catalog import Catalog, refuse_left
+from binlog2s3.archive.backups import Backup, id_of, new_id, one_of, registered
+from binlog2s3.archive.catalog import Catalog, read, refuse_left
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import where_to_look
+from binlog2s3.archive.stored import Stored, read_stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
+    duration_text,
     gtids_text,
     moment_of,
     moment_text,
+    size_text,
     time_text,
 )
 from binlog2s3.output import confirm, page_on, say
@@ -42,6 +46,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
+from binlog2s3.retain.leftovers import delete_stored
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
@@ -52,6 +57,7 @@ from binlog2s3.workers import Workers
 FORMAT = 1
 _ROOM = 10
 _LOOK_SECONDS = 2.0
+_WAIT_SECONDS = 30.0
 _SKEW = timedelta(minutes=5)
 MOST_DEFECTS = 20
 Row = tuple[Backup, list[BackupReach]]
@@ -66,6 +72,9 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
         if action == "remove":
             hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
             remove(catalog, id_ or "", hold_on, yes=config.yes)
+            return 0
+        if action == "get":
+            get(catalog, id_ or "", sys.stdout.buffer)
             return 0
         with progress_of("entries") as advance:
             workers = Workers(min(config.s3.concurrency, MOST_THREADS))
@@ -128,7 +137,38 @@ def listed(catalog: Catalog, survey: Survey) -> list[Row]:
     return [(backup, reaches_of_backup(backup, survey)) for backup in backups]
 
 
-# Adding and removing
+# Reading, adding and removing
+
+
+def get(catalog: Catalog, named: str, out: BinaryIO) -> None:
+    """Write the stream of the stored backup with this id or label, checked and decompressed.
+
+    Raises ArchiveError if there is no such backup, or it is damaged; RecoveryError if the bucket
+    does not have it, or `out` is a terminal or takes no more.
+    """
+    backup = one_of(registered(catalog), named)
+    if backup.stored is None:
+        where = f": it is at {backup.location}" if backup.location else ""
+        raise RecoveryError(
+            f"{backup.name} is only registered here{where}",
+            hint="`backup get` is for what `backup run` stored",
+        )
+    if out.isatty():
+        raise RecoveryError(
+            "the backup is not written to a terminal",
+            hint="redirect it: binlog2s3 backup get ... > FILE, or into the restoring program",
+        )
+    with progress_of("bytes of the base backup") as advance:
+        try:
+            out.writelines(
+                read_stored(catalog.store, catalog.layout, backup.id, backup.stored, advance)
+            )
+            out.flush()
+        except OSError as error:
+            raise RecoveryError(
+                f"the backup could not be written: {error.strerror}",
+                hint="what was written so far is only its begin",
+            ) from error
 
 
 def add(
@@ -153,26 +193,53 @@ def add(
                     f"{known.name} keeps its label; `backup remove` and `backup add` change it",
                 )
             return (known, reaches_of_backup(known, survey)), False
-    left = config.wait if _is_written(catalog) else 0.0
+    wait = _WAIT_SECONDS if config.wait is None else config.wait
+    backup, reaches, survey = reachable(
+        backup, survey, look, wait=wait if _is_written(catalog) else 0.0, sleep=sleep
+    )
+    base = start_of_registered(backup, backup.flavour).base
+    lacks = innodb_lacks(replace(base, innodb=innodb), survey) if base is not None else ""
+    backup = _accepted(config, backup, (*backup.defects, *filter(None, [lacks])))
+    put_backup(catalog, backup)
+    return (backup, reaches), True
+
+
+def reachable(
+    backup: Backup,
+    survey: Survey,
+    look: Callable[[], Survey],
+    *,
+    wait: float,
+    sleep: Callable[[float], object],
+) -> tuple[Backup, list[BackupReach], Survey]:
+    """The backup with its lineage, and what it reaches, once the archive has all that it contains.
+
+    Waits for that at most `wait` seconds. Raises RecoveryError if it does not get there, or if
+    nothing can be applied to the backup.
+    """
     while True:
         if backup.lineage is None:
             backup = replace(backup, lineage=_lineage_of(backup, survey))
         reaches = reaches_of_backup(backup, survey)
         if reaches[0].lineage:
-            break
+            return backup, reaches, survey
         behind = is_ahead(start_of_registered(backup, backup.flavour), survey)
-        if not behind or left <= 0:
+        if not behind or wait <= 0:
             raise _unusable(backup, reaches[0], behind=behind)
-        sleep(min(_LOOK_SECONDS, left))
-        left -= _LOOK_SECONDS
+        sleep(min(_LOOK_SECONDS, wait))
+        wait -= _LOOK_SECONDS
         survey = look()
-    base = start_of_registered(backup, backup.flavour).base
-    lacks = innodb_lacks(replace(base, innodb=innodb), survey) if base is not None else ""
-    backup = _accepted(config, backup, (*backup.defects, *filter(None, [lacks])))
+
+
+def put_backup(catalog: Catalog, backup: Backup) -> None:
+    """Write the document of a backup. Raises PreconditionError if there is another one."""
     key, data = catalog.layout.backup(backup.id), backup.to_json()
     Backup.from_json(data, key)  # never write what could not be read again
-    where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
-    return (backup, reaches), True
+    try:
+        where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
+    except PreconditionError:  # ours, if an answer was lost
+        if read(catalog.store, key, Backup) != backup:
+            raise
 
 
 def _unusable(backup: Backup, reach: BackupReach, *, behind: bool) -> RecoveryError:
@@ -325,8 +392,13 @@ def remove(
     }
     id_ = id_of(labels, named, exact=True)
     key, name = catalog.layout.backup(id_), known[id_].name if id_ in known else f"backup {id_}"
-    hold = hold_on(key) if hold_on is not None else Hold()
-    if hold.keeps(datetime.now(UTC)):
+    is_stored = id_ in known and known[id_].stored is not None
+    folder = catalog.layout.stored(id_, 1).rpartition("/")[0]
+    objects = [info.key for info in catalog.store.list(f"{folder}/")]
+    hold = next(
+        (hold for one in (key, *objects) if (hold := _hold(one, hold_on)) is not None), None
+    )
+    if hold is not None:
         until = "" if hold.until is None else f" until {moment_text(hold.until)}"
         raise ArchiveError(
             f"Object Lock keeps {name}{' by a legal hold' if hold.is_legal else until}",
@@ -334,14 +406,23 @@ def remove(
         )
     if not yes:
         is_last = " It is the only one." if len(labels) == 1 else ""
+        what = "delete" if is_stored else "forget"
         confirm(
-            f"forget {name}? prune will not keep what only this backup needs.{is_last}",
+            f"{what} {name}? prune will not keep what only this backup needs.{is_last}",
             "removed",
             hint="--yes removes without asking",
         )
     catalog.store.delete([key])
     refuse_left(catalog.store, [key])
-    print(f"removed {name}; the backup itself was not touched")  # noqa: T201
+    delete_stored(catalog, id_)
+    rest = "its objects are deleted" if objects else "the backup itself was not touched"
+    print(f"removed {name}; {rest}")  # noqa: T201
+
+
+def _hold(key: str, hold_on: Callable[[str], Hold] | None) -> Hold | None:
+    """What keeps a key now; None if nothing does."""
+    hold = hold_on(key) if hold_on is not None else Hold()
+    return hold if hold.keeps(datetime.now(UTC)) else None
 
 
 # What is said
@@ -405,6 +486,8 @@ def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, st
     if backup.defects:
         yield "counts", f"nowhere: {'; '.join(backup.defects)}", "bold red"
         yield "accepted", backup.accepted, "yellow"
+    if (stored := backup.stored) is not None:
+        yield "stored", _stored_text(stored), ""
     is_good = reach.is_complete and backup.counts
     yield "reaches", reach_text(reach), "green" if is_good else "bold red"
     if reach.hint:
@@ -419,6 +502,19 @@ def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, st
     if backup.gtid_set is not None:
         ends.append(f"GTIDs {gtids_text(backup.gtid_set) or 'none'}")
     yield "ends at", ", ".join(ends), ""
+    if backup.stored is not None:
+        read = "all of it was read, and is whole; " if backup.is_checked else ""
+        yield "checked", f"{read}the objects have the bytes that were sent", ""
+
+
+def _stored_text(stored: Stored) -> str:
+    """Size, duration and rate of what `backup run` stored."""
+    packed = f", {stored.compression}" if stored.compression != "none" else ""
+    rate = f", {size_text(stored.size / stored.seconds)}/s" if stored.seconds else ""
+    return (
+        f"{size_text(stored.size)} in {duration_text(stored.seconds)}{rate}; "
+        f"{size_text(stored.stored_size)} in {count_text(len(stored.objects), 'object')}{packed}"
+    )
 
 
 def _taken_text(backup: Backup) -> str:

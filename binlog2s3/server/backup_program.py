@@ -10,14 +10,15 @@ import re
 import shutil
 import subprocess
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Literal, Self
+from typing import IO, Self
 
 from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.config.backup import BackupTool, PositionFrom
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.login import Login
 from binlog2s3.server.mysqlbinlog import (
@@ -31,8 +32,6 @@ from binlog2s3.server.mysqlbinlog import (
     start,
 )
 
-BackupTool = Literal["mysqldump", "mariadb-dump", "mariabackup", "xtrabackup"]
-PositionFrom = Literal["dump-header", "xtrabackup-log"]
 DEFAULTS_FILE = "{defaults_file}"
 """In a command of the operator: replaced by the option file with the login."""
 READ_SIZE = 1 << 20
@@ -211,12 +210,9 @@ class RunningBackup:
     `directory` is empty and private, for what the program needs.
     """
 
-    def __init__(
-        self, program: BackupProgram, directory: Path, on_line: Callable[[str], None]
-    ) -> None:
+    def __init__(self, program: BackupProgram, directory: Path) -> None:
         self.name = program.name
         self._log = bytearray()
-        self._on_line = on_line
         arguments = [*program.arguments]
         if program.temporary:
             arguments.append(f"--target-dir={directory}")
@@ -307,7 +303,6 @@ class RunningBackup:
             for line in pipe:
                 self._log += line
                 del self._log[:-_LOG_TAIL]
-                self._on_line(line.decode("utf-8", "replace").rstrip())
 
 
 _ADVICE = (
