@@ -1,9 +1,9 @@
 """`binlog2s3 backup`: registers base backups, and lists what each one reaches.
 
-Law: only the document is written or deleted, never a backup that is elsewhere. What `backup run` has
-stored is deleted after its document. A backup to which nothing in the archive can be applied is not
-registered; one that does not have the whole server is only if its operator accepts that, and counts
-nowhere then.
+Law: only the document is written or deleted, never a backup that is elsewhere; what `backup run`
+has stored is deleted after its document. A backup to which nothing in the archive can be applied is
+not registered; one that does not have the whole server is only if its operator accepts that, and
+counts nowhere then.
 """
 
 import json

@@ -1,0 +1,271 @@
+"""`backup run` and `backup get`: base backups in the bucket, of real servers under load."""
+
+import json
+import os
+import random
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer, server_of
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+
+TOOLS = {"mysqldump": "mysql", "mariadb-dump": "mariadb", "mariabackup": "mariadb"}
+GRANTS = {
+    "mysqldump": "SELECT, RELOAD, PROCESS, REPLICATION CLIENT, SHOW VIEW, TRIGGER, EVENT",
+    "mariadb-dump": "SELECT, RELOAD, PROCESS, BINLOG MONITOR, SHOW VIEW, TRIGGER, EVENT",
+    "mariabackup": "RELOAD, PROCESS, LOCK TABLES, BINLOG MONITOR",
+}
+RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0")
+BACKUPS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A source whose binlogs go into a bucket, and an account for backups."""
+
+    tool: str
+    binaries: ServerBinaries
+    program: Path
+    minio: MinioServer
+    bucket: str
+    source: MysqlServer
+    stream: StreamProcess
+    folder: Path
+
+    def words(self) -> list[str]:
+        words = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
+        return [*words, f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
+
+    def run_argv(self, *more: str) -> list[str]:
+        words = [f"--tool={self.tool}", f"--program={self.program}", "--json"]
+        words += [f"--mysql-socket={self.source.socket}", "--mysql-user=backup"]
+        words += [f"--mysql-password-file={self.folder / 'password'}"]
+        return ["backup", "run", *self.words(), *words, *more]
+
+    def run(self, *more: str) -> dict[str, Any]:
+        done = command.run(*self.run_argv(*more), **self.minio.env())
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)["backups"]
+        return dict(found)
+
+    def get(self, id_: str, path: Path) -> None:
+        argv = command.argv("backup", "get", *self.words(), id_)
+        with path.open("wb") as out:
+            done = subprocess.run(
+                argv,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                env=command.environment(**self.minio.env()),
+                check=False,
+                timeout=300,
+            )
+        assert done.returncode == 0, done.stderr
+
+    def keys(self, prefix: str) -> list[str]:
+        with closing(self.minio.client()) as client:
+            found = client.list_objects_v2(Bucket=self.bucket, Prefix=f"pre/{prefix}")
+        return [item["Key"].removeprefix("pre/") for item in found.get("Contents", ())]
+
+    def uploads(self) -> list[str]:
+        with closing(self.minio.client()) as client:
+            found = client.list_multipart_uploads(Bucket=self.bucket)
+        return [one["Key"] for one in found.get("Uploads", ()) if "/base/" in one["Key"]]
+
+
+class Load:
+    """Writes without end: rows, DDL, rotations."""
+
+    def __init__(self, server: MysqlServer, seed: int) -> None:
+        self._server = server
+        self._chance = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self.errors: list[Exception] = []
+        self.written = 0
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self.errors == []
+
+    def _write(self) -> None:
+        try:
+            with self._server.connect() as connection, connection.cursor() as cursor:
+                while not self._stop.is_set():
+                    for statement in self._statements():
+                        cursor.execute(statement)
+                    self.written += 1
+        except Exception as error:  # noqa: BLE001 - the test shows it
+            self.errors.append(error)
+
+    def _statements(self) -> Iterator[str]:
+        n, chance = self.written, self._chance
+        yield "BEGIN"
+        for _ in range(chance.randrange(1, 6)):
+            yield (
+                f"REPLACE INTO shop.t VALUES ({chance.randrange(500)}, {n}, RANDOM_BYTES(90))"
+                if (self._server.binaries.flavour == "mysql")
+                else f"REPLACE INTO shop.t VALUES ({chance.randrange(500)}, {n}, SHA2({n}, 256))"
+            )
+        yield "COMMIT"
+        if n % 50 == 20:
+            yield f"CREATE TABLE shop.t{n} (a INT PRIMARY KEY)"
+            yield f"INSERT INTO shop.t{n} VALUES ({n})"
+        if n % 50 == 40:
+            yield "FLUSH BINARY LOGS"
+
+
+@contextmanager
+def placed(
+    tool: str, binaries: ServerBinaries, program: Path, minio: MinioServer, bucket: str
+) -> Iterator[Place]:
+    with ExitStack() as stack:
+        folder = stack.enter_context(temporary_directory())
+        source = stack.enter_context(server_of(binaries, folder / "s", options=RELAXED))
+        stream = stack.enter_context(StreamProcess(folder / "stream", source, minio, bucket))
+        (folder / "password").write_text("backup's own")
+        source.query(
+            "CREATE USER backup@localhost IDENTIFIED BY 'backup''s own'",
+            f"GRANT {GRANTS[tool]} ON *.* TO backup@localhost",
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT, filler BLOB)",
+            "CREATE PROCEDURE shop.p() SELECT 1",
+            "CREATE EVENT shop.e ON SCHEDULE EVERY 1 DAY DISABLE DO SELECT 1",
+            "CREATE TRIGGER shop.r BEFORE INSERT ON shop.t FOR EACH ROW SET NEW.n = NEW.n + 1",
+        )
+        stream.wait_for_event("streaming")
+        yield Place(
+            tool=tool,
+            binaries=binaries,
+            program=program,
+            minio=minio,
+            bucket=bucket,
+            source=source,
+            stream=stream,
+            folder=folder,
+        )
+
+
+def program_of(tool: str, request: pytest.FixtureRequest) -> tuple[ServerBinaries, Path]:
+    binaries: ServerBinaries = request.getfixturevalue(f"{TOOLS[tool]}_binaries")
+    if tool == "mariabackup":
+        return binaries, Path(request.getfixturevalue("mariadb_backup")) / "mariabackup"
+    return binaries, binaries.client.with_name(tool)
+
+
+@pytest.fixture(params=TOOLS)
+def place(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Place]:
+    binaries, program = program_of(request.param, request)
+    with placed(request.param, binaries, program, minio, bucket) as found:
+        yield found
+
+
+def truth_of(server: MysqlServer) -> dict[str, Any]:
+    """The rows of all tables, and what else a dump has."""
+    tables = [str(row[0]) for row in server.query("SHOW TABLES IN shop")]
+    return {
+        **{table: server.query(f"SELECT * FROM shop.{table} ORDER BY 1") for table in tables},
+        "routines": server.query(
+            "SELECT routine_schema, routine_name FROM information_schema.routines"
+            " WHERE routine_schema = 'shop'"
+        ),
+        "events": server.query("SELECT event_name FROM information_schema.events"),
+        "triggers": server.query("SHOW TRIGGERS IN shop")[0][:4],
+        "accounts": sorted(
+            server.query("SELECT user, host FROM mysql.user WHERE user IN ('backup', 'root')")
+        ),
+    }
+
+
+def load(server: MysqlServer, path: Path) -> None:
+    """A dump, by hand."""
+    client = [server.binaries.client, "--no-defaults", "--user=root", "--binary-mode"]
+    with path.open("rb") as given:
+        subprocess.run([*client, f"--socket={server.socket}"], stdin=given, check=True, timeout=300)
+
+
+def unpacked(place: Place, path: Path, folder: Path) -> None:
+    """The stream of mariabackup as a prepared data directory, by hand."""
+    folder.mkdir(parents=True)
+    with path.open("rb") as given:
+        argv = [place.program.with_name("mbstream"), "-x", "-C", folder]
+        subprocess.run(argv, stdin=given, check=True, timeout=300)
+    argv = [place.program, "--no-defaults", "--prepare", f"--target-dir={folder}"]
+    subprocess.run(argv, check=True, capture_output=True, timeout=300)
+
+
+@contextmanager
+def restored(place: Place, path: Path, folder: Path) -> Iterator[MysqlServer]:
+    """A server that has the backup."""
+    server = server_of(place.binaries, folder, options=RELAXED, server_id=7)
+    if place.tool != "mariabackup":
+        with server:
+            load(server, path)
+            yield server
+        return
+    with server:
+        server.stop()
+        subprocess.run(["rm", "-rf", str(server.datadir)], check=True)
+        unpacked(place, path, server.datadir)
+        server.start()
+        yield server
+
+
+def roll_forward(place: Place, server: MysqlServer, id_: str) -> None:
+    (server.directory / "none").touch(0o600)
+    words = ["--latest", "--yes", f"--from-backup-id={id_}", f"--target-socket={server.socket}"]
+    words += ["--target-user=root", f"--target-password-file={server.directory / 'none'}"]
+    done = command.run("pitr", *place.words(), *words, **place.minio.env())
+    assert done.returncode == 0, done.stderr
+
+
+def wait_durable(place: Place) -> None:
+    name, size = place.source.binlogs()[-1]
+
+    def durable() -> bool:
+        (key,) = place.keys("live/test/writers/")
+        with closing(place.minio.client()) as client:
+            body = client.get_object(Bucket=place.bucket, Key=f"pre/{key}")["Body"].read()
+        said = json.loads(body)["durable"] or {}
+        return (said.get("binlog"), said.get("offset")) >= (name, size)
+
+    wait_until(durable, what="all is durable", interval=0.2)
+
+
+def test_backups_under_load_are_restored_and_rolled_forward(place: Place) -> None:
+    """Each one by hand from `backup get`; then the server has what the source has."""
+    count = int(os.environ.get("BACKUPS_OF_A_TEST", BACKUPS))
+    with Load(place.source, seed=7) as writing:
+        wait_until(lambda: writing.written > 60, what="there is load")
+        found = [place.run(f"--label=number {n}") for n in range(count)]
+    place.source.query("INSERT INTO shop.t VALUES (1000, 1, 'last')")
+    wait_durable(place)
+    truth = truth_of(place.source)
+    assert place.uploads() == []
+    assert place.keys("live/test/backups/") == []
+    for number, backup in enumerate(found):
+        assert backup["reach"]["complete"], backup
+        path = place.folder / "backup"
+        place.get(backup["id"], path)
+        assert path.stat().st_size == backup["stored"]["size"]
+        folder = place.folder / f"r{number}"
+        with restored(place, path, folder) as server:
+            roll_forward(place, server, backup["id"])
+            assert truth_of(server) == truth
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
