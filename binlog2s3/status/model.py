@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from binlog2s3.archive.backup_runs import BackupRun, last_failure
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.drills import ON_TRUST, DrillResult
@@ -226,13 +227,16 @@ class BackupsStatus:
 
     Those that are no base backups of the whole server do not count. `window_from` is the earliest
     time from which a backup reaches now without a gap; None if there is none, or, unless
-    `window_known`, if nobody has looked or could.
+    `window_known`, if nobody has looked or could. `run_failed`: the last `backup run` did, as
+    `run_error` says.
     """
 
     count: int = 0
     newest_at: datetime | None = None
     window_from: datetime | None = None
     window_known: bool = False
+    run_failed: bool = False
+    run_error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -489,10 +493,16 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
     return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
 
 
-def backups_of(backups: Sequence[Backup]) -> BackupsStatus:
-    """The status of these registered base backups, without the recovery window."""
+def backups_of(backups: Sequence[Backup], runs: Sequence[BackupRun] = ()) -> BackupsStatus:
+    """The status of registered base backups and of `backup run`, without the recovery window."""
     taken = [one.taken_at for one in backups if one.counts]
-    return BackupsStatus(count=len(taken), newest_at=max(taken, default=None))
+    failed = last_failure(runs, backups)
+    return BackupsStatus(
+        count=len(taken),
+        newest_at=max(taken, default=None),
+        run_failed=failed is not None,
+        run_error=failed.error if failed is not None else "",
+    )
 
 
 def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus | None:
