@@ -3,10 +3,12 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from binlog2s3.archive.backup_runs import BackupRun
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import Entry, Lineage, LineageFloor, Parent
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.parts import Block
+from binlog2s3.archive.stored import Stored, StoredObject
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
 from binlog2s3.binlog.names import BinlogName
 
@@ -76,6 +78,28 @@ BACKUP = Backup(
     lineage=ID,
     taken_at=TIME,
     registered_at=TIME + timedelta(minutes=4),
+)
+STORED = Stored(
+    compression="zstd",
+    part_size=8 << 20,
+    objects=(StoredObject(size=9, parts=(0xAE8B14860A799888,)),),
+    size=123_456_789,
+    crc64=0xAE8B14860A799888,
+    began_at=TIME,
+    ended_at=TIME + timedelta(minutes=4),
+)
+BACKUP_RUN = BackupRun(
+    id=BACKUP.id,
+    source="orders",
+    host="db1",
+    pid=4711,
+    version="0.1.0",
+    tool="mysqldump",
+    since=TIME,
+    at=TIME + timedelta(minutes=4),
+    state="failed",
+    read_bytes=123_456_789,
+    error="mysqldump ended with status 2: Access denied",
 )
 DRILL = DrillResult(
     id="20260102T031244Z-5a6b7c8d",

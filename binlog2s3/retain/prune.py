@@ -320,7 +320,8 @@ class Prune:
             graced = [f for f, since in self._floors(one.lineage, one.floor) if since <= latest][:1]
             if raised and not self._config.grace:
                 graced = [one.floor]
-            found.update({one.lineage.id: binlog for binlog in graced})
+            if graced:
+                found[one.lineage.id] = graced[0]
         return found
 
     def _spent(self, choice: Choice, survey: Survey) -> list[Spent]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -95,7 +95,7 @@ class Load:
         self.errors: list[Exception] = []
         self.written = 0
 
-    def __enter__(self) -> "Load":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

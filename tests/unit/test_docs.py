@@ -15,6 +15,7 @@ import pytest
 
 from binlog2s3 import errors
 from binlog2s3.archive import listing
+from binlog2s3.archive.backup_runs import BackupRun
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.documents import EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
@@ -22,6 +23,7 @@ from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, Step, build
 from binlog2s3.archive.parts import BLOCK_SIZE, MAX_PARTS, Block, Grid
+from binlog2s3.archive.stored import Stored
 from binlog2s3.archive.writers import Heartbeat, WriterState
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
@@ -47,7 +49,18 @@ from binlog2s3.status.document import document as status_document
 from binlog2s3.status.model import Status
 from lab import pitr_examples, reference, screens
 from tests import damage, verified
-from tests.documents import BACKUP, BEAT, DRILL, ENTRY, FLOOR, LINEAGE, NAME, UUID
+from tests.documents import (
+    BACKUP,
+    BACKUP_RUN,
+    BEAT,
+    DRILL,
+    ENTRY,
+    FLOOR,
+    LINEAGE,
+    NAME,
+    STORED,
+    UUID,
+)
 
 ROOT = reference.ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -574,6 +587,8 @@ NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": c
         ("Writer's object", "field", [BEAT.to_json(), EMPTY_BEAT.to_json()]),
         ("Floor", "field", [FLOOR.to_json()]),
         ("Backup", "field", [BACKUP.to_json(), BY_GTIDS.to_json(), BY_PLACE.to_json()]),
+        ("Stored backup", "field of `stored`", [json.dumps(STORED.document()).encode()]),
+        ("Run of a backup", "field", [BACKUP_RUN.to_json()]),
         ("Drill", "field", [DRILL.to_json(), FAILED_DRILL.to_json()]),
         ("Page", "field", [PAGE.to_json()]),
         (
@@ -603,6 +618,7 @@ KEYS = (
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/floors/0000000042.json",
     "prod/archive/orders-primary/backups/20260102T030405Z-1f2e3d4c.json",
     "prod/archive/orders-primary/drills/20260102T031244Z-5a6b7c8d.json",
+    "prod/live/orders-primary/backups/20260102T030405Z-1f2e3d4c.json",
 )
 """Those that docs/format.md has as examples."""
 
@@ -617,6 +633,8 @@ KEYS = (
         ("Floor", FLOOR.to_json(), LineageFloor.from_json, KEYS[4]),
         ("Backup", BACKUP.to_json(), Backup.from_json, KEYS[5]),
         ("Drill", DRILL.to_json(), DrillResult.from_json, KEYS[6]),
+        ("Run of a backup", BACKUP_RUN.to_json(), BackupRun.from_json, KEYS[7]),
+        ("Stored backup", json.dumps(STORED.document()), stored_of, ""),
     ],
 )
 def test_examples_are_documents_of_this_format(
@@ -627,6 +645,12 @@ def test_examples_are_documents_of_this_format(
     assert found
     assert read(found[1].encode(), key)
     assert shape(json.loads(found[1])) == shape(json.loads(written))
+
+
+def stored_of(data: bytes, key: str) -> Stored:
+    """The field `stored` of a backup's document."""
+    del key
+    return Stored.of(json.loads(data))
 
 
 def shape(value: Any) -> Any:
@@ -696,6 +720,7 @@ def test_the_keys_are_as_documented() -> None:
     keys = [
         layout.turn(1),
         layout.backup("20260102T030405Z-1f2e3d4c"),
+        layout.stored("20260102T030405Z-1f2e3d4c", 1),
         layout.drill("20260102T031244Z-5a6b7c8d"),
         layout.lineage(lineage),
         layout.floor(lineage, 42),

@@ -15,11 +15,13 @@ UNITS = ROOT / "systemd"
 TEMPLATE, PLAIN = UNITS / "binlog2s3@.service", UNITS / "binlog2s3.service"
 SERVE = UNITS / "binlog2s3-serve@.service"
 DRILL = UNITS / "binlog2s3-drill@.service"
+BACKUP = UNITS / "binlog2s3-backup@.service"
 INSTANCES = {
     TEMPLATE: "binlog2s3@orders-primary.service",
     PLAIN: "binlog2s3.service",
     SERVE: "binlog2s3-serve@orders-primary.service",
     DRILL: "binlog2s3-drill@orders-primary.service",
+    BACKUP: "binlog2s3-backup@orders-primary.service",
 }
 MOST_EXPOSED = 2.0
 
@@ -196,6 +198,26 @@ def test_what_the_unit_of_drill_promises() -> None:
         assert line in lines
     assert not [line for line in lines if line.startswith("Restart=")]
     timer = settings((UNITS / "binlog2s3-drill@.timer").read_text())
+    assert "Persistent=yes" in timer
+    assert "WantedBy=timers.target" in timer
+
+
+def test_what_the_unit_of_backup_promises() -> None:
+    """One run that fails for good, confined, with its own password and keys."""
+    lines = settings(BACKUP.read_text())
+    run = "binlog2s3 backup run --config /etc/binlog2s3/%i.toml --mysql-password-file %d/password"
+    for line in (
+        "Type=oneshot",
+        f"ExecStart={run}",
+        "EnvironmentFile=/etc/binlog2s3/%i.backup",
+        "LoadCredential=password:/etc/binlog2s3/%i.password",
+        "LoadCredential=aws:/etc/binlog2s3/%i.aws",
+        "ProtectSystem=strict",
+        "DynamicUser=yes",
+    ):
+        assert line in lines
+    assert not [line for line in lines if line.startswith("Restart=")]
+    timer = settings((UNITS / "binlog2s3-backup@.timer").read_text())
     assert "Persistent=yes" in timer
     assert "WantedBy=timers.target" in timer
 
