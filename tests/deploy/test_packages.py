@@ -97,9 +97,9 @@ UNITS = {
 }
 SERVICES = "binlog2s3.service binlog2s3@*.service binlog2s3-serve@*.service"
 RESTART = ["daemon-reload", f"try-restart {SERVICES}"]  # a drill is not begun again
+TIMED = " ".join(f"binlog2s3-{n}@*.timer binlog2s3-{n}@*.service" for n in ("drill", "backup"))
 STOP = [
-    f"stop {SERVICES} binlog2s3-drill@*.timer binlog2s3-drill@*.service"
-    " binlog2s3-backup@*.timer binlog2s3-backup@*.service",
+    f"stop {SERVICES} {TIMED}",
     "disable binlog2s3@orders.service",
     "disable binlog2s3-drill@orders.timer",
     "daemon-reload",

@@ -30,6 +30,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli import group
+from binlog2s3.config.backup import BACKUP_OPTIONS
 from binlog2s3.config.drill import DRILL_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.prune import PruneConfig
@@ -45,6 +46,7 @@ from binlog2s3.recover.reach import BackupReach
 from binlog2s3.retain import backup as backup_command
 from binlog2s3.retain import choose
 from binlog2s3.retain import view as prune_view
+from binlog2s3.retain.leftovers import Leftovers
 from binlog2s3.status.document import document as status_document
 from binlog2s3.status.model import Status
 from lab import pitr_examples, reference, screens
@@ -331,10 +333,12 @@ def test_what_backup_prints_is_as_documented() -> None:
     """Every field of --json in its order, of the type that is said, null only where it may be."""
     text = page("backup")
     reach = BackupReach(is_complete=True)
-    rows_ = [(one, [reach, reach]) for one in (BACKUP, BY_GTIDS, BY_PLACE)]
+    ways = (replace(one, stored=STORED) for one in (BACKUP, BY_GTIDS, BY_PLACE))
+    rows_ = [(one, [reach, reach]) for one in ways]
     whole = backup_command.document("orders", rows_)
     are_as_in_the_table([whole], text, "field of the document")
     are_as_in_the_table(whole["backups"], text, "field of a backup")
+    are_named_in_the_row(whole["backups"][0]["stored"], text, "stored")
     are_named_in_the_row(whole["backups"][0]["reach"], text, "reach")
 
 
@@ -345,9 +349,12 @@ def test_what_prune_prints_is_as_documented() -> None:
     below = choose.Below(lineage=LINEAGE.id, keys=(), size=0, binlogs=0)
     choice = choose.Choice(given_up=(given_up,), kept=(), lost=())
     config = PruneConfig(s3=S3Config(bucket="b", prefix=""), source="orders")
-    whole = prune_view.document(config, choice, [below], choose.PruneOutcome())
+    spent = choose.Spent(id=BACKUP.id, name="monday", size=1)
+    found = prune_view.Deletable(below=[below], spent=[spent], left=Leftovers(), turns=0)
+    whole = prune_view.document(config, choice, found, choose.PruneOutcome())
     are_as_in_the_table([whole], text, "field of the document")
-    for field in ("given_up", "below"):
+    are_named_in_the_row(whole["leftovers"], text, "leftovers")
+    for field in ("given_up", "below", "spent"):
         are_named_in_the_row(whole[field][0], text, field)
 
 
@@ -460,7 +467,8 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
-    known = {option.environment for option in (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS)}
+    many = (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS, *BACKUP_OPTIONS)
+    known = {option.environment for option in many}
     assert variables - known - {"BINLOG2S3_CONFIG"} == set()
 
 
@@ -623,6 +631,12 @@ KEYS = (
 """Those that docs/format.md has as examples."""
 
 
+def stored_of(data: bytes, key: str) -> Stored:
+    """The field `stored` of a backup's document."""
+    del key
+    return Stored.of(json.loads(data))
+
+
 @pytest.mark.parametrize(
     ("heading", "written", "read", "key"),
     [
@@ -645,12 +659,6 @@ def test_examples_are_documents_of_this_format(
     assert found
     assert read(found[1].encode(), key)
     assert shape(json.loads(found[1])) == shape(json.loads(written))
-
-
-def stored_of(data: bytes, key: str) -> Stored:
-    """The field `stored` of a backup's document."""
-    del key
-    return Stored.of(json.loads(data))
 
 
 def shape(value: Any) -> Any:
