@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from binlog2s3 import __version__
-from binlog2s3.archive.backup_runs import INTERVAL_SECONDS, BackupRun
+from binlog2s3.archive.backup_runs import INTERVAL_SECONDS, BackupRun, runs_of
 from binlog2s3.archive.backups import Backup, new_id
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
@@ -435,11 +435,10 @@ class BackupStorer:
     def _forget_runs(self, id_: str) -> None:
         """Delete this run's object, and those of runs that failed before."""
         catalog = self._catalog
-        keys = [info.key for info in catalog.store.list(catalog.layout.backup_runs)]
+        runs = runs_of(catalog, self._bucket.now())
+        ids = {id_, *(run.id for run in runs if run.state == "failed")}
         try:
-            catalog.store.delete(
-                [key for key in keys if (catalog.layout.backup_run_id(key) or "~") <= id_]
-            )
+            catalog.store.delete([catalog.layout.backup_run(one) for one in sorted(ids)])
         except StoreError as error:
             say("warning", f"the object of this run stays: {error}")
 

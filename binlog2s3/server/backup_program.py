@@ -310,6 +310,10 @@ _ADVICE = (
         r"Access denied; you need|(PROCESS|RELOAD|FLUSH_TABLES|REPLICATION CLIENT|BINLOG MONITOR) ",
         "the account lacks a privilege: the page on base backups has the GRANT",
     ),
+    (
+        r"Table definition has changed|Error 1412",
+        "a table was created or changed while the dump ran: run it again, when no DDL does",
+    ),
     (r"Access denied", "check --mysql-user, the password file and the account's host part"),
     (
         r"unknown (variable|option)|unrecognized option",
