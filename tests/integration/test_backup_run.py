@@ -4,6 +4,7 @@ import json
 import os
 import random
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -16,7 +17,7 @@ import pytest
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer, server_of
-from lab.s3 import MinioServer
+from lab.s3 import MinioServer, environment_for
 from tests import command
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
@@ -27,6 +28,7 @@ GRANTS = {
     "mariadb-dump": "SELECT, RELOAD, PROCESS, BINLOG MONITOR, SHOW VIEW, TRIGGER, EVENT",
     "mariabackup": "RELOAD, PROCESS, LOCK TABLES, BINLOG MONITOR",
 }
+ROOT = Path(__file__).parents[2]
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
 TARGET = (*RELAXED, "--event-scheduler=OFF")
 CHANGED = "Table definition has changed"
@@ -276,3 +278,161 @@ def test_backups_under_load_are_restored_and_rolled_forward(place: Place) -> Non
             roll_forward(place, server, backup["id"])
             assert truth_of(server) == truth
         subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+@pytest.fixture
+def mysql_place(mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str) -> Iterator[Place]:
+    program = mysql_binaries.client.with_name("mysqldump")
+    with placed("mysqldump", mysql_binaries, program, minio, bucket) as found:
+        yield found
+
+
+def failed(place: Place, *more: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Exit code and message of a run that registers nothing and leaves nothing but its reason."""
+    done = command.run(*place.run_argv(*more), **(environment or place.minio.env()))
+    assert place.uploads() == []
+    assert place.keys("archive/test/base/") == []
+    assert place.keys("archive/test/backups/") == []
+    return done.returncode, done.stderr
+
+
+def test_what_is_wrong_is_said_and_registers_nothing(mysql_place: Place) -> None:
+    """Another program, a program of the other flavour, an account without privileges, no server."""
+    place = mysql_place
+    wait_durable(place)
+    status, said = failed(place, f"--program={place.binaries.client}")
+    assert (status, "is not mysqldump" in said) == (4, True), said
+    status, said = failed(place, "--tool=mariadb-dump")
+    assert (status, "mariadb-dump is for mariadb" in said) == (4, True), said
+    status, said = failed(place, "--tool-option=--no-such-option")
+    assert (status, "unknown option" in said) == (8, True), said
+    status, said = failed(place, "--tool-option=--no-data")
+    assert (status, "no base backup of the whole server" in said) == (8, True), said
+    place.source.query("REVOKE RELOAD ON *.* FROM backup@localhost")
+    status, said = failed(place)
+    assert (status, "Access denied" in said, "GRANT" in said) == (8, True, True), said
+    place.source.query("GRANT RELOAD ON *.* TO backup@localhost")
+    found = command.run("status", *place.words(), **place.minio.env())
+    assert "the last `backup run` failed: mysqldump ended with" in found.stdout
+    assert place.run()["reach"]["complete"]
+    found = command.run("status", *place.words(), **place.minio.env())
+    assert "backup run" not in found.stdout
+
+
+def test_the_policies_are_enough(mysql_place: Place) -> None:
+    """Those of the guide: one stores, registers and reads back; the other removes."""
+    place = mysql_place
+    wait_durable(place)
+
+    def allowed(name: str) -> dict[str, str]:
+        text = (ROOT / f"docs/policies/{name}.json").read_text(encoding="utf-8")
+        text = text.replace("acme-binlogs/prod", f"{place.bucket}/pre")
+        text = text.replace("acme-binlogs", place.bucket).replace("orders-primary", "test")
+        return environment_for(**place.minio.restricted(json.loads(text)))
+
+    done = command.run(*place.run_argv(), **allowed("backup"))
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["backups"]
+    argv = ["backup", "get", *place.words(), found["id"]]
+    assert "-- Dump completed" in command.run(*argv, **allowed("backup")).stdout
+    remove = ["backup", "remove", *place.words(), "--yes", found["id"]]
+    assert command.run(*remove, **allowed("backup")).returncode == 6
+    place.run()
+    done = command.run(*remove, **allowed("pruner"))
+    assert done.returncode == 0, done.stderr
+    assert len(place.keys("archive/test/base/")) == 1
+
+
+SLOW = """
+import sys, time
+text = open(sys.argv[1], "rb").read()
+body = text.rindex(b"-- Dump completed")
+sys.stdout.buffer.write(text[:body])
+for _ in range(int(sys.argv[2])):
+    sys.stdout.buffer.write(b"-- " + b"%r" % [__import__("os").urandom(1 << 19)] + b"\\n")
+sys.stdout.buffer.flush()
+open(sys.argv[1] + ".sent", "w").close()
+time.sleep(float(sys.argv[3]))
+sys.stdout.buffer.write(text[body:])
+"""
+
+
+def slow_argv(place: Place, seconds: float, *more: str) -> list[str]:
+    """A dump that the real program has made, with megabytes more, and a pause before its end."""
+    made, script = place.folder / "made.sql", place.folder / "slow.py"
+    script.write_text(SLOW)
+    if not made.exists():
+        options = ["--all-databases", "--single-transaction", "--source-data=2", "--events"]
+        argv = [place.program, "--no-defaults", f"--socket={place.source.socket}", "-uroot"]
+        made.write_bytes(subprocess.run([*argv, *options], check=True, capture_output=True).stdout)
+    words = f"{sys.executable} {script} {made} 20 {seconds}"
+    run = ["backup", "run", *place.words(), "--json", f"--command={words}"]
+    return [*run, "--position-from=dump-header", *more]
+
+
+@pytest.mark.parametrize("stage", ["sending", "waiting for the archive"])
+def test_a_run_that_is_killed_leaves_nothing_behind_the_next_one(
+    mysql_place: Place, stage: str
+) -> None:
+    """kill -9: nothing is registered, its program ends, its uploads are aborted by the next run."""
+    place = mysql_place
+    wait_durable(place)
+    argv = slow_argv(place, 600.0 if stage == "sending" else 0.0)
+    if stage != "sending":
+        (place.folder / "made.sql").unlink()
+        place.stream.kill()
+        place.source.query("INSERT INTO shop.t VALUES (1, 1, 'not in the archive')")
+        argv = slow_argv(place, 0.0)
+    run = subprocess.Popen(
+        command.argv(*argv),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=command.environment(**place.minio.env()),
+    )
+    try:
+        wait_until((place.folder / "made.sql.sent").exists, what="all but the end is sent")
+        wait_until(lambda: len(place.uploads()) == 1, what="there is an upload")
+        if stage != "sending":
+            wait_until(lambda: children_of(run.pid) == [], what="the program has ended")
+    finally:
+        (*programs,) = children_of(run.pid)
+        run.kill()
+        run.wait()
+    wait_until(lambda: not any(map(is_alive, programs)), what="its program is gone")
+    assert place.keys("archive/test/backups/") == []
+    assert place.keys("archive/test/base/") == []
+    done = command.run(*place.run_argv(), **place.minio.env())
+    assert (done.returncode, "works on" in done.stderr) == (8, True), done.stderr
+    make_old(place)
+    with StreamProcess(place.folder / "again", place.source, place.minio, place.bucket) as stream:
+        if stage != "sending":
+            stream.wait_for_event("streaming")
+        backup = place.run()
+    assert place.uploads() == []
+    assert place.keys("archive/test/base/") == [f"archive/test/base/{backup['id']}/0001"]
+    assert place.keys("live/test/backups/") == []
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that it has started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [int(word) for word in task.read_text().split()]
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def make_old(place: Place) -> None:
+    """The object of the killed run says that it has failed: five minutes would tell the same."""
+    (key,) = place.keys("live/test/backups/")
+    with closing(place.minio.client()) as client:
+        where = {"Bucket": place.bucket, "Key": f"pre/{key}"}
+        said = json.loads(client.get_object(**where)["Body"].read())
+        assert said["state"] == "running"
+        client.put_object(**where, Body=json.dumps({**said, "state": "failed"}).encode())

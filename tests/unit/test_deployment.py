@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from binlog2s3.config.backup import BACKUP
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
@@ -339,9 +340,13 @@ def test_prometheus_finds_the_pods() -> None:
 SERVE = KUBERNETES / "serve"
 
 
-def test_the_cron_job_of_drill_is_valid_and_confined() -> None:
-    """It names options of drill, runs one drill at a time, and repeats no failure."""
-    path = KUBERNETES / "drill/cronjob.yaml"
+@pytest.mark.parametrize(
+    ("name", "args", "options"),
+    [("drill", ["drill"], DRILL.options), ("backup", ["backup", "run"], BACKUP["run"].options)],
+)
+def test_a_cron_job_is_valid_and_confined(name: str, args: list[str], options: Any) -> None:
+    """It names options of its command, runs one at a time, and repeats no failure."""
+    path = KUBERNETES / f"{name}/cronjob.yaml"
     code, said = judged(program("kubernetes-validate"), "--strict", str(path))
     assert (code, said.count("passed")) == (0, 1), said
     spec = loaded(path)["spec"]
@@ -349,11 +354,11 @@ def test_the_cron_job_of_drill_is_valid_and_confined() -> None:
     assert spec["jobTemplate"]["spec"]["backoffLimit"] == 0
     pod = spec["jobTemplate"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    assert container["args"] == ["drill"]
-    known = {option.environment for option in DRILL.options} | {"AWS_SHARED_CREDENTIALS_FILE"}
+    assert container["args"] == args
+    known = {option.environment for option in options} | {"AWS_SHARED_CREDENTIALS_FILE"}
     named = {one["name"] for one in container["env"]}
     assert named <= known
-    required = {option.environment for option in DRILL.options if option.required}
+    required = {option.environment for option in options if option.required}
     assert required <= named
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -19,13 +19,15 @@ from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index, NumberRange
 from binlog2s3.archive.pages import build
 from binlog2s3.archive.retired import Retired
+from binlog2s3.archive.stored import StoredObject
 from binlog2s3.archive.writers import Turn
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
-from binlog2s3.formatting import moment_of, size_text
+from binlog2s3.formatting import moment_of, moment_text, size_text
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Latest, Plan, Request, ToTime
 from binlog2s3.recover.plan import make
@@ -38,7 +40,7 @@ from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, parent_of
+from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, STORED, parent_of
 from tests.memory_store import Contents
 from tests.surveyed import LAYOUT, workers
 from tests.surveyed import Bucket as Archive
@@ -961,3 +963,85 @@ def test_the_status_has_the_recovery_window() -> None:
     there.delete([LAYOUT.backup(backup_of(day).id) for day in DAYS])
     (trouble,) = seen(max_age=6.0 * DAY).troubles
     assert "no base backup is registered" in trouble.text
+
+
+def store(world: World, day: int) -> str:
+    """Let the bucket have that day's backup; the key of its object."""
+    data = f"backup of day {day}".encode()
+    one = StoredObject(size=len(data), parts=(crc64nvme(data),))
+    stored = replace(STORED, objects=(one,), size=len(data), crc64=crc64nvme(data))
+    backup = replace(backup_of(day), stored=replace(stored, compression="none"))
+    key = LAYOUT.stored(backup.id, 1)
+    world.put(key, data)
+    world.put(LAYOUT.backup(backup.id), backup.to_json())
+    return key
+
+
+def stored_there(world: World) -> list[str]:
+    return [key for key in world.objects if key.startswith(LAYOUT.stored_backups)]
+
+
+def test_a_stored_backup_goes_with_the_binlogs_that_only_it_needs() -> None:
+    """After the grace, not before; those that the window needs stay, however often it is pruned."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    assert "day 5" not in "".join(line for line in world.prune().splitlines() if "delete" in line)
+    assert stored_there(world) == keys
+    world.clock = NOW + timedelta(days=2)
+    assert "deleted: backup 20260305T000000Z-1f2e3d4c (day 5)" in world.prune()
+    assert stored_there(world) == keys[1:]
+    assert [one.label for one in registered(Catalog(world, LAYOUT))] == ["day 18", "day 33"]
+    world.prune()
+    assert stored_there(world) == keys[1:]
+
+
+def test_a_stored_backup_that_a_lock_keeps_stays_and_is_named() -> None:
+    """Its document, too: a lock on either keeps both."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    world.prune()
+    world.clock = NOW + timedelta(days=2)
+    until = world.clock + timedelta(days=7)
+    said = world.prune(kept=lambda key: Hold(until if key == keys[0] else None))
+    assert f"{size_text(15)}: Object Lock keeps it until {moment_text(until)}" in said
+    assert stored_there(world) == keys
+    assert len(registered(Catalog(world, LAYOUT))) == 3
+
+
+def test_prune_killed_at_any_delete_leaves_no_document_without_its_object() -> None:
+    """The document goes first: what is left then is deleted by a later run."""
+    for at in range(1, 6):
+        world = World()
+        keys = [store(world, day) for day in DAYS]
+        world.prune()
+        world.clock = NOW + timedelta(days=2)
+        calls = [0]
+
+        def fail(operation: str, at: int = at, calls: list[int] = calls) -> Any:
+            calls[0] += operation == "delete"
+            is_it = operation == "delete" and calls[0] >= at
+            return ("before", StoreError("killed")) if is_it else None
+
+        world.on_call = fail
+        with suppress(StoreError):
+            world.prune()
+        world.on_call = lambda _: None
+        for backup in registered(Catalog(world, LAYOUT)):
+            assert LAYOUT.stored(backup.id, 1) in world.objects
+        world.clock = NOW + timedelta(days=4)
+        world.prune()
+        assert stored_there(world) == keys[1:]
+
+
+def test_what_killed_runs_left_is_pruned() -> None:
+    """Uploads at once, objects after a day; nothing that a document names."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    left = LAYOUT.stored("20260301T000000Z-00000000", 1)
+    world.put(left, b"half a backup")
+    world.create_upload(LAYOUT.stored("20260301T000000Z-00000001", 1))
+    assert "stays" in world.prune()
+    assert (stored_there(world), world.uploads) == ([*keys, left], {})
+    world.clock = NOW + timedelta(hours=25)
+    world.prune(grace=30.0 * DAY)
+    assert stored_there(world) == keys
