@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -23,11 +24,8 @@ from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 
 TOOLS = {"mysqldump": "mysql", "mariadb-dump": "mariadb", "mariabackup": "mariadb"}
-GRANTS = {
-    "mysqldump": "SELECT, RELOAD, PROCESS, REPLICATION CLIENT, SHOW VIEW, TRIGGER, EVENT",
-    "mariadb-dump": "SELECT, RELOAD, PROCESS, BINLOG MONITOR, SHOW VIEW, TRIGGER, EVENT",
-    "mariabackup": "RELOAD, PROCESS, LOCK TABLES, BINLOG MONITOR",
-}
+ACCOUNTS = {"mysqldump": "mysql", "mariadb-dump": "mariadb", "mariabackup": "mariabackup"}
+PASSWORD = "backup's own"
 ROOT = Path(__file__).parents[2]
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
 TARGET = (*RELAXED, "--event-scheduler=OFF")
@@ -140,6 +138,15 @@ class Load:
             yield "FLUSH BINARY LOGS"
 
 
+def account_of(tool: str) -> list[str]:
+    """The account as docs/guides/permissions.md makes it."""
+    page = (ROOT / "docs/guides/permissions.md").read_text(encoding="utf-8")
+    block = rf"<!-- grants: {ACCOUNTS[tool]} backup -->\n\n```sql\n(.*?)```"
+    (text,) = re.findall(block, page, re.DOTALL)
+    text = text.replace("'...'", "'" + PASSWORD.replace("'", "''") + "'")
+    return [one.strip() for one in text.split(";\n") if one.strip()]
+
+
 @contextmanager
 def placed(
     tool: str, binaries: ServerBinaries, program: Path, minio: MinioServer, bucket: str
@@ -148,10 +155,9 @@ def placed(
         folder = stack.enter_context(temporary_directory())
         source = stack.enter_context(server_of(binaries, folder / "s", options=RELAXED))
         stream = stack.enter_context(StreamProcess(folder / "stream", source, minio, bucket))
-        (folder / "password").write_text("backup's own")
+        (folder / "password").write_text(PASSWORD)
         source.query(
-            "CREATE USER backup@localhost IDENTIFIED BY 'backup''s own'",
-            f"GRANT {GRANTS[tool]} ON *.* TO backup@localhost",
+            *account_of(tool),
             "CREATE DATABASE shop",
             "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT, filler BLOB)",
             "CREATE PROCEDURE shop.p() SELECT 1",
