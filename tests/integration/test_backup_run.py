@@ -257,8 +257,8 @@ def wait_durable(place: Place) -> None:
         (key,) = place.keys("live/test/writers/")
         with closing(place.minio.client()) as client:
             body = client.get_object(Bucket=place.bucket, Key=f"pre/{key}")["Body"].read()
-        said = json.loads(body)["durable"] or {}
-        return (said.get("binlog"), said.get("offset")) >= (name, size)
+        said = json.loads(body)["durable"]
+        return said is not None and (said["binlog"], said["offset"]) >= (name, size)
 
     wait_until(durable, what="all is durable", interval=0.2)
 
