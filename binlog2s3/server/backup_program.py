@@ -89,6 +89,7 @@ _KINDS: dict[BackupTool, _Kind] = {
 }
 # "mysqldump  Ver 9.7.4 for ...", "mariadb-dump from 11.4.5-MariaDB, ...",
 # "mariabackup based on MariaDB server 10.11.18-MariaDB ...", "xtrabackup version 8.0.35-30 ..."
+_SAYS = r"(?:Ver|from|based on|version)\b"
 _VERSION = re.compile(r"\b(?:Distrib|from|server|version|Ver) ([0-9][\w.+~-]*)")
 
 
@@ -131,8 +132,8 @@ def program_of(
     version, help_ = (_printed(path, option) for option in ("--version", "--help"))
     found = _VERSION.search(version)
     flavour: Flavour = "mariadb" if "MariaDB" in version else "mysql"
-    is_physical = kind.group != "client"
-    if found is None or flavour != kind.flavour or is_physical != ("backup" in version):
+    is_named = any(re.search(rf"\b{name} +{_SAYS}", version) for name in kind.names)
+    if found is None or flavour != kind.flavour or not is_named:
         raise SourceError(
             f"{path} is not {tool}: it says {version.strip()[:100]!r}", hint=kind.install
         )
@@ -154,7 +155,7 @@ def program_of(
         tool=program,
         login=login,
         group=kind.group,
-        temporary=is_physical,
+        temporary=kind.group != "client",
     )
 
 
