@@ -4,6 +4,7 @@ import json
 import os
 import random
 import re
+import shlex
 import subprocess
 import sys
 import threading
@@ -442,3 +443,25 @@ def make_old(place: Place) -> None:
         said = json.loads(client.get_object(**where)["Body"].read())
         assert said["state"] == "running"
         client.put_object(**where, Body=json.dumps({**said, "state": "failed"}).encode())
+
+
+def test_a_drill_restores_what_is_stored(mysql_place: Place) -> None:
+    """As docs/guides/base-backups.md has it: `backup get` is the restore command."""
+    place = mysql_place
+    wait_durable(place)
+    id_ = place.run()["id"]
+    place.source.query("INSERT INTO shop.t VALUES (1, 1, 'after the backup')")
+    wait_durable(place)
+    get = shlex.join(command.argv("backup", "get", *place.words()))
+    mysql = f"{place.binaries.client} --no-defaults --binary-mode -u root"
+    script = f'{get} "$DRILL_ID" | {mysql} -S "$DRILL_SOCKET"'
+    with temporary_directory() as work:
+        argv = ["drill", *place.words(), f"--mysqld={place.binaries.server}", "--json"]
+        argv += [f"--work-dir={work}", "--ionice=none"]
+        argv += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
+        argv += [f"--restore-command=bash -o pipefail -c {shlex.quote(script)}"]
+        done = command.run(*argv, **place.minio.env())
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["outcome"], found["backup"]) == ("proved", id_)
+    assert found["transactions"] >= 1
