@@ -24,6 +24,7 @@ from binlog2s3.retain.leftovers import clear, leftovers_of
 from binlog2s3.retain.run import BackupStorer
 from binlog2s3.retain.run import Bucket as Place
 from binlog2s3.status.model import backups_of
+from binlog2s3.store.errors import FullError
 from binlog2s3.store.versions import Hold
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
 from tests.documents import BACKUP, BACKUP_RUN, STORED
@@ -355,3 +356,30 @@ def test_status_tells_of_a_run_that_failed() -> None:
     )
     assert backups_of([newer], [BACKUP_RUN]).run_failed
     assert not backups_of([replace(newer, stored=STORED)], [BACKUP_RUN]).run_failed
+
+
+def test_an_interrupted_run_leaves_nothing(world: World) -> None:
+    """Ctrl-C or SIGTERM while it sends: its program ends, its upload is aborted, it says so."""
+    calls = [0]
+
+    def interrupt(name: str) -> None:
+        calls[0] += name == "upload_part"
+        if calls[0] == 2:
+            calls[0] += 1
+            raise KeyboardInterrupt
+
+    world.store.on_call = interrupt  # type: ignore[assignment]  # it fails no call by itself
+    with pytest.raises(KeyboardInterrupt):
+        world.run(world.program(said(DUMP)), no_compress=True)
+    assert world.left() == (0, [], [])
+    (run,) = world.runs()
+    assert (run.state, run.error) == ("failed", "it was interrupted")
+
+
+def test_a_full_bucket_registers_nothing(world: World) -> None:
+    """The error says what to do; nothing is left that would fill it more."""
+    full = FullError("the bucket is full", hint="make room")
+    world.store.fail_next("upload_part", "before", full)
+    with pytest.raises(FullError):
+        world.run(world.program(said(DUMP)))
+    assert world.left() == (0, [], [])
