@@ -210,8 +210,8 @@ def test_what_the_unit_of_backup_promises() -> None:
         "Type=oneshot",
         f"ExecStart={run}",
         "EnvironmentFile=/etc/binlog2s3/%i.backup",
-        "LoadCredential=password:/etc/binlog2s3/%i.password",
-        "LoadCredential=aws:/etc/binlog2s3/%i.aws",
+        "LoadCredential=password:/etc/binlog2s3/%i.backup.password",
+        "LoadCredential=aws:/etc/binlog2s3/%i.backup.aws",
         "ProtectSystem=strict",
         "DynamicUser=yes",
     ):
