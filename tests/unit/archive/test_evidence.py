@@ -15,12 +15,25 @@ import pytest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.retired import Retired
+from binlog2s3.archive.stored import StoredObject
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ObjectMissingError, ObjectTooLargeError, VersionConflictError
 from binlog2s3.store.contract import NO_VERSION, Picks
 from binlog2s3.store.versions import ChosenVersions
-from tests.documents import BACKUP, BEAT, DRILL, ENTRY, FLOOR, ID, LINEAGE, NAME, TIME, turn_of
+from tests.documents import (
+    BACKUP,
+    BEAT,
+    DRILL,
+    ENTRY,
+    FLOOR,
+    ID,
+    LINEAGE,
+    NAME,
+    STORED,
+    TIME,
+    turn_of,
+)
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("pre", "orders")
@@ -341,3 +354,23 @@ def test_a_foreign_key_is_nobodys_conflict() -> None:
     for at, data in enumerate((b"one", b"another")):
         bucket.put("pre/archive/orders/notes.txt", at, data)
     assert bucket.chosen().of("pre/archive/orders/notes.txt") == "v0"
+
+
+def test_of_a_stored_backups_versions_that_counts_which_its_document_describes() -> None:
+    """Whether somebody put another one before or after it; without a document none does."""
+    layout = Layout("pre", "orders")
+    key, document = layout.stored(BACKUP.id, 1), layout.backup(BACKUP.id)
+    part = crc64nvme(REAL)
+    stored = replace(
+        STORED, objects=(StoredObject(size=len(REAL), parts=(part,)),), compression="none"
+    )
+    bucket = LockedBucket()
+    bucket.put(key, 100, FORGED)
+    bucket.put(key, 101, REAL)
+    bucket.put(key, 103, FORGED)
+    with pytest.raises(VersionConflictError):
+        bucket.read_by(key)
+    bucket.put(document, 102, replace(BACKUP, stored=stored).to_json())
+    assert bucket.read_by(key) == REAL
+    bucket.put(key, 104, None)
+    assert bucket.read_by(key) == REAL
