@@ -40,7 +40,7 @@ from binlog2s3.config.prune import PRUNE
 @declared(BACKUP["add"].options)
 @click.pass_context
 def backup(ctx: click.Context, /, *, action: Action, backup_id: str | None, **given: Any) -> None:
-    """Make and register base backups, and show what each one reaches.
+    """Make and register base backups; show what each reaches.
 
     `run` makes one and stores it in the bucket while it is made; `get` writes it to standard
     output, checked. `add` registers one that is elsewhere: a small document says where it ends and
