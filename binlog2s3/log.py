@@ -15,10 +15,12 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import starmap
 from pathlib import Path
 from typing import TextIO
 
 from binlog2s3.errors import Binlog2s3Error
+from binlog2s3.formatting import duration_text
 
 _RECURS_SECONDS = 60.0
 """How often a warning that recurs is logged."""
@@ -49,35 +51,53 @@ class Log:
         """A warning that comes with each attempt while something is away: see `Thinning`."""
         self._write(logging.WARNING, event, fields, recurs=True)
 
+    def over(self, event: str, /, *ended: str, **fields: object) -> None:
+        """The end of an outage: logged if a recurring warning `ended` was, since the last time."""
+        self._write(logging.INFO, event, fields, ends=ended)
+
     def error(self, event: str, error: BaseException | None = None, /, **fields: object) -> None:
         """A failure that stops something; `error` says why."""
         self._write(logging.ERROR, event, fields | ({"error": error} if error else {}))
 
     def _write(
-        self, level: int, event: str, fields: dict[str, object], *, recurs: bool = False
+        self,
+        level: int,
+        event: str,
+        fields: dict[str, object],
+        *,
+        recurs: bool = False,
+        ends: tuple[str, ...] = (),
     ) -> None:
         error, hint = fields.get("error"), fields.pop("hint", "")
         if isinstance(error, Binlog2s3Error):
             hint = hint or error.hint
         if hint:
             fields["hint"] = hint
-        self._logger.log(level, event, extra={"fields": fields, "recurs": recurs})
+        self._logger.log(level, event, extra={"fields": fields, "recurs": recurs, "ends": ends})
 
 
 class Thinning(logging.Filter):
     """Lets a recurring warning pass at once, then once a minute, with how many were left out.
 
-    Warnings of one event with errors of one kind are one. `clock` gives seconds.
+    Warnings of one event with errors of one kind are one. Whoever saw one sees its end, too, and
+    nobody sees the end of one that was left out. `clock` gives seconds; `each`: none is left out.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic, *, each: bool = False) -> None:
         super().__init__()
         self._clock = clock
+        self._each = each
         self._lock = threading.Lock()
         self._seen: dict[tuple[str, ...], tuple[float, float, int]] = {}
+        self._shown: set[str] = set()  # events whose end was not logged yet
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to log it; adds `left_out` to its fields where some were not."""
+        if ends := getattr(record, "ends", ()):
+            with self._lock:
+                was_shown = not self._shown.isdisjoint(ends)
+                self._shown.difference_update(ends)
+            return was_shown
         if not getattr(record, "recurs", False):
             return True
         fields, now = _fields(record), self._clock()
@@ -87,10 +107,11 @@ class Thinning(logging.Filter):
             if len(self._seen) >= _MOST_KEYS:
                 self._seen.clear()
             logged, last, left_out = self._seen.get(key, (-math.inf, -math.inf, 0))
-            if now - logged < _RECURS_SECONDS and now - last < _OVER_SECONDS:
+            if not self._each and now - logged < _RECURS_SECONDS and now - last < _OVER_SECONDS:
                 self._seen[key] = (logged, now, left_out + 1)
                 return False
             self._seen[key] = (now, now, 0)
+            self._shown.add(str(record.msg))
         if left_out:
             fields["left_out"] = left_out
         return True
@@ -124,10 +145,17 @@ class _Text(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
-        fields = "  ".join(f"{key}={_text(value)}" for key, value in _fields(record).items())
+        fields = "  ".join(starmap(_field_text, _fields(record).items()))
         line = f"{time} {record.levelname:<7} {record.getMessage()}{'  ' if fields else ''}{fields}"
         colour = self._COLOURS.get(record.levelname, "") if self._colours else ""
         return f"{colour}{line}\x1b[0m" if colour else line
+
+
+def _field_text(name: str, value: object) -> str:
+    """A field of a line for people: seconds have their unit beside the number."""
+    if name.endswith("_seconds") and isinstance(value, int | float):
+        name, value = name.removesuffix("_seconds"), duration_text(value, up=True)
+    return f"{name}={_text(value)}"
 
 
 def _text(value: object) -> str:
@@ -150,8 +178,7 @@ def configure(style: str, level: str, stream: TextIO | None = None) -> None:
         handler.setFormatter(_Text(terminal))
     else:
         handler.setFormatter(_Json())
-    if level != "debug":
-        handler.addFilter(Thinning())
+    handler.addFilter(Thinning(each=level == "debug"))
     root = logging.getLogger("binlog2s3")
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -160,7 +160,8 @@ def main() -> int:
             *(sys.executable, "-m", "pytest", "--tier", "full", "-q", "tests/compat/test_cells.py"),
             *("-n", "1" if own else "2", f"--junit-xml={report}", "-o", "junit_family=xunit1"),
         ]
-        subprocess.run(argv, cwd=ROOT, check=False, stdin=subprocess.DEVNULL)
+        environment = {**os.environ, "COMPAT_ALL": "1"}
+        subprocess.run(argv, cwd=ROOT, env=environment, check=False, stdin=subprocess.DEVNULL)
         found = read(report) if report.is_file() else Matrix({}, {})
     versions = ["own"] if own else [*VERSIONS]
     if own:

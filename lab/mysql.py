@@ -344,12 +344,12 @@ class OlderMysql(MysqlServer):
     def _own_options(self) -> list[str]:
         newer = ["--innodb-redo-log-capacity=128M"]
         own = [word for word in super()._own_options() if word not in newer]
-        if _numbers(self.binaries) < (8, 0):  # the default of 8.0
+        if numbers_of(self.binaries) < (8, 0):  # the default of 8.0
             own += ["--relay-log-info-repository=TABLE", "--master-info-repository=TABLE"]
         return own
 
     def _identified(self) -> str:
-        if _numbers(self.binaries) >= (8, 0):
+        if numbers_of(self.binaries) >= (8, 0):
             return super()._identified()
         self.password = ""
         self._write_password()
@@ -360,11 +360,12 @@ def server_of(binaries: ServerBinaries, directory: Path, **settings: Any) -> Mys
     """A server of whatever flavour and version; `settings` as those of MysqlServer."""
     if binaries.flavour == "mariadb":
         return MariadbServer(binaries, directory, **settings)
-    older = _numbers(binaries) < (8, 0, 30)
+    older = numbers_of(binaries) < (8, 0, 30)
     return (OlderMysql if older else MysqlServer)(binaries, directory, **settings)
 
 
-def _numbers(binaries: ServerBinaries) -> tuple[int, ...]:
+def numbers_of(binaries: ServerBinaries) -> tuple[int, ...]:
+    """The version, as (8, 0, 31)."""
     found = re.search(r"(\d+)\.(\d+)\.(\d+)", binaries.version)
     return tuple(map(int, found.groups())) if found else ()
 

@@ -190,7 +190,8 @@ def log_events() -> Iterator[LogEvent]:
                     name=first.value,
                     level=ast.unparse(node.func)
                     .removeprefix("_log.")
-                    .replace("recurring", "warning"),
+                    .replace("recurring", "warning")
+                    .replace("over", "info"),
                     module=path.stem,
                     fields=tuple(word.arg or "**" for word in node.keywords),
                 )

@@ -28,7 +28,7 @@ class Switch:
         self._threads: list[threading.Thread] = []
         self._passes = threading.Event()  # else bytes and new connections wait
         self._passes.set()
-        self._ends = False
+        self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         self.led: list[int] = []
@@ -39,7 +39,7 @@ class Switch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ends = True
+        self._over.set()
         _end(self._listener)
         self._passes.set()
         self.cut()
@@ -104,10 +104,14 @@ class Switch:
         with self._lock:
             gone = client not in self._sockets
             self._sockets.add(server)
-        if gone or self._ends:
+        if gone or self._over.is_set():
             _end(client)
             _end(server)
             return
+        self._carry(client, server)
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        """Both ways, until the server's end."""
         self._start(partial(self._pump, client, server))
         self._pump(server, client)
 
@@ -117,6 +121,9 @@ class Switch:
                 self._passes.wait()
                 self._delay(piece, source, target)
                 target.sendall(piece)
+        self._close(source, target)
+
+    def _close(self, source: socket.socket, target: socket.socket) -> None:
         _end(source)
         _end(target)
         with self._lock:

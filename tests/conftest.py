@@ -23,7 +23,7 @@ from lab.disk import on_disk, temporary_directory
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, MotoServer, NanioServer, S3sFsServer, Store, VersitygwServer
 from tests import tiers
-from tests.pool import Pool, SharedMariadb, SharedMysql
+from tests.pool import Pool, SharedMysql, shared
 from tests.sampling import crash_seed
 
 T = TypeVar("T")
@@ -309,14 +309,14 @@ def bucket(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def _mysql_pool(mysql_binaries: get.ServerBinaries) -> Iterator[Pool]:
-    pool = Pool(lambda directory: SharedMysql(mysql_binaries, directory))
+    pool = Pool(lambda directory: shared(mysql_binaries, directory))
     yield pool
     pool.close()
 
 
 @pytest.fixture(scope="session")
 def _mariadb_pool(mariadb_binaries: get.ServerBinaries) -> Iterator[Pool]:
-    pool = Pool(lambda directory: SharedMariadb(mariadb_binaries, directory))
+    pool = Pool(lambda directory: shared(mariadb_binaries, directory))
     yield pool
     pool.close()
 

@@ -7,20 +7,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from binlog2s3.archive.documents import Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import gathered
-from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, empty, joined
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import Search
 from tests.documents import parent_of
 
 Result = TypeVar("Result")
+M = TypeVar("M", bound="Model")
 HEAD = 150
 BLOCK = 400
 ROTATE = 40
@@ -391,6 +392,32 @@ class Model:
             parent=parent,
         )
         self.branches.append(Branch(lineage, [file]))
+
+
+def lived(steps: str, kind: type[M] = Model, **given: Any) -> M:  # type: ignore[assignment]
+    """A history of these steps, such as "3 | 2 gap:2 1".
+
+    A number: so many transactions of 100 bytes, `anonymous` or `named`. `|`: a new binlog. Else a
+    method and its numbers.
+    """
+    found = kind(**given)
+    for step in steps.split():
+        name, _, numbers = step.partition(":")
+        if step.isdigit():
+            for _ in range(int(step)):
+                found.commit(100, 10)
+        elif step == "|":
+            found.rotate()
+        elif step in ("anonymous", "named"):
+            found.with_gtids = step == "named"
+        else:
+            getattr(found, name)(*(int(number) for number in numbers.split(",") if number))
+    return found
+
+
+def having(reals: Sequence[Real]) -> GtidSet:
+    """The GTIDs of these, of MySQL."""
+    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
 
 
 def _set(reals: Sequence[Real], flavour: Flavour) -> Gtids:

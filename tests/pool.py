@@ -8,12 +8,14 @@ kills, freezes or configures its server has a marker `own_server(why)`, and gets
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any, NoReturn
 
 import pymysql
 
 from lab.disk import temporary_directory
-from lab.mysql import MariadbServer, MysqlServer
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer, OlderMysql, numbers_of
 
 _SYSTEM = frozenset({"mysql", "sys", "information_schema", "performance_schema"})
 # What a server changes by itself. The GTID variables are reset together with the binlogs.
@@ -76,13 +78,25 @@ class SharedMariadb(_Shared, MariadbServer):
     """A MariaDB that many tests get, one after the other."""
 
 
+class SharedOlder(_Shared, OlderMysql):
+    """A MySQL before 8.0.30 that many tests get, one after the other."""
+
+
+def shared(binaries: ServerBinaries, directory: Path, **settings: Any) -> MysqlServer:
+    """One that is not started, of whatever flavour and version."""
+    if binaries.flavour == "mariadb":
+        return SharedMariadb(binaries, directory, **settings)
+    older = numbers_of(binaries) < (8, 0, 30)
+    return (SharedOlder if older else SharedMysql)(binaries, directory, **settings)
+
+
 class Pool:
     """`make(directory)` gives a server that is not started; `take` gives it as if just started."""
 
-    def __init__(self, make: Callable[..., SharedMysql | SharedMariadb]) -> None:
+    def __init__(self, make: Callable[[Path], MysqlServer]) -> None:
         self._make = make
         self._stack = ExitStack()
-        self._server: SharedMysql | SharedMariadb | None = None
+        self._server: MysqlServer | None = None
         self._fresh: dict[str, Any] = {}
 
     def take(self) -> MysqlServer:
@@ -109,6 +123,7 @@ class Pool:
         """Reset everything; the names of what is still not as it was."""
         variables, tables, users = (self._fresh[name] for name in ("variables", "tables", "users"))
         mariadb = server.binaries.flavour == "mariadb"
+        version = numbers_of(server.binaries)
         with server.connect(connect_timeout=60, read_timeout=60) as connection:
             cursor = connection.cursor()
             cursor.execute("XA RECOVER")
@@ -130,7 +145,7 @@ class Pool:
                 cursor.execute("SHOW ALL SLAVES STATUS")
                 if any(row[0] for row in cursor.fetchall()):
                     return ["a named channel"]
-            word = "SLAVE" if mariadb else "REPLICA"
+            word = "SLAVE" if mariadb or version < (8, 0, 22) else "REPLICA"
             cursor.execute(f"SHOW {word} STATUS")
             if cursor.fetchall():
                 cursor.execute(f"STOP {word}")
@@ -147,8 +162,10 @@ class Pool:
                 cursor.execute("RESET MASTER")
                 cursor.execute("SET GLOBAL gtid_slave_pos = ''")
             else:
-                cursor.execute("RESET PERSIST")
-                cursor.execute("RESET BINARY LOGS AND GTIDS")
+                if version >= (8, 0):
+                    cursor.execute("RESET PERSIST")
+                newer = version >= (8, 2)
+                cursor.execute("RESET BINARY LOGS AND GTIDS" if newer else "RESET MASTER")
         server._write_password()
         server._create_users()
         return [kind for kind, found in _facts(server).items() if found != self._fresh[kind]]

@@ -1,28 +1,25 @@
-"""A TCP relay that breaks connections in the middle, or edits what the client says.
+"""A TCP relay that breaks connections in the middle.
 
 `lab.proxy` speaks HTTP and spoils whole requests; this knows only bytes, and so can cut a body.
 """
 
 import contextlib
 import socket
-import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Self
 from urllib.parse import urlsplit
 
-PIECE_BYTES = 64 * 1024
+from lab.tcp import PIECE_BYTES, Switch
 
 
-class Relay:
+class Relay(Switch):
     """`with Relay(url, cut_down=1000, times=2) as relay:` and a client with `relay.url`.
 
     A connection is closed after `cut_up` bytes from the client, or `cut_down` from the server;
-    after `times` such cuts all others live. `times` may be changed at any moment. `edit` changes
-    each piece the client sends. `spoils` is asked with the head of each request whether to close
-    the connection in the middle of its answer's body. Once `drips` is set, what the server says
-    comes one byte each few seconds: an answer takes longer than any test, and no read times out.
-    `dripping` counts the pieces that came so.
+    after `times` such cuts all others live. `times` may be changed at any moment. `spoils` is asked
+    with the head of each request whether to close the connection in the middle of its answer's
+    body. Once `drips` is set, what the server says comes one byte each few seconds: an answer takes
+    longer than any test, and no read times out. `dripping` counts the pieces that came so.
     """
 
     def __init__(
@@ -32,20 +29,12 @@ class Relay:
         cut_up: int | None = None,
         cut_down: int | None = None,
         times: int = 1,
-        edit: Callable[[bytes], bytes] = bytes,
         spoils: Callable[[bytes], bool] = lambda _: False,
     ) -> None:
-        upstream = urlsplit(upstream_url)
-        self._upstream = (upstream.hostname or "127.0.0.1", upstream.port or 80)
+        super().__init__(urlsplit(upstream_url).port or 80)
         self._cut_up, self._cut_down = cut_up, cut_down
-        self.times = times
-        self._edit = edit
         self._spoils = spoils
-        self._lock = threading.Lock()
-        self._sockets: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._over = threading.Event()
+        self.times = times
         self.cuts = 0
         self.drips = False
         self.dripping = 0
@@ -53,55 +42,18 @@ class Relay:
     @property
     def url(self) -> str:
         """The endpoint to give to a client."""
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        return f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> Self:
-        self._start(self._accept)
-        return self
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        answer = _Answer(self._spoils)
+        self._start(partial(self._cut, client, server, self._cut_up, answer.asked))
+        self._cut(server, client, self._cut_down, answer.half, drips=lambda: self.drips)
 
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._end(self._listener)
-        with self._lock:
-            open_ones = list(self._sockets)
-        for each in open_ones:
-            self._end(each)
-        for thread in self._threads:
-            thread.join(60)
-
-    def hang_up(self) -> None:
-        """Close every connection there is, on both sides; new ones live."""
-        with self._lock:
-            open_ones, self._sockets = self._sockets, set()
-        for each in open_ones:
-            self._end(each)
-
-    def _start(self, run: Callable[[], None]) -> None:
-        thread = threading.Thread(target=run, name="relay")
-        self._threads.append(thread)
-        thread.start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(self._upstream)
-            with self._lock:
-                self._sockets |= {client, server}
-            answer = _Answer(self._spoils)
-            up = partial(self._pump, client, server, self._cut_up, self._edit, answer.asked)
-            down = partial(self._pump, server, client, self._cut_down, bytes, answer.half)
-            self._start(up)
-            self._start(partial(down, drips=lambda: self.drips))
-
-    def _pump(
+    def _cut(
         self,
         source: socket.socket,
         target: socket.socket,
         limit: int | None,
-        edit: Callable[[bytes], bytes],
         last: Callable[[bytes], bytes | None],
         drips: Callable[[], bool] = bool,
     ) -> None:
@@ -118,10 +70,9 @@ class Relay:
                 if drips():
                     self._drip(target, piece)
                 else:
-                    target.sendall(edit(piece))
+                    target.sendall(piece)
                 sent += len(piece)
-        self._end(source)
-        self._end(target)
+        self._close(source, target)
 
     def _drip(self, target: socket.socket, piece: bytes) -> None:
         with self._lock:
@@ -137,11 +88,6 @@ class Relay:
                 return False
             self.cuts += 1
             return True
-
-    def _end(self, each: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-        each.close()
 
 
 class _Answer:

@@ -15,6 +15,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerBinlog
@@ -22,7 +23,7 @@ from binlog2s3.store.s3 import Store
 from binlog2s3.stream.adopt import adopt
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
-from binlog2s3.stream.decide import Compare, Limits
+from binlog2s3.stream.decide import Action, Compare, Limits
 from binlog2s3.stream.remote import Looked
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.tail import Tailer, Track
@@ -30,6 +31,7 @@ from binlog2s3.stream.uploader import Uploader, take
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import NOW, UUID_A, BinlogWriter, statement
+from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "s")
 LINEAGE = "20260101T000000Z-3e11fa47-0000"
@@ -377,3 +379,129 @@ class Streamer:
             self.workers.perform(number)
         while self.deliver():
             pass
+
+
+def nothing(_: Action) -> None:
+    """What happens before a request where nothing shall."""
+
+
+class World:
+    """A source, a store, a clock, and streamers whose loop turns when it is told to."""
+
+    def __init__(self, directory: Path, **switches: bool) -> None:
+        self.directory = directory
+        self.source = Source()
+        self.store = MemoryStore(min_part_bytes=1, **switches)  # type: ignore[arg-type]
+        self.now = 100.0
+        self._streamers: list[Streamer] = []
+
+    def start(
+        self,
+        spool: str = "spool",
+        *,
+        part: int = 100,
+        workers: int = 4,
+        flush_interval: float = 1.0,
+    ) -> Streamer:
+        """A process begins, with the spool of this name."""
+        made = Streamer(
+            store=self.store,
+            source=self.source,
+            directory=self.directory / spool,
+            clock=lambda: self.now,
+            part=part,
+            workers=workers,
+            flush_interval=flush_interval,
+        )
+        self._streamers.append(made)
+        return made
+
+    def stop(self, streamer: Streamer) -> None:
+        """It ends; its spool stays."""
+        self._streamers.remove(streamer)
+        streamer.close()
+
+    def close(self) -> None:
+        """Each of them ends."""
+        for streamer in list(self._streamers):
+            self.stop(streamer)
+
+    def read(self, streamer: Streamer, most: int | None = None) -> None:
+        """All that the source has comes in, or one piece of at most so many bytes."""
+        if most is not None:
+            streamer.fetch(most)
+        else:
+            while streamer.fetch():
+                pass
+        streamer.pump()
+
+    def answer(self, streamer: Streamer, before: Callable[[Action], object] = nothing) -> None:
+        """All requests are made, and answered; `before` is told of each just before it is made."""
+        while streamer.workers.tasks:
+            action = getattr(streamer.workers.tasks[0][0], "action", None)
+            if action is not None:
+                before(action)
+            streamer.workers.perform()
+        while streamer.deliver():
+            pass
+
+    def settle(
+        self,
+        streamer: Streamer,
+        before: Callable[[Action], object] = nothing,
+        *,
+        rounds: int = 300,
+    ) -> None:
+        """All that can be done with what was read is done."""
+        for _ in range(rounds):
+            self.now += 1
+            streamer.uploader.step()
+            self.answer(streamer, before)
+
+    def work(
+        self,
+        streamer: Streamer,
+        rounds: int = 30,
+        *,
+        seconds: float = 1.0,
+        before: Callable[[Action], object] = nothing,
+    ) -> None:
+        """Rounds of the loop, so far apart."""
+        for _ in range(rounds):
+            self.read(streamer)
+            streamer.uploader.step()
+            self.answer(streamer, before)
+            self.now += seconds
+
+    def audit(self, streamer: Streamer) -> None:
+        """What lies below `live/` is listed, and handed in."""
+        self.now += 1
+        streamer.begin_listing()
+        self.now += 1
+        streamer.end_listing()
+
+    def live(self) -> list[str]:
+        """The keys below `live/`, in order."""
+        return sorted(key for key in self.store.objects if key.startswith(LAYOUT.live))
+
+    def chunks(self, name: BinlogName = FIRST) -> list[Chunk]:
+        """A binlog's chunks in the store, in order."""
+        prefix = LAYOUT.chunks(LINEAGE, name)
+        found = [key.removeprefix(prefix) for key in self.live() if key.startswith(prefix)]
+        return sorted(map(Chunk.parse, found))
+
+    def put_chunk(self, begin: int, data: bytes) -> str:
+        """Another writer's chunk of the first binlog."""
+        chunk = Chunk(begin, begin + len(data), crc64nvme(data))
+        key = LAYOUT.chunk(LINEAGE, FIRST, chunk)
+        self.store.put(key, data)
+        return key
+
+    def archived(self, name: BinlogName = FIRST) -> bytes:
+        """What lies under a binlog's key, which has an entry."""
+        assert LAYOUT.entry(LINEAGE, name) in self.store.objects
+        return self.store.get(LAYOUT.binlog(LINEAGE, name))
+
+    def readable(self) -> bytes:
+        """The first binlog, as a reader has it."""
+        return b"".join(Catalog(self.store, LAYOUT).binlog(HISTORY, FIRST).blocks())

@@ -162,6 +162,19 @@ def expected(data: bytes | bytearray, piece: PlanPiece, head: int = 4) -> bytes:
     return bytes(data[:4]) + bytes(data[head : head + size]) + kept
 
 
+def checked_of(binlog: BinlogWriter, piece: PlanPiece, cut: int = 1 << 20) -> Iterator[Checked]:
+    """As `Extract` gives a piece: the head, then its bytes, cut anywhere, and what ends in them."""
+    head = 4 + HEADER.unpack_from(binlog.data, 4)[3]
+    yield Checked(data=bytes(binlog.data[:head]))
+    left_out = (at for pair in piece.left_out for at in pair)
+    bounds = [max(piece.begin, head), *left_out, piece.end]
+    for begin, end in zip(bounds[::2], bounds[1::2], strict=True):
+        for at in range(begin, end, cut):
+            part = bytes(binlog.data[at : min(at + cut, end)])
+            done = tuple(one for one in binlog.transactions if at < one.end <= at + len(part))
+            yield Checked(data=part, done=done)
+
+
 def taken(checked: Sequence[Checked]) -> tuple[bytes, list[Transaction]]:
     return b"".join(c.data for c in checked), [one for c in checked for one in c.done]
 

@@ -69,11 +69,15 @@ class Backup:
 
     def to_json(self) -> bytes:
         """The document backups/<id>.json."""
-        stored = {} if self.stored is None else {"stored": self.stored.document()}
-        return render({"format": FORMAT, **self.row(), **stored})
+        row = self.row()
+        if self.stored is None:
+            del row["stored"]
+        else:
+            row["stored"] = self.stored.document()
+        return render({"format": FORMAT, **row})
 
     def row(self) -> dict[str, Any]:
-        """The fields of the document without `format`, and of `stored` its summary."""
+        """The fields of the document without `format`, and of `stored` its summary, or None."""
         return {
             "id": self.id,
             "source": self.source,
@@ -91,7 +95,7 @@ class Backup:
             "checked": self.is_checked,
             "defects": list(self.defects),
             "accepted": self.accepted,
-            **({} if self.stored is None else {"stored": self.stored.summary()}),
+            "stored": self.stored.summary() if self.stored is not None else None,
         }
 
     @classmethod

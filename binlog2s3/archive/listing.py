@@ -15,7 +15,7 @@ from binlog2s3.archive.documents import Entry, Lineage, LineageFloor
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import sources, where_to_look
+from binlog2s3.archive.sources import nothing_of, sources
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
@@ -254,13 +254,12 @@ def _left_alone(foreign: Iterable[str]) -> list[str]:
 
 
 def _nothing(store: Store, config: ListConfig, target: str, seen: Sequence[str]) -> ArchiveError:
+    if not seen:
+        return nothing_of(store, config.s3.prefix, config.source, target)
     whose = f" of source {config.source}" if config.source else ""
-    what, hint = "nothing", ""
-    if seen:
-        what, hint = f"no lineage {config.lineage}", f"there are: {', '.join(seen[-_MOST_NAMES:])}"
     return ArchiveError(
-        f"there is {what}{whose} below {target}",
-        hint=hint or where_to_look(store, config.s3.prefix),
+        f"there is no lineage {config.lineage}{whose} below {target}",
+        hint=f"there are: {', '.join(seen[-_MOST_NAMES:])}",
     )
 
 

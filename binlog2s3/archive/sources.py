@@ -2,7 +2,7 @@
 
 from binlog2s3.archive.fields import SOURCE
 from binlog2s3.archive.layout import Layout
-from binlog2s3.errors import StoreError
+from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.store.contract import Store
 
 _MOST_NAMES = 10
@@ -31,8 +31,16 @@ def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
     return sorted(names), foreign
 
 
-def where_to_look(store: Store, prefix: str) -> str:
-    """A hint for a source that has nothing in the bucket: which sources there are."""
+def nothing_of(store: Store, prefix: str, source: str | None, target: str) -> ArchiveError:
+    """The error if a bucket has nothing of a source, or of any, below a prefix of this URL."""
+    text = f"there is nothing below {target}"
+    if source:
+        text = f"there is nothing of source {source} below {target}"
+    return ArchiveError(text, hint=_where_to_look(store, prefix))
+
+
+def _where_to_look(store: Store, prefix: str) -> str:
+    """A hint: which sources there are."""
     try:
         names, _ = all_sources(store, prefix)
     except StoreError:  # a policy may allow only one source

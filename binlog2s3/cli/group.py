@@ -7,6 +7,7 @@ effect.
 import difflib
 import inspect
 import os
+import signal
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,8 @@ _SETTINGS: dict[str, Any] = {
     "max_content_width": 100,
 }
 _ALIKE = 0.85
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""The exit code if nobody reads the output any more, as shells show it for other programs."""
 _MEANT = dict.fromkeys(("restore", "recover", "recovery", "replay"), "pitr") | {
     "search": "find",
     "test": "check",
@@ -32,7 +35,8 @@ _MEANT = dict.fromkeys(("restore", "recover", "recovery", "replay"), "pitr") | {
 EXIT_CODES = """
     Exit codes:
       0 done, 1 defect, 2 usage, 3 configuration, 4 MySQL, 5 spool, 6 store,
-      7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted
+      7 archive, 8 recovery, 9 another writer has taken over, 130 interrupted,
+      141 nobody reads the output
     """
 STREAM_EXAMPLES = """
     Examples:
@@ -66,7 +70,21 @@ def command(
 
 
 class _Commands(click.Group):
-    """Suggests the nearest command if there is no such command."""
+    """Suggests the nearest command if there is no such command; ends when nobody reads."""
+
+    # a BrokenPipeError is of standard output: click would end with 1, which is a defect's
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError as error:  # of a help
+            raise click.exceptions.Exit(CLOSED_PIPE) from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise click.exceptions.Exit(CLOSED_PIPE) from error
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -9,6 +9,7 @@ from typing import NoReturn
 import click
 
 from binlog2s3.cli.commands import binlog2s3
+from binlog2s3.cli.group import CLOSED_PIPE
 from binlog2s3.cli.monitor import is_check
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import Binlog2s3Error, ConfigError
@@ -48,10 +49,12 @@ def main(arguments: Sequence[str] | None = None, outside: Outside = OUTSIDE) -> 
             say("hint", error.hint)
         sys.exit(error.exit_code)
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF):
+        if error.errno not in (errno.ENOSPC, errno.EIO, errno.EBADF, errno.EPIPE):
             raise
         # all other files and sockets have their own errors: this one is of standard output
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left at the end
+        if error.errno == errno.EPIPE:
+            sys.exit(CLOSED_PIPE)
         click.echo(f"error: standard output: {(error.strerror or '').lower()}", err=True)
         sys.exit(3 if is_check(sys.argv if arguments is None else arguments) else 1)
 

@@ -8,12 +8,13 @@ import json
 import socket
 import sys
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
-from binlog2s3.config.bucket import MOST_THREADS, for_reading, url
+from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
@@ -49,9 +50,11 @@ def show(config: StatusConfig, outside: Outside = OUTSIDE) -> int:
             pace = LookSchedule(interval_seconds=config.interval, count=config.count)
             watch(looks.look, pace, sys.stdout)
             return 0
-        seen = looks.look()
+        seen, notes = looks.look(), looks.notes()
     if config.output == "check":
         return _check(seen, config.thresholds)
+    for text in notes:
+        say("warning", text)
     _print(seen, outside.now(), as_json=config.output == "json")
     return 0
 
@@ -112,6 +115,10 @@ class StatusSource:
 
     def look(self) -> Observation:
         return self._with_proofs(self._look())
+
+    def notes(self) -> Sequence[str]:
+        """What to say of objects that somebody replaced or deleted, and that Object Lock keeps."""
+        return self._store.version_notes() if self._store is not None else ()
 
     def _look(self) -> Observation:
         if self._config.whole:
@@ -246,14 +253,19 @@ class StatusSource:
         return Observation(statuses=tuple(found), target=where, many=True)
 
     def _opened(self, s3: S3Config) -> "S3Store":
+        from binlog2s3.archive.evidence import Evidence
         from binlog2s3.store.s3 import RetryPolicy, S3Store
 
         if self._store is None:
             # a store that hangs must not keep what the streamer has said already from being shown
-            settings = replace(for_reading(s3), read_timeout_seconds=10.0)
+            settings = replace(for_restoring(s3), read_timeout_seconds=10.0)
             policy = RetryPolicy(attempts=2)
             self._store = S3Store(
-                settings, stop=self._stop, policy=policy, session=self._outside.session
+                settings,
+                stop=self._stop,
+                policy=policy,
+                session=self._outside.session,
+                evidence=Evidence,
             )
         return self._store
 

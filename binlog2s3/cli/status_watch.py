@@ -199,9 +199,9 @@ def watch(look: Callable[[], Observation], pace: LookSchedule, out: TextIO) -> N
             else:
                 _watch_plainly(course, looks, pace, bell, out)
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EIO):
+            if error.errno != errno.EIO:
                 raise
-            # nobody reads: the interpreter's last flush must not fail again
+            # the terminal is gone: the interpreter's last flush must not fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         finally:
             stop.set()

@@ -473,7 +473,7 @@ def _print(result: DrillResult) -> None:
     page = page_on(sys.stdout)
     until = f", to {moment_text(result.proven_until)}" if result.proven_until is not None else ""
     took = duration_text(result.seconds)
-    page.line(f"proven: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
+    page.line(f"proved: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
     page.field("base backup", f"{result.backup} {result.label}".rstrip(), _ROOM)
     if result.is_of_backup:
         page.field("shown by", result.restored, _ROOM)

@@ -132,6 +132,7 @@ class Apply:
             seconds=monotonic() - began,
             gtids=gtids,
             stands_at=None if self._facts.keeps_gtids else plan.stop,
+            gtid_slave_pos=self._replicated(plan),
             committed_empty=committed,
             disabled_events=target.disabled_events(self._at.server),
             prepared=target.prepared(self._at.server, self._facts.flavour),
@@ -174,6 +175,12 @@ class Apply:
         tables = texts_of(self._config.tables)
         with self.standing.noted(plan, asked, tables, is_untouched=lambda: not way.touched):
             way.apply(on_progress)
+
+    def _replicated(self, plan: Plan) -> MariadbGtidList | None:
+        """What a MariaDB says that it has replicated, after a plan was applied; else None."""
+        if self._facts.flavour != "mariadb" or not plan.pieces:
+            return None
+        return target.replicated(self._at.server)
 
     def _commit_empty(self, plan: Plan) -> str:
         if (

@@ -102,6 +102,7 @@ def result_document(result: Result) -> dict[str, Any]:
         "bytes": result.size,
         "seconds": round(result.seconds, 3),
         "gtids": _gtids(result.gtids),
+        "gtid_slave_pos": _gtids(result.gtid_slave_pos),
         "stands_at": None if result.stands_at is None else _place(result.stands_at),
         "committed_empty": result.committed_empty or None,
         "disabled_events": list(result.disabled_events),

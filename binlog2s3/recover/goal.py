@@ -85,14 +85,15 @@ class Search:
             first=route.place(first, route.begin(first)),
             last=route.place(last, route.end(last)),
             earliest_us=oldest.first_us,
-            latest_us=self._latest_us(),
+            latest_us=self._latest_us(first),
             gtids=executed(before).plus(newest.gtids_added).gtids if before is not None else None,
+            is_behind_gap=first > 0,
         )
 
-    def _latest_us(self) -> int | None:
-        """The newest credible commit, or the time for which the writer vouches, if later."""
+    def _latest_us(self, first: int) -> int | None:
+        """The newest credible commit from a stretch on; or what the writer vouches for."""
         covered = self.covered_us()
-        for number in range(len(self.route) - 1, -1, -1):
+        for number in range(len(self.route) - 1, first - 1, -1):
             if (newest := self.route.known(number).reached_us) is not None:
                 return newest if covered is None else max(newest, covered)
         return covered
@@ -126,11 +127,8 @@ class Search:
         except ArchiveError as error:
             can = f"what is within reach is unknown: {error}"
         else:
-            latest = time_text(reach.latest_us) if reach.latest_us is not None else "?"
-            can = (
-                f"within reach: {reach.first} to {reach.last}, "
-                f"{time_text(reach.earliest_us)} to {latest}"
-            )
+            words = (reach.places, reach.times, reach.besides)
+            can = f"within reach: {', '.join(filter(None, words))}"
         if before := self.route.pruned or self.route.line.barrier:
             can += f" ({before})"
         return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)

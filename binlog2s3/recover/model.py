@@ -14,6 +14,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
+from binlog2s3.formatting import time_text
 
 Result = TypeVar("Result")
 Search: TypeAlias = Callable[[Iterable[Transaction]], Result]
@@ -267,7 +268,7 @@ class Reachable:
     """What can be reached in the history that was chosen. Times in microseconds, UTC.
 
     From the first binlog after the last break up to the newest. `latest_us` is None if it has no
-    commit and its writer guarantees no time.
+    commit and its writer guarantees no time. `is_behind_gap`: there was a break.
     """
 
     first: BinlogPosition
@@ -275,6 +276,28 @@ class Reachable:
     earliest_us: int
     latest_us: int | None
     gtids: Gtids | None
+    is_behind_gap: bool = False
+
+    @property
+    def places(self) -> str:
+        """From where to where, in words."""
+        if self.first == self.last:
+            return f"only {self.first}, as nothing can be read behind it"
+        return f"{self.first} to {self.last}"
+
+    @property
+    def times(self) -> str:
+        """From when to when, in words; "" if only one place is within reach."""
+        if self.first == self.last:
+            return ""
+        latest = "unknown" if self.latest_us is None else time_text(self.latest_us)
+        return f"{time_text(self.earliest_us)} to {latest}"
+
+    @property
+    def besides(self) -> str:
+        """What else is within reach, in words; "" if nothing is."""
+        before = "and, from a base backup before the last gap, what comes before that gap"
+        return before if self.is_behind_gap else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

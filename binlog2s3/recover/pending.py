@@ -12,7 +12,7 @@ from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.recover.model import Plan, PlanPiece, Shown
 
 LOOKED_BACK = 16 << 20
-"""So many bytes before the goal are looked at. The target itself knows its older ones."""
+"""So many bytes before the goal are looked at."""
 _MOST = 20
 
 PhasesOf = Callable[[str, BinlogName, int, int], Iterator[tuple[Transaction, TwoPhase]]]
@@ -25,14 +25,18 @@ def pending_at(
     content_of: Callable[[str, BinlogName, Transaction], Content],
     *,
     most: int = LOOKED_BACK,
-) -> tuple[Shown, ...]:
+) -> tuple[tuple[Shown, ...], bool]:
     """The transactions shortly before a plan's goal whose second phase comes after it, at most 20.
 
-    Raises ArchiveError if they cannot be read.
+    Also whether that is all: False if there may be older ones, because the history has such
+    transactions, and not all of the plan was looked at. Raises ArchiveError if they cannot be read.
     """
+    size = sum(piece.end - piece.begin for piece in plan.pieces)
+    is_all, has_some = size <= most, False
     found: dict[Xid | AlterName | None, tuple[PlanPiece, Transaction]] = {}
     for piece, begin in _last(plan.pieces, most):
         for one, phase in phases_of(piece.lineage, piece.binlog, begin, piece.end):
+            has_some = True
             if any(low <= one.begin < high for low, high in piece.left_out):
                 continue
             if phase.phase == "prepare":
@@ -40,9 +44,10 @@ def pending_at(
                 found[phase.name] = piece, one
                 if len(found) > _MOST:
                     del found[next(iter(found))]
+                    is_all = False
             else:
                 found.pop(phase.name, None)
-    return tuple(
+    shown = tuple(
         Shown(
             lineage=piece.lineage,
             binlog=piece.binlog,
@@ -51,6 +56,7 @@ def pending_at(
         )
         for piece, one in found.values()
     )
+    return shown, is_all or not has_some
 
 
 def _last(pieces: Sequence[PlanPiece], most: int) -> Iterator[tuple[PlanPiece, int]]:

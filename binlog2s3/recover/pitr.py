@@ -7,7 +7,7 @@ exits with 0 only if the target has what the plan says.
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,14 +17,14 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import last_of
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import where_to_look
+from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import gtids_text, moment_text
+from binlog2s3.formatting import gtids_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import base_check, preflight, replicate, target
@@ -57,7 +57,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables, texts_of, watched
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
-from binlog2s3.recover.pending import pending_at
+from binlog2s3.recover.pending import LOOKED_BACK, pending_at
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
@@ -116,6 +116,8 @@ class _Recovery:
         self._facts: TargetFacts | None = None
         self._apply: Apply | None = None
         self._warnings: list[str] = []
+        self._refusals: list[RecoveryError] = []  # what an apply would be refused with
+        self._still_applies = False
         self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         self._backup: Backup | None = None
 
@@ -137,7 +139,7 @@ class _Recovery:
             start, said = self._start(survey)
             start, plan = self._from_seam(start, self._plan(start, survey), survey)
             state = _state_before(plan, survey) if self._apply is not None else None
-            self._check(plan, survey, state)
+            self._check(plan, start, survey, state)
             extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
             zones = self._time_zones(plan, extract, survey)
             only = self._only(plan, extract, survey) if config.tables else None
@@ -171,9 +173,6 @@ class _Recovery:
             return self._done(plan, about, None)
         if config.output_dir is None:
             assert self._apply is not None  # noqa: S101 - there is a target, or a directory
-            self._apply.standing.check(
-                plan, start, allow_non_transactional=config.allow_non_transactional
-            )
             base = self._base_check(self._apply, start)
             self._confirm(plan, about)
             opened: OpenStream = extract.stream
@@ -201,10 +200,7 @@ class _Recovery:
         if not survey.lineages:
             if survey.unreadable:
                 raise survey.unreadable[0]
-            raise RecoveryError(
-                f"there is nothing of source {self._config.source} below {url(s3)}",
-                hint=where_to_look(self._store, s3.prefix),
-            )
+            raise nothing_of(self._store, s3.prefix, self._config.source, url(s3))
         self._warnings += [f"{error}; its lineage is left out" for error in survey.unreadable]
         return survey
 
@@ -222,6 +218,7 @@ class _Recovery:
                 left.stop()
                 self._facts = target.facts(at.server, at.login())
             elif state.applies:  # the channel of a probe only receives
+                self._still_applies = True
                 self._warnings.append(
                     "the target still applies what an interrupted run has sent to it; the plan is "
                     "made for what it has now"
@@ -359,14 +356,8 @@ class _Recovery:
         return start, self._plan(start, survey)
 
     def _plan(self, start: Start, survey: Survey) -> Plan:
-        try:
+        with _reading():
             return make(self._request(start), survey)
-        except ArchiveError as error:
-            raise RecoveryError(
-                str(error),
-                hint=f"{error.hint}; goals before it can still be reached: --to-position or "
-                "--to-gtid in an earlier binlog (`binlog2s3 list` shows them)",
-            ) from error
 
     def _request(self, start: Start) -> Request:
         config = self._config
@@ -380,14 +371,20 @@ class _Recovery:
             allow_extra_gtids=config.allow_extra_gtids,
         )
 
-    def _check(self, plan: Plan, survey: Survey, state: MariadbGtidList | None) -> None:
-        """See whether the target can be a replica of it."""
+    def _check(
+        self, plan: Plan, start: Start, survey: Survey, state: MariadbGtidList | None
+    ) -> None:
+        """See whether the target can be a replica of it, and stands where the plan begins."""
         if self._apply is None:
             return
         places = {(piece.lineage, piece.binlog) for piece in plan.pieces}
         ids = {survey.known(lineage, name).server_id for lineage, name in places}
         try:
             self._apply.check(plan, [one for one in ids if one is not None], state)
+            if not self._still_applies:
+                self._apply.standing.check(
+                    plan, start, allow_non_transactional=self._config.allow_non_transactional
+                )
         except RecoveryError as error:
             self._refuse(error)
 
@@ -421,12 +418,15 @@ class _Recovery:
         return found
 
     def _pending(self, plan: Plan, survey: Survey) -> tuple[Shown, ...]:
-        """What the goal cuts in two. Bytes that cannot be read end the apply, not the plan."""
-        try:
-            return pending_at(plan, survey.phases, survey.content)
-        except ArchiveError as error:
-            self._warnings.append(f"it is unknown what the goal cuts in two: {error}")
-            return ()
+        """What the goal cuts in two. Bytes that cannot be read would end the apply, too."""
+        with _reading():
+            found, is_all = pending_at(plan, survey.phases, survey.content)
+        if not is_all:
+            self._warnings.append(
+                "XA transactions and ALTERs that the goal cuts in two are shown only if they began "
+                f"in the last {size_text(LOOKED_BACK)} before it"
+            )
+        return found
 
     def _base_check(self, apply: Apply, start: Start) -> BaseCheck:
         """What is known of the base backup, before the first transaction is applied."""
@@ -466,11 +466,13 @@ class _Recovery:
 
     # Refusals
 
-    def _refuse(self, error: RecoveryError) -> None:
-        """Raise the error; a dry run only warns."""
+    def _refuse(self, error: RecoveryError, *, is_certain: bool = True) -> None:
+        """Raise the error. A dry run warns, shows its plan, and ends as the apply would."""
         if self._config.applies:
             raise error
         self._warnings.append(f"{error}; {error.hint}")
+        if is_certain and self._config.output_dir is None:
+            self._refusals.append(error)
 
     def _refuse_target(self, survey: Survey) -> None:
         if self._apply is None or self._target is None or self._facts is None:
@@ -478,7 +480,7 @@ class _Recovery:
         login, lineages, facts = self._target.login(), survey.lineages, self._facts
         if not self._config.applies:  # an apply tries which privileges are missing
             for missing in missing_privileges(self._target.server, facts):
-                self._refuse(missing)
+                self._refuse(missing, is_certain=False)  # a GRANT may not be understood
             facts = replace(facts, missing_privileges=())
         marked = self._apply.standing.refusal(texts_of(self._config.tables))
         if marked is not None:
@@ -567,7 +569,25 @@ class _Recovery:
             print_result(result, page_on(sys.stdout))
         elif self._config.dry_run:
             page_on(sys.stdout).line(NO_CHANGE)
+        if self._refusals and self._config.dry_run:
+            sys.stdout.flush()
+            first = self._refusals[0]
+            raise RecoveryError(f"without --dry-run this is refused: {first}", hint=first.hint)
         return 0
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """A plan whose bytes cannot be read is refused, before anything is changed."""
+    try:
+        yield
+    except ArchiveError as error:
+        then = (
+            "goals before it can still be reached: --to-position or --to-gtid in an earlier binlog "
+            "(`binlog2s3 list` shows them)"
+        )
+        hint = f"{error.hint}; {then}" if error.hint else then
+        raise RecoveryError(str(error), hint=hint) from error
 
 
 def _state_before(plan: Plan, survey: Survey) -> MariadbGtidList | None:

@@ -25,6 +25,7 @@ AHEAD_MOST = 128 << 20
 """The most bytes of binlog that are sent and not executed; one transaction may exceed it."""
 
 _HEARTBEAT_SECONDS = (0.5, 30.0)
+_MARKS = 100  # of a part, about
 _TYPE = 4  # offset of the type in an event's header
 
 OpenStream = Callable[
@@ -219,10 +220,11 @@ class Marked:
         self._transactions = transactions
 
     def through(self, piece: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
-        """The same data; marks before each part, where its first and its last transaction end.
+        """The same data; marks before each part, where some of its transactions end.
 
-        The first is marked because the source may wait there, until it has been executed. Its size
-        is that of the parts before: most of its own part comes after it.
+        The first is marked because the source may wait there, until it has been executed; others
+        because a target may need long for the thousands that a part can have. The size of a mark
+        is that of what comes before its transaction; the last one's is all of the part.
         """
         size, most = self._size, self._size + piece.size
         transactions, commit_us = self._transactions, None
@@ -232,11 +234,14 @@ class Marked:
             if not (is_head and piece.begin >= len(checked.data)):
                 size += len(checked.data)
             is_head = False
-            for number in sorted({0, len(checked.done) - 1}) if checked.done else ():
-                one = checked.done[number]
+            done, last = before, len(checked.done) - 1
+            step = max(1, len(checked.done) // _MARKS)
+            for number, one in enumerate(checked.done):
                 commit_us = one.commit_us
-                count, is_last = transactions + number + 1, number == len(checked.done) - 1
-                self._mark(one.end, min(size if is_last else before, most), count, commit_us)
+                if number % step == 0 or number == last:
+                    reached = min(size if number == last else done, size, most)
+                    self._mark(one.end, reached, transactions + number + 1, commit_us)
+                done += one.end - one.begin
             transactions += len(checked.done)
             yield checked
         self._mark(piece.end, most, self._transactions + piece.transactions, commit_us)

@@ -95,7 +95,10 @@ class Route:
             floor, is_first = leg.lineage.floor, leg is self.line.legs[first]
             if floor is None or (is_first and self._begins_at(leg.lineage.first_binlog)):
                 continue
-            return f"the binlogs before {floor.binlog} of {leg.lineage.id} were pruned"
+            begin = floor.binlog  # those below it that are still there can be read
+            if is_first and self.stretches:
+                begin = min(begin, self.stretches[0].name)
+            return f"the binlogs before {begin} of {leg.lineage.id} were pruned"
         return ""
 
     def _begins_at(self, name: BinlogName) -> bool:

@@ -5,12 +5,12 @@ transactions on both sides. Texts from the bucket cannot break lines or control 
 estimate says that it is one, and how it was made.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase
-from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
 from binlog2s3.output import Plain, clean
 from binlog2s3.recover.base_check import BaseCheck
@@ -34,6 +34,16 @@ _MOST_CHANGES = 8
 _MOST_TEXT = 300
 RATES = (2000, 50_000_000)
 """Transactions and bytes a second that servers were measured to apply, roughly."""
+_ONCE: Mapping[Flavour, Sequence[str]] = {
+    "mysql": (
+        "afterwards nothing in the target shows that this was done:",
+        "the same command would apply all of it a second time",
+    ),
+    "mariadb": (
+        "afterwards gtid_slave_pos is all in the target that shows that this was done:",
+        "by it the same command is refused a second time",
+    ),
+}
 How = Literal["replication", "output-dir", "nothing"]
 
 
@@ -45,7 +55,7 @@ class About:
     `start` says in words where the start comes from, `streamer` when the streamer last reported, ""
     if that does not matter. `leaves_hole`: skipped transactions are not
     committed empty. `applies`: the plan is applied to a target. `once`: the target has no GTIDs
-    that tell what was applied, so a second run would apply it again. `only`: some tables only.
+    that tell all that was applied. `only`: some tables only.
     """
 
     source: str
@@ -63,7 +73,8 @@ class About:
 class Result:
     """What was done. `gtids` is what the target has at the end, None if it keeps none.
 
-    `stands_at` is where such a target ends up, which it cannot tell itself. `proved` says in words
+    `stands_at` is where such a target ends up, `gtid_slave_pos` is a MariaDB's, after a
+    plan was applied. `proved` says in words
     what was compared with the plan, "" if nothing could be. `committed_empty` are skipped GTIDs;
     `disabled_events` the statements that enable the events that a replica disables. `where` is the
     directory or server that was written to. `only_tables`: only these were applied.
@@ -79,6 +90,7 @@ class Result:
     seconds: float = 0.0
     gtids: Gtids | None = None
     stands_at: BinlogPosition | None = None
+    gtid_slave_pos: MariadbGtidList | None = None
     committed_empty: str = ""
     disabled_events: tuple[str, ...] = ()
     proved: str = ""
@@ -184,10 +196,9 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
             "in whole seconds: these binlogs have no exact commit times",
             "yellow",
         )
-    reach = plan.reach
-    latest = "unknown" if reach.latest_us is None else time_text(reach.latest_us)
-    yield "reachable", f"{time_text(reach.earliest_us)} to {latest}", ""
-    yield "", f"{reach.first} to {reach.last}", ""
+    words = filter(None, (plan.reach.times, plan.reach.places, plan.reach.besides))
+    for number, text in enumerate(words):
+        yield "" if number else "reachable", text, ""
     if about.streamer:
         yield "", about.streamer, "yellow"
 
@@ -220,8 +231,7 @@ def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
     if about.applies:
         yield "", "the target replicates it from this process", ""
     if about.once:
-        yield "", "afterwards nothing in the target shows that this was done:", ""
-        yield "", "the same command would apply all of it a second time", ""
+        yield from (("", line, "") for line in _ONCE[plan.flavour])
     seconds = max(1.0, estimate_seconds(plan))
     transactions, size = RATES
     rates = f"{transactions} transactions or {size // 10**6} MB a second, the slower one"
@@ -377,9 +387,10 @@ def print_result(result: Result, page: Plain) -> None:
             "yellow",
         )
     if result.stands_at is not None:
-        at = result.stands_at
+        at, pos = result.stands_at, result.gtid_slave_pos
+        shows = "nothing" if pos is None else f"gtid_slave_pos {pos}"
         page.line(
-            f"nothing in the target shows that it is at {at} now; to continue from there: "
+            f"{shows} in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
     for line, style in _proof_lines(result):
@@ -394,5 +405,8 @@ def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
     base = f"; the base backup {result.base_backup.words}" if result.base_backup is not None else ""
     if result.proved:
         yield f"proved: {result.proved}{base}", ""
+    elif base and result.gtid_slave_pos is not None:
+        tells = "its gtid_slave_pos is that of the plan's end, but tells only the last transaction"
+        yield f"not proved: {tells} of each domain{base}", "yellow"
     elif base:
         yield f"not proved: the target keeps no GTIDs that tell what was applied{base}", "yellow"

@@ -18,7 +18,7 @@ from binlog2s3.archive.backups import Backup, id_of, new_id, one_of, registered
 from binlog2s3.archive.catalog import Catalog, read, refuse_left
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import where_to_look
+from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.stored import Stored, read_stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
@@ -35,7 +35,7 @@ from binlog2s3.formatting import (
     size_text,
     time_text,
 )
-from binlog2s3.output import confirm, page_on, say
+from binlog2s3.output import Plain, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -60,6 +60,10 @@ _LOOK_SECONDS = 2.0
 _WAIT_SECONDS = 30.0
 _SKEW = timedelta(minutes=5)
 MOST_DEFECTS = 20
+_HEADINGS = ("id", "label", "taken", "tool", "reaches", "ends at", "location")
+_BELOW = ("counts", "accepted", "stored", "checked", "reaches", "")
+"""The fields of a backup that stand below the table, if it does not reach now."""
+_LEAST_WIDTH = 12
 Row = tuple[Backup, list[BackupReach]]
 """A backup, and what it can be brought to: see `reaches_of`."""
 
@@ -107,15 +111,12 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
 def survey_of(
     store: Store, catalog: Catalog, workers: Workers, advance: Any, target: str
 ) -> Survey:
-    """What the bucket has of the source. Raises RecoveryError if it has nothing."""
+    """What the bucket has of the source. Raises ArchiveError if it has nothing."""
     survey = Survey(store, catalog, workers, advance=advance)
     if not survey.lineages:
         if survey.unreadable:
             raise survey.unreadable[0]
-        raise RecoveryError(
-            f"there is nothing of source {catalog.layout.source} below {target}",
-            hint=where_to_look(store, catalog.layout.prefix),
-        )
+        raise nothing_of(store, catalog.layout.prefix, catalog.layout.source, target)
     return survey
 
 
@@ -471,14 +472,60 @@ def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> N
     """Print the backups; `is_one`: the one that was added, unless it was there (not `is_new`)."""
     page = page_on(sys.stdout)
     if not is_one:
-        page.line(f"{source}  {count_text(len(rows), 'base backup')}", "bold")
+        _print_table(source, rows, page)
+        return
     for backup, reaches in rows:
         page.line("")
         title = f"{backup.id}  {backup.label}".rstrip() + f"  {_taken_text(backup)}"
-        said = ("registered " if is_new else "registered already: ") if is_one else ""
-        page.line(f"{said}{title}", "bold")
+        page.line(f"{'registered ' if is_new else 'registered already: '}{title}", "bold")
         for name, value, style in _lines(backup, reaches):
             page.field(name, value, _ROOM, style)
+
+
+def _print_table(source: str, rows: list[Row], page: Plain) -> None:
+    """A row for each backup; below the table what was stored, and why one does not reach now."""
+    page.line(f"{source}  {count_text(len(rows), 'base backup')}", "bold")
+    if not rows:
+        return
+    page.line("")
+    cells = [_cells(backup, reaches[0]) for backup, reaches in rows]
+    widths = [max(map(len, column)) for column in zip(_HEADINGS, *cells, strict=True)]
+    if page.width is not None:
+        over = sum(widths) + 2 * len(widths) - page.width
+        for at in sorted(range(len(widths)), key=lambda one: -widths[one]):
+            shorter = min(widths[at], max(_LEAST_WIDTH, widths[at] - max(0, over)))
+            over -= widths[at] - shorter
+            widths[at] = shorter
+    page.row(_HEADINGS, widths, ["bold"] * len(widths))
+    for (backup, reaches), row in zip(rows, cells, strict=True):
+        style = "green" if _is_good(backup, reaches[0]) else "bold red"
+        page.row(row, widths, ["", "", "", "", style])
+    for backup, reaches in rows:
+        is_good = _is_good(backup, reaches[0]) and len(reaches) == 1
+        said = ("stored", "checked") if is_good else _BELOW
+        lines = [line for line in _lines(backup, reaches) if line[0] in said]
+        if lines:
+            page.line("")
+            page.line(backup.name, "bold")
+        for name, value, line_style in lines:
+            page.field(f"  {name}", value, _ROOM + 2, line_style)
+
+
+def _is_good(backup: Backup, reach: BackupReach) -> bool:
+    return reach.is_complete and backup.counts
+
+
+def _cells(backup: Backup, reach: BackupReach) -> tuple[str, ...]:
+    end = str(reach.end) if reach.to_us is None else moment_text(moment_of(reach.to_us))
+    if not backup.counts:
+        reached = "counts nowhere"
+    elif reach.is_complete:
+        reached = f"{end}, the newest"
+    else:
+        reached = f"only {end}" if reach.end is not None else "nothing"
+    taken = moment_text(backup.taken_at)
+    label, where = backup.label or "-", backup.location or "-"
+    return backup.id, label, taken, backup.tool, reached, _end_text(backup), where
 
 
 def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:
@@ -488,12 +535,17 @@ def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, st
         yield "accepted", backup.accepted, "yellow"
     if (stored := backup.stored) is not None:
         yield "stored", _stored_text(stored), ""
-    is_good = reach.is_complete and backup.counts
-    yield "reaches", reach_text(reach), "green" if is_good else "bold red"
+        yield "checked", _checked_text(backup), ""
+    yield "reaches", reach_text(reach), "green" if _is_good(backup, reach) else "bold red"
     if reach.hint:
         yield "", reach.hint, "yellow"
     for branch in reaches[1:]:
         yield "", f"or, with --lineage {branch.lineage}, {reach_text(branch)}", ""
+    yield "ends at", _end_text(backup), ""
+
+
+def _end_text(backup: Backup) -> str:
+    """Where a backup ends, by all that its document says."""
     ends = []
     if backup.binlog is not None:
         ends.append(f"{backup.binlog}:{backup.position}")
@@ -501,10 +553,13 @@ def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, st
         ends.append(f"lineage {backup.lineage}")
     if backup.gtid_set is not None:
         ends.append(f"GTIDs {gtids_text(backup.gtid_set) or 'none'}")
-    yield "ends at", ", ".join(ends), ""
-    if backup.stored is not None:
-        read = "all of it was read, and is whole; " if backup.is_checked else ""
-        yield "checked", f"{read}the objects have the bytes that were sent", ""
+    return ", ".join(ends)
+
+
+def _checked_text(backup: Backup) -> str:
+    """What was checked of a backup before `backup run` registered it."""
+    read = "all of it was read, and is whole; " if backup.is_checked else ""
+    return f"{read}the objects have the bytes that were sent"
 
 
 def _stored_text(stored: Stored) -> str:

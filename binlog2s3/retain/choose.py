@@ -63,8 +63,9 @@ class Choice:
     """What is given up of each lineage, and which base backups are of use afterwards.
 
     `ignored`: the names of those for which nothing is kept, because they are no base backups of the
-    whole server. `held`: of those that a newer one would replace, had anything checked that.
-    `backups`: all that count; `wanted`: those that binlogs are kept for.
+    whole server. `unreached`: those to which nothing in the bucket can be applied. `held`: of those
+    that a newer one would replace, had anything checked that. `backups`: all that count; `wanted`:
+    those that binlogs are kept for.
     """
 
     given_up: tuple[GivenUp, ...]
@@ -74,6 +75,7 @@ class Choice:
     held: tuple[str, ...] = ()
     backups: tuple[KnownBackup, ...] = ()
     wanted: tuple[KnownBackup, ...] = ()
+    unreached: tuple[KnownBackup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,6 +196,7 @@ class Prune:
         kept = [one for one in known if is_usable(one, floors, survey.lineages)]
         names = {one.name for one in kept}  # along another history, perhaps
         lost = [one for one in backups if one.reach.lineage and one.name not in names]
+        unreached = {one.name: one for one in backups if not one.reach.lineage}
         return Choice(
             given_up=tuple(found),
             kept=tuple(kept),
@@ -204,6 +205,7 @@ class Prune:
             held=tuple(held),
             backups=tuple(backups),
             wanted=tuple(wanted),
+            unreached=tuple(one for name, one in unreached.items() if name not in names),
         )
 
     def _backups(self, survey: Survey) -> tuple[list[KnownBackup], list[str]]:

@@ -81,6 +81,13 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
             yield "", "no newer one replaces it before a drill has proved that one", "yellow"
     for name in choice.ignored:
         yield "not kept", f"{name}: it is no base backup of the whole server", "yellow"
+    for backup in choice.unreached:
+        why = backup.reach.why.replace(backup.name, "it")
+        yield (
+            "not kept",
+            f"{backup.name}: nothing in the bucket can be applied to it: {why}",
+            "yellow",
+        )
     for backup in choice.lost:
         since = backup.reach.from_us
         lost = f"{time_text(since)} and what follows it" if since is not None else "nothing"
@@ -186,6 +193,7 @@ def document(
         "kept": [backup.name for backup in choice.kept],
         "lost": [backup.name for backup in choice.lost],
         "ignored": list(choice.ignored),
+        "unreached": [backup.name for backup in choice.unreached],
     }
 
 

@@ -47,13 +47,16 @@ def proofs_of(store: Store, prefix: str, source: str, workers: Workers | None) -
     backups = registered(catalog, unreadable)
     runs = runs_of(catalog, datetime.now(UTC))
     found, drill = backups_of(backups, runs), drill_of(*newest(catalog))
-    if workers is None or unreadable:
+    if workers is None:
         return Proofs(found, drill)
+    if unreadable:
+        return Proofs(replace(found, window_why=str(unreadable[0])), drill)
     try:
-        window = _window(backups, Survey(store, catalog, workers))
-    except (ArchiveError, RecoveryError):  # what is wrong with the archive is said elsewhere
-        return Proofs(found, drill)
-    return Proofs(replace(found, window_from=window, window_known=True), drill)
+        window, why = _window(backups, Survey(store, catalog, workers))
+    except (ArchiveError, RecoveryError) as error:
+        return Proofs(replace(found, window_why=str(error)), drill)
+    known = replace(found, window_from=window, window_known=True, window_why=why)
+    return Proofs(known, drill)
 
 
 def with_proofs(
@@ -100,14 +103,21 @@ def _troubles(status: Status, newest: datetime | None, max_age: float | None) ->
     return [Trouble(code="backup", level="warning", text=text, hint=hint)]
 
 
-def _window(backups: Sequence[Backup], survey: Survey) -> datetime | None:
-    """The earliest time that a backup can be brought to and on to now; None if there is none."""
+def _window(backups: Sequence[Backup], survey: Survey) -> tuple[datetime | None, str]:
+    """The earliest time that a backup can be brought to and on to now; or None, and why.
+
+    The reason is that of the newest backup that counts.
+    """
     if not survey.lineages:
-        return None
+        return None, ""
+    why = ""
     for backup in backups:  # oldest first
         if not backup.counts:
             continue
-        for reach in reaches_of_backup(backup, survey):
+        reaches = reaches_of_backup(backup, survey)
+        for reach in reaches:
             if reach.is_complete and reach.from_us is not None:
-                return moment_of(reach.from_us)
-    return None
+                return moment_of(reach.from_us), ""
+        reason = reaches[0].why or "its end is in no archived history"
+        why = reason if backup.name in reason else f"{backup.name}: {reason}"
+    return None, why

@@ -22,6 +22,7 @@ from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
+from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import (
     Flavour,
@@ -527,7 +528,11 @@ class ArchiveHistory:
             search=self._read_whole.search,
         )
         if not survey.lineages:
-            raise survey.unreadable[0] if survey.unreadable else _nothing(self._catalog)
+            if survey.unreadable:
+                raise survey.unreadable[0]
+            layout = self._catalog.layout
+            where = layout.prefix or "the bucket"
+            raise nothing_of(self._catalog.store, layout.prefix, layout.source, where)
         tip = self._wanted or survey.current
         known = {one.id: one for one in survey.lineages}
         if tip not in known:
@@ -828,11 +833,4 @@ def _moving(binlog: ServedBinlog) -> StoreError:
         f"{binlog.name} was archived and has no entry yet, which has its checksums",
         hint="the streamer writes the entry; `binlog2s3 verify --repair` makes one that is missing",
         transient=True,
-    )
-
-
-def _nothing(catalog: Catalog) -> RecoveryError:
-    return RecoveryError(
-        f"there is nothing of source {catalog.layout.source} in the bucket",
-        hint="see `binlog2s3 list`",
     )

@@ -220,19 +220,17 @@ def _unproved(login: Login) -> SourceError:
 
 def how_to_prove(login: Login) -> str:
     """What to do so that only the right server gets the password, as a hint."""
-    name = f"VERIFY_IDENTITY if its certificate has the name {login.host}"
+    if login.host == sockets.gethostname():
+        return "that is this host: pass --mysql-socket FILE instead of --mysql-host"
     if login.ssl_ca:
-        verified = f"verify it by {login.ssl_ca}: --mysql-ssl-mode VERIFY_CA ({name})"
-    else:
-        verified = (
-            "at the server, SELECT @@datadir, @@ssl_ca names the file of its certificate authority "
-            "(ca.pem, if MySQL made it): copy that, and pass --mysql-ssl-ca FILE (and "
-            f"--mysql-ssl-mode {name})"
-        )
+        return f"verify it by {login.ssl_ca}: --mysql-ssl-mode VERIFY_CA"
+    names = "SELECT @@datadir, @@ssl_ca names"
+    by_tls = f"copy the file that {names} there, and pass --mysql-ssl-ca FILE"
+    if login.ssl_mode != "DISABLED":
+        return by_tls
     return (
-        f"{verified}; for a MySQL without TLS, copy its RSA key (public_key.pem in its datadir), "
-        "and pass --mysql-ssl-mode DISABLED --mysql-server-public-key FILE; for a server on this "
-        "host, pass --mysql-socket instead of --mysql-host"
+        "copy public_key.pem from the datadir of that MySQL, and pass --mysql-server-public-key "
+        f"FILE; or with TLS: {by_tls}, without --mysql-ssl-mode"
     )
 
 

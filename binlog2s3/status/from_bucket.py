@@ -27,8 +27,8 @@ from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.retired import Retired
-from binlog2s3.archive.sources import all_sources, where_to_look
-from binlog2s3.archive.writers import Heartbeat
+from binlog2s3.archive.sources import all_sources, nothing_of
+from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
@@ -36,6 +36,7 @@ from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
 from binlog2s3.status.from_writer import status_of
 from binlog2s3.status.model import (
     DrillStatus,
+    Lag,
     StandbyStatus,
     Status,
     Trouble,
@@ -77,7 +78,7 @@ def look(
     sign = life_sign(catalog, now, listed=writers, silent=silent)
     lineages, wrong, current = _lineages(catalog, layout)
     if not (sign.exists or chunked or lineages or wrong or catalog.foreign):
-        raise _nothing(store, prefix, source, target)
+        raise nothing_of(store, prefix, source, target)
     wrong += [
         f"there are chunks of lineage {id_}, but {layout.lineage(id_)} is missing"
         for id_ in sorted(chunked - lineages.keys())
@@ -90,13 +91,17 @@ def look(
     blank = _blank(source, target, now)
     status = status_of(blank, sign, lineage, here, extent.durable())
     status = replace(status, standbys=_standbys(sign, catalog))
-    troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages), *_lost(here, sign.beat)]
+    lost = _lost(here, sign.beat)
+    if lost is not None:  # what the writer said of it is not true any more
+        status = replace(status, covered_until=None, latest=None, durable=lost[0], lag=Lag())
+    troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages)]
+    troubles += [] if lost is None else [lost[1]]
     history = history_of(lineages.values(), extent.current)
     return replace(
         status,
         lineage=extent.current,
         troubles=_in_order(troubles),
-        latest=status.latest or _last_commit(catalog, here),
+        latest=status.latest or (None if lost is not None else _last_commit(catalog, here)),
         history=replace(
             history,
             gaps=(*history.gaps, *extent.gaps()),
@@ -198,11 +203,6 @@ def _unread(source: str, target: str, now: datetime, error: StoreError | Archive
 
 def _blank(source: str, target: str, now: datetime) -> Status:
     return Status(source=source, target=target, seen_from="bucket", at=now, state="unknown")
-
-
-def _nothing(store: Store, prefix: str, source: str, target: str) -> ArchiveError:
-    text = f"there is nothing of source {source} below {target}"
-    return ArchiveError(text, hint=where_to_look(store, prefix))
 
 
 def _in_order(troubles: Iterable[Trouble]) -> tuple[Trouble, ...]:
@@ -337,19 +337,20 @@ def _troubles(
         yield Trouble(code="unreadable", level="warning", text=text, hint=hint)
 
 
-def _lost(contents: Contents | None, beat: Heartbeat | None) -> Iterator[Trouble]:
-    """The trouble that something is missing that the writer said is durable."""
+def _lost(contents: Contents | None, beat: Heartbeat | None) -> tuple[Position, Trouble] | None:
+    """Something is missing that the writer said is durable: up to where it is there, and that."""
     short = short_of(contents, beat) if contents is not None else None
     if contents is None or short is None:
-        return
+        return None
     have = size_of(contents, short.place[0])
-    yield Trouble(
+    trouble = Trouble(
         code="lost",
         level="critical",
         text=f"bytes {have} to {short.offset} of {short.binlog} were durable and are missing",
         hint="find out who deletes in this bucket; a streamer that still has the bytes uploads "
         "them again",
     )
+    return Position(binlog=short.binlog, offset=have, gtid_set=""), trouble
 
 
 def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None:

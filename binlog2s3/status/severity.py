@@ -96,8 +96,14 @@ def _troubles(status: Status) -> Iterator[Trouble]:
     news = [gap for gap in (status.history.gaps if status.history else ()) if is_news(gap, status)]
     if news:
         more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""
-        text = f"gap in {news[-1].lineage}: {news[-1].text}{more}"
+        text = f"{gap_text(news[-1])}{more}"
         yield Trouble(code="gap", level="warning", text=text, hint=GAP_HINT)
+
+
+def gap_text(gap: Gap) -> str:
+    """A gap in words."""
+    kind = "possible gap" if gap.join == "unknown" else "gap"
+    return f"{kind} in {gap.lineage}: {gap.text}"
 
 
 def is_news(gap: Gap, status: Status) -> bool:

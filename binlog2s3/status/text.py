@@ -29,7 +29,7 @@ from binlog2s3.status.model import (
     StoreStatus,
     UploadStatus,
 )
-from binlog2s3.status.severity import RISING, Severity, judged, worst
+from binlog2s3.status.severity import RISING, Severity, gap_text, judged, worst
 
 Field = tuple[str, str, str]
 """A name, its value, a style; without a name it continues the field above."""
@@ -39,7 +39,7 @@ _GAPS = 3
 _STALE_SECONDS = 5.0
 _BAD, _WARN, _WELL = "bold red", "yellow", "green"
 _STYLES: dict[Severity, str] = {"critical": _BAD, "unknown": _BAD, "warning": _WARN, "ok": _WELL}
-_HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge", "proven")
+_HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge", "proved")
 _COVERED = 2
 _RIGHT = (3, 4, 5, 6, 7)
 _LEAST_WIDTHS = (12, 11, 10)
@@ -293,9 +293,12 @@ def _backups_of(status: Status) -> Iterator[Field]:
     newest = f"newest {age_text(backups.newest_at, status.at)} ago" if backups.newest_at else ""
     yield "backups", f"{count_text(backups.count, 'base backup')}, {newest}", ""
     if not backups.window_known:
-        yield "", "recovery window unknown: the bucket was not looked at, or cannot be read", ""
+        why = backups.window_why or "the bucket was not looked at"
+        yield "", f"recovery window unknown: {why}", _WARN if backups.window_why else ""
     elif backups.window_from is None:
-        yield "", "no base backup reaches now without a gap: `binlog2s3 backup list`", _WARN
+        why = f": {backups.window_why}" if backups.window_why else ""
+        yield "", f"no base backup reaches now without a gap{why}", _WARN
+        yield "", "`binlog2s3 backup list` shows what each of them reaches", ""
     else:
         until = time_text(status.covered_until or status.latest)
         yield "", f"recovery window from {time_text(backups.window_from)} to {until}", ""
@@ -329,7 +332,10 @@ def _history_of(status: Status) -> Iterator[Field]:
     else:
         reach = f"from {time_text(history.earliest)} to {time_text(status.latest)}"
         yield "", f"reachable without a gap {reach}", ""
+    told = [one.text for one in judged(status).troubles if one.code == "gap"]
     for gap in history.gaps[-_GAPS:]:
+        if any(text.startswith(gap_text(gap)) for text in told):
+            continue
         yield "", f"GAP ({gap.join}) at {gap.lineage}: {gap.text}", _WARN
     if len(history.gaps) > _GAPS:
         yield "", f"and {len(history.gaps) - _GAPS} more before: `binlog2s3 list`", _WARN

@@ -110,14 +110,22 @@ def last_report(sign: LifeSign) -> str:
     """When the streamer last reported, in words, and that the source may have more since then."""
     more = "the source may have more than the bucket"
     if sign.beat is None or sign.renewed_at is None:
-        why = "its object cannot be read" if sign.exists else "no streamer reports"
-        return f"{why}: {more}"
-    ago = f"{duration_text((sign.clock - sign.renewed_at).total_seconds())} ago"
+        unread = "the last streamer's report cannot be read: it is unknown whether one runs"
+        why = unread if sign.exists else "no streamer has ever reported here"
+        return f"{why}; {more}"
+    age, interval = (sign.clock - sign.renewed_at).total_seconds(), sign.beat.interval
+    ago = f"{duration_text(age)} ago"
     if sign.state == "stopped":
         return f"the streamer was stopped {ago}: {more}"
     if not sign.alive:
-        return f"no streamer reports any more, the last one did {ago}: {more}"
-    return f"the streamer last reported {ago}, as it does every {sign.beat.interval:.0f} s: {more}"
+        due = f"its last report, due every {interval:.0f} s, came {ago}"
+        return f"the streamer is DEAD: {due}; {more}"
+    if age > interval + DEFAULT.soon_seconds:
+        return (
+            f"the streamer last reported {ago}, and is late: it does so every {interval:.0f} s, "
+            f"unless it is dead; {more}"
+        )
+    return f"the streamer last reported {ago}, as it does every {interval:.0f} s: {more}"
 
 
 def _judged(

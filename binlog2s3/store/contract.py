@@ -20,7 +20,7 @@ OnError = Callable[[StoreError, int, float], None]
 """Called after each failed attempt that will be repeated: error, number, seconds to wait."""
 
 OnOver = Callable[[bool], None]
-"""Called in the same thread when a request that had failed succeeds (True) or is abandoned."""
+"""Called in the same thread when a request succeeds (True), or is abandoned after a failure."""
 
 IMMEDIATE_STORAGE_CLASSES = frozenset(
     {

@@ -267,7 +267,7 @@ class Requests:
             succeeded = True
             return answer
         finally:
-            if self.on_over is not None and last is not None:
+            if self.on_over is not None and (succeeded or last is not None):
                 self.on_over(succeeded)
 
     def once(self, operation: str, key: str, **params: Any) -> Answer:

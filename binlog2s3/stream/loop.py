@@ -27,7 +27,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.document import document, without_gtids
-from binlog2s3.status.model import Status, judge
+from binlog2s3.status.model import Status
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.paging import Pager
@@ -328,10 +328,16 @@ class Loop:
     def _progress(self, beat: Heartbeat) -> Heartbeat:
         sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
         coverage = self._intake.coverage
-        status = document(self._board.current()) if self._board is not None else None
+        status = None
+        if self._board is None:
+            now = self.status()
+        else:  # one for all: the state is that of its troubles, and every voice says the same
+            self._board.refresh()
+            now = self._board.current()
+            status = document(now)
         return replace(
             beat,
-            state=judge(self._reporter.vitals(), self._config.timing)[0],
+            state=now.state,
             lineage=lineage.id if lineage else None,
             server_uuid=self._intake.server_uuid or self._begun.server_uuid,
             durable=coverage.durable if coverage is not None else None,
@@ -344,9 +350,16 @@ class Loop:
         )
 
     def _store_over(self, succeeded: bool) -> None:
-        seconds = self._pulse.over(succeeded=succeeded, now=time.monotonic())
-        if seconds is not None and seconds >= self._config.timing.soon_seconds:
-            _log.info("the store answers again", seconds=round(seconds, 1))
+        over = self._pulse.over(succeeded=succeeded, now=time.monotonic())
+        if over is None:
+            return
+        seconds, is_first = over
+        _log.over(
+            "the store answers again",
+            "the store failed, trying again",
+            after_seconds=round(seconds, 1),
+        )
+        if is_first and seconds >= self._config.timing.soon_seconds:
             self._uploads.try_again()
 
     def _store_failed(self, error: StoreError, attempt: int, delay: float) -> None:
@@ -358,5 +371,5 @@ class Loop:
             error=error,
             hint=error.hint,
             attempt=attempt,
-            seconds=round(delay, 1),
+            again_in_seconds=round(delay, 1),
         )

@@ -66,11 +66,13 @@ _BEAT_SLACK_SECONDS = 5.0
 class Pulse:
     """The failures of requests that are being retried. Thread-safe.
 
-    A thread makes one request at a time, so its failure ends with that request.
+    A thread makes one request at a time, so its failure ends with that request. If the request is
+    given up, the next one that succeeds shows that the store is back.
     """
 
     def __init__(self) -> None:
         self._failing: dict[int, float] = {}  # by thread: since when its request has been failing
+        self._given_up: float | None = None  # since when one failed that was given up
         self._lock = threading.Lock()
         self._back_at = -math.inf  # when a request that had failed succeeded, the last time
         self.error = ""
@@ -90,17 +92,22 @@ class Pulse:
         self.error_at = datetime.now(UTC)
         self.errors += 1
 
-    def over(self, *, succeeded: bool, now: float) -> float | None:
-        """The calling thread's request succeeded or was given up.
+    def over(self, *, succeeded: bool, now: float) -> tuple[float, bool] | None:
+        """The calling thread's request succeeded, or was given up after a failure.
 
-        Returns for how many seconds the store was away, if this success is the first since then.
+        Returns, if requests that failed are over with this success: for how many seconds they had
+        failed, and whether it is the first success since then.
         """
         since = self._failing.pop(threading.get_ident(), None)
-        if since is None or not succeeded:
+        if since is None and self._given_up is None:
             return None
         with self._lock:
+            since = least([since, self._given_up])
+            self._given_up = None if succeeded else since
+            if since is None or not succeeded:
+                return None
             known, self._back_at = self._back_at, now
-        return now - since if since > known else None
+        return now - since, since > known
 
 
 class Reporter:

@@ -5,6 +5,7 @@ Every wait ends at once when `stop` is set.
 
 import random
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
@@ -45,6 +46,7 @@ def wait_for(
 
     Raises an error that does not pass, and the last error when `stop` is set.
     """
+    began, waited = time.monotonic(), {"store": False, "source": False}
 
     def say(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -52,8 +54,10 @@ def wait_for(
             tell(error)
         hint = getattr(error, "hint", "")
         if isinstance(error, StoreError):
+            waited["store"] = True
             _log.recurring("waiting for the store", error=error, hint=hint)
         else:
+            waited["source"] = True
             _log.recurring("waiting for the source", error=error, hint=hint)
 
     retrying = tenacity.Retrying(
@@ -64,7 +68,13 @@ def wait_for(
         before_sleep=say,
         reraise=True,
     )
-    return retrying(ask)
+    answer = retrying(ask)
+    after = round(time.monotonic() - began, 1)
+    if waited["store"]:
+        _log.over("the store answers again", "waiting for the store", after_seconds=after)
+    if waited["source"]:
+        _log.over("the server answers again", "waiting for the source", after_seconds=after)
+    return answer
 
 
 def unless(

@@ -199,7 +199,8 @@ class StandbyLoop:
             self.store_error = self.store_error or (self._clock(), error)
             return None
         if self.store_error is not None:
-            _log.info("the store answers again")
+            after = round(self._clock() - self.store_error[0], 1)
+            _log.info("the store answers again", after_seconds=after)
             self.store_error = None
         return vacancy
 
@@ -226,7 +227,7 @@ class StandbyLoop:
         if self._exits and self._detector.is_alive:
             raise SupersededError(
                 f"another writer of {self._layout.source} works{where(seen.beat)}: "
-                f"generation {seen.rank[0]}",
+                f"it is writer number {seen.rank[0]}",
                 hint="without --exit-on-other-writer this process would stand by",
             )
         if self.is_standing:
@@ -242,8 +243,8 @@ class StandbyLoop:
             "standing by",
             host=beat.host if beat else "",
             pid=beat.pid if beat else 0,
-            generation=seen.rank[0],
-            seconds=patience_of(beat),
+            writer=seen.rank[0],
+            takes_over_after_seconds=patience_of(beat),
         )
 
     def _renew(self) -> Vacancy | None:

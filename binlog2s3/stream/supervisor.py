@@ -188,7 +188,7 @@ class Supervisor:
             "reading again",
             error=error,
             hint=getattr(error, "hint", ""),
-            seconds=round(seconds, 1),
+            again_in_seconds=round(seconds, 1),
             failures=self._lessons.failures,
         )
 

@@ -162,7 +162,7 @@ def attend(
             notifier.stopping()
             stopped_at = stopped_at or now
             if now - stopped_at > leave_seconds:
-                _log.warning("the startup hangs", seconds=round(now - stopped_at, 1))
+                _log.warning("the startup hangs", for_seconds=round(now - stopped_at, 1))
                 return None
         if still.idle_seconds() < still_seconds:
             notifier.feed()

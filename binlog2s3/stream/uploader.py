@@ -366,7 +366,16 @@ class Uploader:
             return
         seconds = self._clock() - token.at
         self.pace.sent(sent_by(action), seconds, 1 + self._flying(PutChunk | PutPart))
+        failing = job.longest_failing
         job.succeeded(action)
+        if failing is not None and not job.failing:
+            after = round(self._clock() - failing.since, 1)
+            _log.over(
+                "uploading again",
+                "looking again at the store",
+                binlog=job.track.name,
+                after_seconds=after,
+            )
         if isinstance(action, PutPart | PutChunk):
             self._taken_at[type(action)] = self._clock()
         elif isinstance(action, Clear | DeleteChunks):
@@ -506,7 +515,7 @@ class Uploader:
             after=type(action).__name__,
             error=error,
             hint=error.hint,
-            seconds=round(delay, 1),
+            again_in_seconds=round(delay, 1),
         )
 
     def try_again(self) -> None:
@@ -546,5 +555,5 @@ class Uploader:
             taken_up=job.taken_up,
             sent=job.sent_bytes,
             freed=freed,
-            seconds=round(self._clock() - job.begun_at, 3),
+            took_seconds=round(self._clock() - job.begun_at, 3),
         )

@@ -156,7 +156,7 @@ class Writer:
         except SpoolError as error:  # a full disk, for example: a restart after kill -9 waits
             _log.warning("the claim could not be recorded", error=error)
         self._put(store)
-        _log.info("writer", generation=generation, token=self._me.token, host=self._me.host)
+        _log.info("this process is the writer", writer=generation, host=self._me.host)
 
     def start(self) -> None:
         """Begin the heartbeat."""
@@ -211,7 +211,7 @@ class Writer:
             with suppress(PreconditionError):  # it may be ours, and the answer was lost
                 where_absent(partial(_put_turn, store, key, turn.to_json()))
             if read(store, key, Turn) == turn:  # a store may ignore the condition
-                _log.info("turn", number=number, lineage=lineage)
+                _log.info("the current lineage", lineage=lineage)
                 return
         raise StoreError(
             f"other writers of {self._layout.source} took {_MOST_TURNS} turns in a row",
@@ -311,10 +311,10 @@ class Writer:
 
     def _superseded(self, store: Store, rank: Rank) -> SupersededError:
         beat = next(iter(Catalog(store, self._layout).heartbeats([rank])), None)
-        ours = f", ours is {self._me.generation}" if self._me.generation else ""
+        ours = f", this one is number {self._me.generation}" if self._me.generation else ""
         return SupersededError(
             f"another writer of {self._layout.source} has taken over{where(beat)}: "
-            f"generation {rank[0]}{ours}",
+            f"it is writer number {rank[0]}{ours}",
             hint=_HINT,
         )
 
@@ -325,6 +325,7 @@ class Writer:
             if not self._stop.event.is_set():
                 _log.recurring("heartbeat not written", error=error, hint=error.hint)
             return min(self._me.interval_seconds, _AGAIN_SECONDS)
+        _log.over("heartbeat written again", "heartbeat not written")
         return self._me.interval_seconds
 
 

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,9 +23,10 @@ from binlog2s3.binlog.gtid import GtidSet
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
-from lab.verify import FLAG_OFFSET
 from tests.integration.bucket import CHUNK
+from tests.promises import Span, missing
 from tests.witness import Witness
+from tests.world.servers import masked
 
 MIB = 1 << 20
 OBJECT = re.compile(
@@ -34,27 +36,13 @@ TURN = re.compile(r"archive/[^/]+/turns/\d{8}\.json$")
 WRITER = re.compile(r"live/[^/]+/writers/\d+-[0-9a-f]+\.json$")
 
 Place = tuple[str, str]  # lineage, binlog
-Span = tuple[int, int]
 
 
 def reach(spans: Sequence[Span]) -> int:
     """How far these ranges reach from 0 on without a hole."""
-    end = 0
-    for first, last in sorted(spans):
-        if first > end:
-            break
-        end = max(end, last)
+    end = missing(spans, 0, sys.maxsize)
+    assert end is not None
     return end
-
-
-def covers(spans: Sequence[Span], span: Span) -> bool:
-    """Whether the union of these ranges holds that one."""
-    at, end = span
-    for first, last in sorted(spans):
-        if first > at:
-            break
-        at = max(at, last)
-    return at >= end
 
 
 @dataclass(slots=True)
@@ -73,13 +61,6 @@ class Listing:
         if place in self.archived:
             spans.append((0, self.archived[place][1]))
         return spans
-
-
-def masked(data: bytes) -> bytes:
-    """A binlog's first bytes without the in-use flag, which a crash leaves set in the file."""
-    if len(data) <= FLAG_OFFSET:
-        return data
-    return data[:FLAG_OFFSET] + bytes([data[FLAG_OFFSET] & 0xFE]) + data[FLAG_OFFSET + 1 :]
 
 
 class Audit:
@@ -102,7 +83,6 @@ class Audit:
         self._lineage_of: dict[int, str] = {}
         self._epoch_of: dict[str, int] = {}
         self._verified: set[Place] = set()
-        self._sizes: dict[Place, int] = {}
         self._promised: dict[Place, int] = {}
         self._acknowledged: dict[Place, set[Span]] = defaultdict(set)
         self._seen_records = 0
@@ -192,7 +172,7 @@ class Audit:
         for place, spans in self._acknowledged.items():
             there = listing.there(place)
             for span in spans:
-                if not covers(there, span):
+                if missing(there, *span) is not None:
                     yield f"{place}: the acknowledged bytes {span} are gone"
         yield from (f"a strange object: {key}" for key in listing.strange)
 

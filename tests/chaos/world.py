@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Self
 
+from bench.processes import children
 from lab import get
 from lab.fault import Action, Answer, Delay, Drop, DropAnswer, Request
 from lab.mysql import MysqlServer
@@ -162,8 +163,7 @@ class World:
 
     def child(self) -> int | None:
         """The active streamer's mysqlbinlog."""
-        children = children_of(self.stream.pid) if self.alive else []
-        return children[0] if children else None
+        return next(iter(self._children(self.stream)), None) if self.alive else None
 
     def differs(self, what: str) -> None:
         """A difference between what is and what should be."""
@@ -312,15 +312,15 @@ class World:
 
     def leftovers(self) -> Iterator[str]:
         """Processes and files that nobody needs any more."""
-        ours = {each.pid for each in self.streams.values() if each.process.poll() is None}
+        working = [each for each in self.streams.values() if each.process.poll() is None]
+        ours = {each.pid for each in working}
+        ours |= {pid for each in working for pid in self._children(each)}
         for pid, words in processes():
             if str(self.directory / self.active / "spool") in words and pid not in ours:
-                parent = parent_of(pid)
-                if parent not in ours:
-                    yield f"process {pid} of nobody: {words[:200]}"
-        children = children_of(self.stream.pid) if self.alive else []
-        if len(children) != 1:
-            yield f"the streamer has {len(children)} children"
+                yield f"process {pid} of nobody: {words[:200]}"
+        count = len(self._children(self.stream)) if self.alive else 0
+        if count != 1:
+            yield f"the streamer has {count} children"
         spool = self.directory / self.active / "spool"
         open_one = self.server.binlogs()[-1][0]
         for path in sorted(spool.iterdir()):
@@ -332,6 +332,11 @@ class World:
         for slot in self.streams:
             if "Traceback" in self.streams[slot].stderr():
                 yield f"a traceback of {slot}"
+
+    def _children(self, stream: StreamProcess) -> list[int]:
+        with contextlib.suppress(OSError):  # it ends meanwhile
+            return children(stream.pid)
+        return []
 
     def size(self) -> int:
         """Bytes of the server's open binlog."""
@@ -357,16 +362,3 @@ def processes() -> Iterator[tuple[int, str]]:
                 int(path.parent.name),
                 path.read_bytes().replace(b"\0", b" ").decode(errors="replace"),
             )
-
-
-def parent_of(pid: int) -> int:
-    """Its parent's process id; 0 if it is gone."""
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def children_of(pid: int) -> list[int]:
-    """The process ids of its children, zombies left out."""
-    return [child for child, words in processes() if words and parent_of(child) == pid]

@@ -11,11 +11,11 @@ import pytest
 
 from lab.mysql import MysqlServer
 from tests.compat.place import DATABASE, Lab, Place
-from tests.integration.apply_pair import Pair, content
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import masked, on_disk
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.served import Scene
+from tests.world.commands import Recovery, read_only
+from tests.world.pair import Pair
+from tests.world.servers import content, masked, on_disk
+from tests.world.serving import Scene
 
 
 def lab_of(place: Place) -> Lab:

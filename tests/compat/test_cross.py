@@ -12,11 +12,11 @@ from lab import get
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests.compat.conftest import binaries_of, of_lab
-from tests.integration.apply_pair import content
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import content
 
 WRITES = (
     "CREATE DATABASE shop CHARACTER SET utf8mb4",
@@ -48,9 +48,7 @@ def rows(server: MysqlServer) -> object:
 @pytest.mark.parametrize(
     ("source", "target"),
     [
-        ("mysql-8.0.31", "mysql-9"),
-        ("mysql-8.0.15", "mysql-8.0.31"),
-        ("mariadb-10.11", "mariadb-11.4"),
+        ("mysql-8.0.15", "mysql-9"),
         ("mariadb-10.11", "mariadb-11.8"),
         ("mysql-9", "mysql-8.0.31"),
         ("mariadb-11.4", "mariadb-10.11"),
@@ -103,11 +101,8 @@ def as_version(number: str, tool: Path, place: Path) -> Path:
     ("server", "tool", "said"),
     [
         ("mysql-5.7.22", "mysql-9", "newer"),
-        ("mysql-8.0.31", "mysql-9", "newer"),
-        ("mysql-9", "mysql-9", ""),
         ("mysql-9", "8.0.31", "older"),
         ("mariadb-10.11", "mariadb-11.8", "newer"),
-        ("mariadb-10.11", "mariadb-10.11", ""),
         ("mariadb-11.4", "mariadb-10.11", "older"),
     ],
 )
@@ -118,17 +113,18 @@ def test_mysqlbinlog_of_another_version(
 
     MariaDB 10.11's reads nothing from an 11.4: it does not know that version.
     """
-    with of_lab(server, minio, disk_tmp_path) as place:
+    with server_of(binaries_of(server), disk_tmp_path / "source") as source:
+        place = of_lab(source, minio, disk_tmp_path)
         if tool in get.VERSIONS:
             program = binaries_of(tool).binlog
         else:
-            program = as_version(tool, binaries_of(server).binlog, disk_tmp_path)
+            program = as_version(tool, source.binaries.binlog, disk_tmp_path)
         asking = replace(place, options={**place.options, "mysqlbinlog": str(program)})
         done = asking.run("check", "--json", server=True)
     rows = {(row["part"], row["name"]): row for row in json.loads(done.stdout)["parts"]}
     row = rows["mysqlbinlog", "program"]
     assert row["result"] == ("warn" if said == "older" else "ok"), row
-    assert re.findall("newer|older", row["found"]) == ([said] if said else []), row
+    assert re.findall("newer|older", row["found"]) == [said], row
     connection = rows["mysqlbinlog", "connection"]
     if (server, tool) == ("mariadb-11.4", "mariadb-10.11"):
         assert connection["result"] == "fail"

@@ -98,6 +98,24 @@ def test_without_a_command_the_help_is_shown() -> None:
     assert "stream" in done.stderr
 
 
+@pytest.mark.parametrize("words", [["-h"], ["health", "--spool=/dev/null/spool"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_nobody_reads_the_output(words: list[str], unbuffered: str) -> None:
+    """It ends quietly, as `cat` does: not with the 1 of a defect."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "binlog2s3", *words],
+            stdout=closed,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+            check=False,
+            timeout=60,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_all_problems_at_once(tmp_path: Path) -> None:
     """Exit 3, one `error:` line a problem, and a hint."""
     path = tmp_path / "x.toml"
@@ -119,28 +137,6 @@ def test_all_problems_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_flag(tmp_path: Path) -> None:
-    """--take-over stands alone; its variable and the file say true or false, or are reported."""
-    path = tmp_path / "x.toml"
-    path.write_text('[stream]\ntake_over = "yes"\n')
-    in_file = run("stream", *LEAST, "--config", str(path))
-    assert errors(in_file) == [
-        f"[stream] take_over of {path}: 'yes' is a string; write true or false without quotes"
-    ]
-    in_environment = run("stream", *LEAST, environment={"BINLOG2S3_TAKE_OVER": "maybe"})
-    assert errors(in_environment) == ["BINLOG2S3_TAKE_OVER: 'maybe' is not true or false"]
-    on_line = run("stream", "--take-over", *LEAST[1:], environment={"BINLOG2S3_TAKE_OVER": "off"})
-    assert errors(on_line) == ["--source is missing"]
-    assert "  --take-over  " in run("stream", "-h").stdout
-
-
-def test_an_empty_variable_is_as_none() -> None:
-    """A unit file or compose file may leave a variable empty."""
-    assert errors(run("stream", *LEAST[1:], environment={"BINLOG2S3_SOURCE": ""})) == [
-        "--source is missing"
-    ]
-
-
 def test_bytes_that_are_no_text() -> None:
     """Arguments need not be UTF-8, and do not reach the terminal as they are."""
     names = (b"source", b"mysql-host", b"s3-url", b"start-binlog", b"concurrency")
@@ -149,24 +145,6 @@ def test_bytes_that_are_no_text() -> None:
         assert done.returncode == 3
         assert len(errors(done)) == len(names)
         assert "\x1b" not in done.stderr
-
-
-def test_files_that_are_none(tmp_path: Path) -> None:
-    """A configuration file that is not there, a directory, not TOML, not UTF-8."""
-    bad = tmp_path / "bad.toml"
-    bad.write_text("[mysql\n")
-    binary = tmp_path / "binary.toml"
-    binary.write_bytes(b"\xff")
-    for path, words in (
-        ("/no/x.toml", "no such file or directory"),
-        (str(tmp_path), "is a directory"),
-        (str(bad), "not TOML: "),
-        (str(binary), "not UTF-8 text"),
-    ):
-        done = run("stream", "--config", path)
-        assert done.returncode == 3
-        (line,) = errors(done)
-        assert line.startswith(f"{path}: {words}")
 
 
 def test_what_ends_the_stream_is_logged_and_gives_its_exit_code(tmp_path: Path) -> None:

@@ -127,13 +127,6 @@ def test_the_scripts(shell: str) -> None:
     assert f"_BINLOG2S3_COMPLETE={shell}_complete" in done.stdout
 
 
-def test_no_other_shell() -> None:
-    """Is a usage error that names those that there are."""
-    done = command.run("completion", "csh")
-    assert done.returncode == 2
-    assert "fish" in done.stderr
-
-
 def test_manual_pages(tmp_path: Path) -> None:
     """One is printed, or all are written."""
     one = command.run("man", "pitr")

@@ -42,38 +42,6 @@ def archive(moto: MotoServer) -> Archive:
     return Archive(moto)
 
 
-def test_help_has_an_example_for_each_case() -> None:
-    """Who dropped it, many rows, a database, one GTID; each can be copied."""
-    done = run("-h")
-    assert (done.returncode, done.stderr) == (0, "")
-    examples = done.stdout.split("Examples")[1].split("Exit codes")[0]
-    for words in ("--type ddl --between 2026-", "--min-rows 1000", "'shop.*'", "--gtid 3e11fa47"):
-        assert words in examples
-    assert examples.count("\n    binlog2s3 find --config ") == 4
-
-
-def test_all_problems_at_once() -> None:
-    """Exit 3, before anything is connected to."""
-    done = run(
-        *("--table=orders", "--type=drip", "--between=2026-01-02", "--gtid=x", "--min-rows=0"),
-        *("--limit=-1", "--order=random", "--json"),
-    )
-    assert (done.returncode, done.stdout) == (3, "")
-    *errors, hint = done.stderr.splitlines()
-    assert [line.removeprefix("error: ")[:36] for line in errors] == [
-        "--table: 'orders' is not of the form",
-        "--type: 'drip' is not one of insert,",
-        "--between: '2026-01-02' is not of th",
-        "--gtid: not a server uuid: 'x' in GT",
-        "--min-rows: '0' is below the minimum",
-        "--order: 'random' is not one of newe",
-        "--limit: '-1' is not a whole number",
-        "--source is missing",
-        "--s3-url is missing",
-    ]
-    assert hint == "hint: see python -m binlog2s3 find -h"
-
-
 def test_who_dropped_it(archive: Archive) -> None:
     """One command; what it prints goes back to before it, by the same bucket."""
     between = f"{time_text(NOW_US)}/{time_text(NOW_US + 9 * SECOND)}"

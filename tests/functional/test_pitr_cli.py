@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from binlog2s3.formatting import time_text
 from lab.s3 import MotoServer
 from tests import command
-from tests.binlog_writer import NOW_US, UUID_A, UUID_B
+from tests.binlog_writer import UUID_A, UUID_B
 from tests.command import error
 from tests.documents import BEAT, LINEAGE
-from tests.functional.open_archive import NAME, SECOND, OpenArchive
+from tests.functional.open_archive import NAME, OpenArchive
 
 
 def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -34,62 +33,6 @@ class Archive(OpenArchive):
 @pytest.fixture
 def archive(moto: MotoServer) -> Archive:
     return Archive(moto)
-
-
-NOWHERE = ("--dry-run", f"--from-gtid-set={UUID_A}:1")
-
-
-def test_help_has_an_example_for_each_case() -> None:
-    """The newest, before a drop, a time, a skip, a dry run, files, a table; each can be copied."""
-    done = run("-h")
-    assert (done.returncode, done.stderr) == (0, "")
-    examples = done.stdout.split("Examples")[1].split("Exit codes")[0]
-    for words in (
-        "--latest --dry-run",
-        "--before-gtid 3e11fa47",
-        '--to-time "2026-',
-        "--skip-gtid 3e11fa47",
-        "--output-dir /restore",
-        "--table shop.orders",
-    ):
-        assert words in examples
-    assert examples.count("\n    binlog2s3 pitr --config ") == 7
-
-
-def test_all_problems_at_once() -> None:
-    """Exit 3, before anything is connected to."""
-    done = run(
-        *("--to-time=2026-01-02 03:04:05", "--to-gtid=x", "--from-position=157", "--json", "--yes")
-    )
-    assert (done.returncode, done.stdout) == (3, "")
-    *errors, hint = done.stderr.splitlines()
-    assert [line.removeprefix("error: ")[:40] for line in errors] == [
-        "--to-time: '2026-01-02 03:04:05' has no ",
-        "--to-gtid: not a server uuid: 'x' in GTI",
-        "--source is missing",
-        "--s3-url is missing",
-        "--from-position needs --from-binlog",
-        "no target: --target-host or --target-soc",
-    ]
-    assert hint == "hint: see python -m binlog2s3 pitr -h"
-
-
-def test_a_dry_run_for_programs(archive: Archive) -> None:
-    """One document, with no result; a time stops before the first transaction that is later."""
-    at = time_text(NOW_US + 3 * SECOND)
-    done = archive.pitr(*NOWHERE, "--json", f"--to-time={at}")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    plan = found["plan"]
-    assert (found["format"], found["result"]) == (1, None)
-    assert plan["stop"]["offset"] == archive.end(3)
-    assert plan["gtids_added"] == f"{UUID_A}:2-3"
-    assert [one["gtid"] for one in plan["left_out"]] == [f"{UUID_A}:4", f"{UUID_A}:5"]
-    (before,) = (
-        json.loads(archive.pitr(*NOWHERE, "--json", f"--to-time={time_text(us)}").stdout)["plan"]
-        for us in (NOW_US + 3 * SECOND - 1,)
-    )
-    assert before["gtids_added"] == f"{UUID_A}:2"
 
 
 @pytest.mark.parametrize("command", ["pitr", "verify"])

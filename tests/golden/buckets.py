@@ -12,7 +12,9 @@ from typing import Any
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.retired import Retired
+from binlog2s3.archive.stored import StoredObject
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
@@ -20,7 +22,17 @@ from binlog2s3.status.document import document
 from binlog2s3.status.model import Purge, SpoolStatus
 from tests import damage
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, query_body
-from tests.documents import BACKUP, BEAT, DRILL, FLOOR, LINEAGE, TIME, parent_of
+from tests.documents import (
+    BACKUP,
+    BACKUP_RUN,
+    BEAT,
+    DRILL,
+    FLOOR,
+    LINEAGE,
+    STORED,
+    TIME,
+    parent_of,
+)
 from tests.memory_client import MemoryClient
 from tests.surveyed import LAYOUT, MARIADB, Bucket
 from tests.unit.binlog.test_content import rows, table_map
@@ -204,11 +216,28 @@ def pitr(*goals: Sequence[str], start: str = "") -> dict[str, list[list[str]]]:
     return {"pitr": [[*goal, f"--from-gtid-set={start}", "--dry-run"] for goal in goals]}
 
 
+NONSENSE = ("--table=orders", "--type=drip", "--between=2026-01-02", "--gtid=x", "--min-rows=0",
+            "--limit=-1", "--order=random")  # fmt: skip
+NEVER = ("--since=2026-01-02 03:04:05", "--last=0", f"--from-gtid-set={UUID_A}:1",
+         "--from-backup=/dev/null/none", "--against-source")  # fmt: skip
+CONTRADICTIONS = ("--all", "--spool=/x", "--interval=soon", "--count=0")
+"""What cannot be asked for: all of it is said at once."""
+
+
 def empty() -> Golden:
     """Nothing was ever put."""
     client = MemoryClient(Bucket(now=lambda: TIME), lambda: TIME)
     client.store.objects.clear()
-    return Golden(client=client, now=TIME, calls=pitr(["--latest"], start=f"{UUID_A}:1-2"))
+    return Golden(
+        client=client,
+        now=TIME,
+        calls={
+            "status": [["--from=bucket"], ["--all"], CONTRADICTIONS],
+            "find": [[], NONSENSE],
+            "verify": [["--deep"], NEVER],
+            **pitr(["--latest"], start=f"{UUID_A}:1-2"),
+        },
+    )
 
 
 NOWHERE = (
@@ -324,6 +353,7 @@ def gap() -> Golden:
     return golden(
         source,
         calls={
+            "list": [[], [f"--lineage={source.lineage.id}"]],
             "verify": [["--deep"], [f"--from-gtid-set={UUID_A}:1-4"]],
             **pitr(["--latest"], ["--latest", "--allow-gap"], start=f"{UUID_A}:1-4"),
         },
@@ -343,7 +373,7 @@ def unknown() -> Golden:
     return golden(
         source,
         calls={
-            "find": [[], [f"--gtid={UUID_A}:2", "--lineage=all"]],
+            "find": [[], ["--order=oldest"], [f"--gtid={UUID_A}:2", "--lineage=all"]],
             **pitr(["--latest"], start=f"{UUID_A}:1-4"),
         },
     )
@@ -372,7 +402,14 @@ def damaged() -> Golden:
         "foreign among the chunks",
         "a rotten chunk",
         "a missing last object",
-        verify=[["--deep"], []],
+        verify=[
+            ["--deep"],
+            [],
+            ["--last=1"],
+            ["--since=2026-11-21T09:58:30Z"],
+            [f"--lineage={damage.OLD}"],
+            ["--last=1", "--since=2026-11-21T09:58:30Z"],
+        ],
         find=[["--between=2026-11-21T09:38:31Z/"]],
         pitr=[[goal, start, "--dry-run"] for goal in goals],
     )
@@ -470,8 +507,15 @@ def floors() -> Golden:
 
 
 def with_backups() -> Golden:
-    """Some that reach now, one of another server, one that counts nowhere; and three drills."""
+    """Some that reach now, one of another server, one that counts nowhere; and three drills.
+
+    The bucket itself has one, and what a run left that failed.
+    """
     source = Source(step=8 * HOUR)
+    run = replace(BACKUP_RUN, id="20260103T000000Z-1f2e3d4c")
+    source.put(LAYOUT.backup_run(run.id), run.to_json())
+    source.put(LAYOUT.stored(run.id, 1), b"all but registered")
+    source.create_upload(LAYOUT.stored(run.id, 2))
     source.closes(20)
     source.grows()
     source.beats()
@@ -519,7 +563,25 @@ def with_backups() -> Golden:
         taken_at=TIME + 9 * DAY,
         registered_at=TIME + 9 * DAY,
     )
-    for one in (monday, friday, stranger, broken, placed):
+    dump = b"-- the dump of this source --"
+    stored = replace(
+        monday,
+        id=id_.format(4),
+        label="stored",
+        location=f"s3://acme/pre/archive/orders/base/{id_.format(4)}/",
+        gtid_set=f"{UUID_A}:1-4",
+        taken_at=TIME + 2 * DAY,
+        registered_at=TIME + 2 * DAY + HOUR,
+        stored=replace(
+            STORED,
+            compression="none",
+            objects=(StoredObject(size=len(dump), parts=(crc64nvme(dump),)),),
+            size=len(dump),
+            crc64=crc64nvme(dump),
+        ),
+    )
+    source.put(LAYOUT.stored(stored.id, 1), dump)
+    for one in (stored, monday, friday, stranger, broken, placed):
         source.put(LAYOUT.backup(one.id), one.to_json())
     for number, what in enumerate(
         (
@@ -559,7 +621,11 @@ def with_backups() -> Golden:
                 ["--latest", "--from-backup-id=monday", "--dry-run"],
                 ["--latest", "--from-backup-id=stranger", "--dry-run"],
             ],
-            "prune": [["--keep=7d", "--dry-run"], ["--keep=365d", "--dry-run"]],
+            "prune": [
+                ["--keep=7d", "--dry-run"],
+                ["--keep=7d", "--grace=0s", "--dry-run"],
+                ["--keep=365d", "--dry-run"],
+            ],
         },
     )
 
@@ -629,8 +695,12 @@ def hostile() -> Golden:
     forged_label = backup.to_json().replace(b"$(reboot)", rb"\u001b[2J\nforged")
     other = backup.id.replace("T03", "T04")
     source.put(LAYOUT.backup(other), forged_label.replace(backup.id.encode(), other.encode()))
+    run = replace(BACKUP_RUN, host="db1; $(reboot)", error="\u00fc error: forged `reboot`")
+    source.put(LAYOUT.backup_run(run.id), run.to_json())
     for key in (
         f"pre/archive/orders/{escape}/x",
+        f"{LAYOUT.stored_backups}{escape}/0001",
+        f"{LAYOUT.backup_runs}{forged}.json",
         f"{LAYOUT.archive}{source.lineage.id}/binlogs/{forged}",
         f"pre/archive/{escape}/x",
         "pre/archive/../../etc/passwd",

@@ -23,9 +23,9 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_truth import state_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.servers import state_of
 
 SOURCE, RETIRED = "test", "gone"
 FIRST = 997

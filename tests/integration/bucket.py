@@ -77,14 +77,13 @@ class Bucket:
         return again(self._binlogs)  # a chunk went: its binlog was archived meanwhile
 
     def _binlogs(self) -> dict[str, bytes]:
-        keys = self.keys()
-        found: dict[str, bytes] = {}
-        for key in keys:
-            if (m := ARCHIVED.search(key)) is not None:
-                found[m["name"]] = self.get(key)
         growing: dict[str, list[ChunkObject]] = {}
         for chunk in self.chunks():
             growing.setdefault(chunk.binlog, []).append(chunk)
+        found: dict[str, bytes] = {}
+        for key in self.keys():  # behind the chunks: a binlog that is archived meanwhile is here
+            if (m := ARCHIVED.search(key)) is not None:
+                found[m["name"]] = self.get(key)
         for name, chunks in growing.items():
             if name not in found:
                 found[name] = self._join(chunks)

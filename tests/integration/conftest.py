@@ -1,7 +1,11 @@
-"""Servers with certificates and accounts of all kinds, for the tests of logging in."""
+"""Streamers, small disks, and servers with certificates and accounts of all kinds."""
 
 import ipaddress
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -9,8 +13,11 @@ from cryptography import x509
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from tests.integration.both_ways import ACCOUNTS, Keys
+from lab.s3 import MinioServer
 from tests.integration.certificates import Authority
+from tests.integration.small_disk import mount_small
+from tests.integration.stream_process import StreamProcess
+from tests.world.logins import ACCOUNTS, Keys
 
 ZONE = "--default-time-zone=+05:00"  # a server's zone must never get into our times
 
@@ -71,8 +78,57 @@ def mariadb_tls(mariadb_binaries: ServerBinaries, keys: Keys) -> Iterator[Mariad
 
 
 @pytest.fixture(params=["mysql", "mariadb"])
+def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
+    """The programs of each flavour in turn."""
+    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
+    return found
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
 def either_tls(
     request: pytest.FixtureRequest, mysql_tls: MysqlServer, mariadb_tls: MariadbServer
 ) -> MysqlServer:
     """Each flavour in turn."""
     return mysql_tls if request.param == "mysql" else mariadb_tls
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def either(request: pytest.FixtureRequest) -> MysqlServer:
+    """Each flavour in turn, fresh."""
+    server: MysqlServer = request.getfixturevalue(request.param)
+    return server
+
+
+@pytest.fixture
+def start(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Callable[..., StreamProcess]:
+    """Makes a streamer into `bucket`, in a place of its own; use the answer in a `with`.
+
+    Its options by name, with _ for -.
+    """
+
+    def make(
+        server: MysqlServer,
+        place: str = "one",
+        environment: Mapping[str, str | None] | None = None,
+        **options: Any,
+    ) -> StreamProcess:
+        chosen = {name.replace("_", "-"): value for name, value in options.items()}
+        return StreamProcess(
+            disk_tmp_path / place, server, minio, bucket, options=chosen, environment=environment
+        )
+
+    return make
+
+
+@pytest.fixture
+def disk(disk_tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mounts file systems of so many bytes; they are taken away in the end."""
+    with ExitStack() as stack:
+
+        def make(size: int) -> Path:
+            place = disk_tmp_path / f"disk-{size}"
+            mount_small(place, size)
+            stack.callback(lambda: subprocess.run(["umount", place], check=False))
+            return place
+
+        yield make

@@ -33,6 +33,8 @@ def source(mysql_binaries: ServerBinaries) -> Iterator[MysqlServer]:
             f"SET GLOBAL gtid_purged = '+{STRANGER}:1-7:9'",
             "CREATE DATABASE shop",
             "CREATE TABLE shop.t (a INT PRIMARY KEY, b TEXT)",
+            "CREATE DATABASE zoned",
+            "CREATE TABLE zoned.t (ts TIMESTAMP NULL)",
             "INSERT INTO shop.t VALUES (1, 'x')",
             "FLUSH BINARY LOGS",
             "SET gtid_next = 'AUTOMATIC:blue'",
@@ -48,6 +50,8 @@ def mariadb_source(mariadb_binaries: ServerBinaries) -> Iterator[MariadbServer]:
         server.query(
             "CREATE DATABASE shop",
             "CREATE TABLE shop.t (a INT PRIMARY KEY)",
+            "CREATE DATABASE zoned",
+            "CREATE TABLE zoned.t (ts TIMESTAMP NULL)",
             "SET gtid_domain_id = 3",
             "INSERT INTO shop.t VALUES (1)",
             "FLUSH BINARY LOGS",
@@ -85,12 +89,8 @@ def coordinates(point: BackupPoint) -> tuple[str, int | None]:
     return str(point.binlog), point.position
 
 
-@pytest.mark.parametrize("how", COMPRESSIONS)
-@pytest.mark.parametrize("purged", ["ON", "OFF", "COMMENTED"])
-@pytest.mark.parametrize("source_data", [1, 2])
-def test_mysqldump(
-    how: str, purged: str, source_data: int, source: MysqlServer, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("source_data", "purged"), [(1, "ON"), (2, "OFF"), (2, "COMMENTED")])
+def test_mysqldump(source_data: int, purged: str, source: MysqlServer, tmp_path: Path) -> None:
     """The server's own position and GTIDs, whatever the options and the compression."""
     told = source.query("SHOW BINARY LOG STATUS")
     data = dump(
@@ -102,39 +102,37 @@ def test_mysqldump(
         f"--source-data={source_data}",
         f"--set-gtid-purged={purged}",
     )
-    point = read(tmp_path, data, how)
     assert source.query("SHOW BINARY LOG STATUS") == told  # nothing wrote meanwhile
     ((name, position, *_),) = told
     ((executed,),) = source.query("SELECT @@gtid_executed")
     assert "\n" in executed
     assert "blue" in executed
-    assert coordinates(point) == (name, position)
-    assert point.gtid_set == (None if purged == "OFF" else str(parse(executed, "mysql")))
-    assert (point.tool, point.flavour) == ("mysqldump", "mysql")
-    assert len(point.warnings) == (purged == "COMMENTED")
-    assert point.finished_at is not None
+    for how in COMPRESSIONS:
+        point = read(tmp_path, data, how)
+        assert coordinates(point) == (name, position)
+        assert point.gtid_set == (None if purged == "OFF" else str(parse(executed, "mysql")))
+        assert (point.tool, point.flavour) == ("mysqldump", "mysql")
+        assert len(point.warnings) == (purged == "COMMENTED")
+        assert point.finished_at is not None
 
 
-@pytest.mark.parametrize("how", COMPRESSIONS)
-def test_mysqldump_of_one_database(how: str, source: MysqlServer, tmp_path: Path) -> None:
+def test_mysqldump_of_one_database(source: MysqlServer, tmp_path: Path) -> None:
     """Without --source-data: GTIDs alone, and what is doubtful about it; --compact tells all."""
     ((executed,),) = source.query("SELECT @@gtid_executed")
-    point = read(tmp_path, dump(source, "mysqldump", "--single-transaction", "shop"), how)
+    point = read(tmp_path, dump(source, "mysqldump", "--single-transaction", "shop"))
     assert (point.binlog, point.gtid_set) == (None, str(parse(executed, "mysql")))
     assert len(point.warnings) == 2
-    point = read(tmp_path, dump(source, "mysqldump", "--compact", "--source-data=2", "shop"), how)
+    point = read(tmp_path, dump(source, "mysqldump", "--compact", "--source-data=2", "shop"))
     ((name, position, *_),) = source.query("SHOW BINARY LOG STATUS")
     assert coordinates(point) == (name, position)
     assert point.gtid_set == str(parse(executed, "mysql"))
     with pytest.raises(RecoveryError):
-        read(tmp_path, dump(source, "mysqldump", "--set-gtid-purged=OFF", "shop"), how)
+        read(tmp_path, dump(source, "mysqldump", "--set-gtid-purged=OFF", "shop"))
 
 
-@pytest.mark.parametrize("how", COMPRESSIONS)
-@pytest.mark.parametrize("gtid", [[], ["--gtid"]], ids=["position", "gtid"])
-@pytest.mark.parametrize("master_data", [1, 2])
+@pytest.mark.parametrize(("master_data", "gtid"), [(1, []), (2, ["--gtid"])])
 def test_mariadb_dump(
-    how: str, gtid: list[str], master_data: int, mariadb_source: MariadbServer, tmp_path: Path
+    master_data: int, gtid: list[str], mariadb_source: MariadbServer, tmp_path: Path
 ) -> None:
     """The server's own position and GTIDs, which stand behind all tables and procedures."""
     told = mariadb_source.query("SHOW MASTER STATUS")
@@ -147,13 +145,26 @@ def test_mariadb_dump(
         f"--master-data={master_data}",
         *gtid,
     )
-    point = read(tmp_path, data, how)
     assert mariadb_source.query("SHOW MASTER STATUS") == told
     ((name, position, *_),) = told
     ((current,),) = mariadb_source.query("SELECT @@gtid_binlog_pos")
-    assert coordinates(point) == (name, position)
-    assert point.gtid_set == str(parse(current, "mariadb"))
-    assert (point.tool, point.flavour, point.warnings) == ("mariadb-dump", "mariadb", ())
+    for how in COMPRESSIONS:
+        point = read(tmp_path, data, how)
+        assert coordinates(point) == (name, position)
+        assert point.gtid_set == str(parse(current, "mariadb"))
+        assert (point.tool, point.flavour, point.warnings) == ("mariadb-dump", "mariadb", ())
+
+
+def test_dumps_that_set_no_zone(
+    source: MysqlServer, mariadb_source: MariadbServer, tmp_path: Path
+) -> None:
+    """--skip-tz-utc and --compact; a dump as usual has no such warning."""
+    for server, program in ((source, "mysqldump"), (mariadb_source, "mariadb-dump")):
+        named = ("--source-data=2" if server is source else "--master-data=2", "--databases")
+        for option, count in (("--opt", 0), ("--skip-tz-utc", 1), ("--compact", 1)):
+            point = read(tmp_path, dump(server, program, option, *named, "zoned"))
+            said = [one for one in point.warnings if "does not set a time zone" in one]
+            assert len(said) == count, (program, option)
 
 
 def test_mysqldump_of_a_replica(mysql_binaries: ServerBinaries, tmp_path: Path) -> None:

@@ -5,53 +5,34 @@ Real servers, streamed into a bucket, and loaded as users load a dump: the targe
 
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pymysql
 import pytest
 
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.apply_pair import RELAXED
-from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import accounts_of, dump_of, gtids_of, load
-from tests.integration.recovery_world import wait_durable
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.world.servers import accounts_of, dump_of, executed, load
+from tests.world.streamed import Streamed, streamed
 
 LEAKED, STRONG = "leaked-Aa1!", "strong-Aa1!"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """A source that is streamed, its dump, and an empty second server."""
+class Loaded(Streamed):
+    """Its dump, and an empty second server."""
 
-    source: MysqlServer
-    target: MysqlServer
-    stream: StreamProcess
-    there: Bucket
     dump: Path
-    recovery: Recovery
+    target: MysqlServer
 
     @property
     def is_mysql(self) -> bool:
-        return self.source.binaries.flavour == "mysql"
+        return not self.is_mariadb
 
     @property
     def start(self) -> list[str]:
         """Where it begins: only MySQL's GTIDs tell."""
-        return [] if self.is_mysql else [f"--from-backup={self.dump}"]
-
-    def wait(self) -> None:
-        """Until the bucket has all of it."""
-        wait_until(
-            lambda: [key for key in self.there.keys("pre") if "writers" in key], what="a heartbeat"
-        )
-        wait_durable(self.stream, self.there, self.source)
+        return [f"--from-backup={self.dump}"] if self.is_mariadb else []
 
     def logs_in(self, user: str, password: str) -> bool:
         """Whether the account gets into the recovered server, its tables being in force."""
@@ -69,52 +50,36 @@ class Loaded:
         load(self.target, dump or self.dump, "--init-command=SET sql_log_bin = 0")
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
-    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
-    return found
-
-
 @pytest.fixture
 def loaded(
     binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> Iterator[Loaded]:
     """With accounts, roles, and tables with and without rows; nothing is loaded yet."""
-    maria = binaries.flavour == "mariadb"
-    kind = MariadbServer if maria else MysqlServer
-    dump = disk_tmp_path / "dump.sql"
-    with ExitStack() as stack:
-        source = stack.enter_context(kind(binaries, disk_tmp_path / "source", options=RELAXED))
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        source.query(
-            "CREATE DATABASE shop",
-            "CREATE TABLE shop.empty (id INT PRIMARY KEY)",
-            "CREATE TABLE shop.orders (id INT PRIMARY KEY)",
-            "CREATE TABLE shop.`odd ``name` (id INT PRIMARY KEY)",
-            "INSERT INTO shop.orders VALUES (1), (2)",
-            "INSERT INTO shop.`odd ``name` VALUES (1)",
-            "CREATE VIEW shop.seen AS SELECT * FROM shop.orders",
-            f"CREATE USER app@'%' IDENTIFIED BY '{LEAKED}'",
-            f"CREATE USER rotated@'%' IDENTIFIED BY '{LEAKED}'",
-            "CREATE USER leaves@'%'",
-            "CREATE ROLE may_read, may_write",
-            "GRANT SELECT ON shop.* TO may_read",
-            "GRANT INSERT ON shop.orders TO may_write",
-            "GRANT may_read TO app@'%'",
-        )
-        dump_of(source, dump)
-        options = (*RELAXED, "--event-scheduler=OFF")
-        target = stack.enter_context(
-            kind(binaries, disk_tmp_path / "target", server_id=7, options=options)
-        )
-        yield Loaded(
-            source=source,
-            target=target,
-            stream=stream,
-            there=Bucket(minio, bucket),
-            dump=dump,
-            recovery=Recovery(minio, bucket, read_only(minio)),
-        )
+    with streamed(
+        binaries,
+        minio,
+        bucket,
+        disk_tmp_path,
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.empty (id INT PRIMARY KEY)",
+        "CREATE TABLE shop.orders (id INT PRIMARY KEY)",
+        "CREATE TABLE shop.`odd ``name` (id INT PRIMARY KEY)",
+        "INSERT INTO shop.orders VALUES (1), (2)",
+        "INSERT INTO shop.`odd ``name` VALUES (1)",
+        "CREATE VIEW shop.seen AS SELECT * FROM shop.orders",
+        f"CREATE USER app@'%' IDENTIFIED BY '{LEAKED}'",
+        f"CREATE USER rotated@'%' IDENTIFIED BY '{LEAKED}'",
+        "CREATE USER leaves@'%'",
+        "CREATE ROLE may_read, may_write",
+        "GRANT SELECT ON shop.* TO may_read",
+        "GRANT INSERT ON shop.orders TO may_write",
+        "GRANT may_read TO app@'%'",
+        kind=Loaded,
+    ) as found:
+        found.dump = disk_tmp_path / "dump.sql"
+        dump_of(found.source, found.dump)
+        found.target = found.another()
+        yield found
 
 
 def change_accounts(source: MysqlServer) -> None:
@@ -155,14 +120,14 @@ def test_the_accounts_of_the_history_are_those_of_the_source(loaded: Loaded) -> 
     assert not loaded.logs_in("rotated", LEAKED)
     assert loaded.logs_in("rotated", STRONG)
     if loaded.is_mysql:
-        assert gtids_of(loaded.target) == gtids_of(loaded.source)
+        assert executed(loaded.target) == executed(loaded.source)
 
 
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_accounts_after_a_run_that_had_only_begun(loaded: Loaded) -> None:
     """Each run flushes: one that continues, and one that applies a single table."""
     loaded.source.query("INSERT INTO shop.orders VALUES (9)")
-    first = gtids_of(loaded.source)
+    first = executed(loaded.source)
     loaded.source.query(f"ALTER USER IF EXISTS app@'%' IDENTIFIED BY '{STRONG}' ACCOUNT LOCK")
     loaded.wait()
     loaded.load()
@@ -176,18 +141,17 @@ def test_accounts_after_a_run_that_had_only_begun(loaded: Loaded) -> None:
     assert not loaded.logs_in("app", LEAKED)
 
 
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_an_account_that_is_not_let_in_any_more(loaded: Loaded) -> None:
     """The dump's accounts are in force, and pitr's own is none of them: it says so, and why."""
     loaded.source.query("INSERT INTO shop.orders VALUES (3)")
     loaded.wait()
     loaded.load()
     with loaded.target.connect() as connection, connection.cursor() as cursor:
-        lock = "UPDATE mysql.user SET account_locked = 'Y' WHERE user = 'root'"
-        if not loaded.is_mysql:
-            lock = (
-                "UPDATE mysql.global_priv SET priv = JSON_SET(priv, '$.account_locked', true) "
-                "WHERE user = 'root'"
-            )
+        lock = (
+            "UPDATE mysql.global_priv SET priv = JSON_SET(priv, '$.account_locked', true) "
+            "WHERE user = 'root'"
+        )
         for statement in ("SET sql_log_bin = 0", lock):
             cursor.execute(statement)  # as a dump would, whose root is another one
         said = loaded.recovery.refused(loaded.target, *loaded.start, "--latest")
@@ -198,6 +162,7 @@ def test_an_account_that_is_not_let_in_any_more(loaded: Loaded) -> None:
         assert list(cursor.fetchall()) == [(2,)]
 
 
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_a_server_without_accounts_is_refused(loaded: Loaded) -> None:
     """With --skip-grant-tables, a flush would put the accounts in force: nothing is done."""
     loaded.source.query("INSERT INTO shop.orders VALUES (3)")
@@ -209,6 +174,7 @@ def test_a_server_without_accounts_is_refused(loaded: Loaded) -> None:
     assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(2,)]
 
 
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_without_any_account_nobody_is_locked_out(loaded: Loaded) -> None:
     """As of a dump without rows, or one that broke off there: it is refused before the flush."""
     without = loaded.dump.with_name("without.sql")
@@ -225,21 +191,32 @@ def test_without_any_account_nobody_is_locked_out(loaded: Loaded) -> None:
 
 
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_functions_that_a_dump_brought_are_loaded_first(loaded: Loaded) -> None:
-    """The server loads them only when it starts: until then a DROP FUNCTION would be lost."""
+def test_what_only_a_start_loads(loaded: Loaded) -> None:
+    """Functions that a dump brought: until a restart a DROP FUNCTION would be lost.
+
+    And who opens a MEMORY table first behind it has the server log its TRUNCATE, which would be a
+    transaction of the target's own: looking at a table writes nothing. Nor is it a load by half.
+    """
     name = "service_get_write_locks"
-    loaded.source.query(f"CREATE FUNCTION {name} RETURNS INTEGER SONAME 'locking_service.so'")
+    loaded.source.query(
+        f"CREATE FUNCTION {name} RETURNS INTEGER SONAME 'locking_service.so'",
+        "CREATE TABLE shop.fleeting (id INT PRIMARY KEY) ENGINE=MEMORY",
+        "INSERT INTO shop.fleeting VALUES (1)",
+    )
     again = loaded.dump.with_name("again.sql")
     dump_of(loaded.source, again)
-    loaded.source.query(f"DROP FUNCTION IF EXISTS {name}")
+    loaded.source.query(f"DROP FUNCTION IF EXISTS {name}", "INSERT INTO shop.orders VALUES (3)")
     loaded.wait()
     loaded.load(again)
     said = loaded.recovery.refused(loaded.target, "--latest")
     assert name in said
     assert "restart" in said
     loaded.target.restart()
-    loaded.recovery.to(loaded.target, "--latest")
+    document = loaded.recovery.to(loaded.target, f"--from-backup={again}", "--latest")
     assert loaded.target.query("SELECT name FROM mysql.func") == []
+    assert executed(loaded.target) == executed(loaded.source)
+    words = document["result"]["base_backup"]["words"]
+    assert "the rows of 1 MEMORY table were not looked for" in words
 
 
 # The rows
@@ -253,6 +230,13 @@ def half_of(dump: Path, table: str) -> Path:
     half = dump.with_name("half.sql")
     half.write_text(text[: found.start()])
     return half
+
+
+def load_anew(loaded: Loaded) -> None:
+    """Load the dump, as into a server without transactions."""
+    if loaded.is_mysql:
+        loaded.target.query("RESET BINARY LOGS AND GTIDS")
+    loaded.load()
 
 
 @pytest.mark.gate("mysql", "mariadb")
@@ -273,9 +257,12 @@ def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
     loaded.target.query("SET sql_log_bin = 0", "DROP TABLE shop.empty")
     said = loaded.recovery.refused(loaded.target, named, "--latest")
     assert "missing table shop.empty" in said
-    if loaded.is_mysql:
-        loaded.target.query("RESET BINARY LOGS AND GTIDS")
-    loaded.load()
+    where = "mysql.user" if loaded.is_mysql else "mysql.global_priv"
+    load_anew(loaded)
+    loaded.target.query("SET sql_log_bin = 0", f"DELETE FROM {where} WHERE user = 'leaves'")
+    said = loaded.recovery.refused(loaded.target, named, "--latest")
+    assert "missing account leaves@%" in said
+    load_anew(loaded)
     done = loaded.recovery.run(loaded.target, "--yes", named, "--latest")
     assert done.status == 0, done.stderr
     last = done.stdout.splitlines()[-1]
@@ -316,62 +303,6 @@ def test_an_older_backup_than_the_one_named_is_told_by_its_numbers(
 
 
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_looking_at_a_table_writes_nothing(loaded: Loaded) -> None:
-    """Who opens a MEMORY table first after a restart has the server log its TRUNCATE.
-
-    That would be a transaction of the target's own. And a restart is no load by half.
-    """
-    loaded.source.query(
-        "CREATE TABLE shop.fleeting (id INT PRIMARY KEY) ENGINE=MEMORY",
-        "INSERT INTO shop.fleeting VALUES (1)",
-    )
-    again = loaded.dump.with_name("again.sql")
-    dump_of(loaded.source, again)
-    loaded.source.query("INSERT INTO shop.orders VALUES (3)")
-    loaded.wait()
-    loaded.load(again)
-    loaded.target.restart()
-    document = loaded.recovery.to(loaded.target, f"--from-backup={again}", "--latest")
-    assert gtids_of(loaded.target) == gtids_of(loaded.source)
-    words = document["result"]["base_backup"]["words"]
-    assert "the rows of 1 MEMORY table were not looked for" in words
-
-
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_gtids_that_are_not_those_of_the_place(loaded: Loaded) -> None:
-    """A dump whose set was read after its position: a row would be missing, and nobody would know.
-
-    The same dump unchanged is taken.
-    """
-    loaded.source.query("INSERT INTO shop.orders VALUES (3)")
-    later = gtids_of(loaded.source)
-    loaded.source.query("INSERT INTO shop.orders VALUES (4)")
-    loaded.wait()
-    text = loaded.dump.read_text()
-    wrong = loaded.dump.with_name("wrong.sql")
-    wrong.write_text(re.sub(r"(GTID_PURGED=[^']*'\+'\*/ ')[^']*", rf"\g<1>{later}", text))
-    loaded.load(wrong)
-    said = loaded.recovery.refused(loaded.target, f"--from-backup={wrong}", "--latest")
-    assert "its GTIDs are not those of its place" in said
-    assert f"it claims also {later.partition(':')[0]}:" in said
-    loaded.target.query("RESET BINARY LOGS AND GTIDS")
-    loaded.load()
-    loaded.recovery.to(loaded.target, f"--from-backup={loaded.dump}", "--latest")
-    assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(4,)]
-
-
-def test_an_account_that_was_not_loaded(loaded: Loaded) -> None:
-    """It is named."""
-    loaded.source.query("INSERT INTO shop.orders VALUES (3)")
-    loaded.wait()
-    loaded.load()
-    where = "mysql.user" if loaded.is_mysql else "mysql.global_priv"
-    loaded.target.query("SET sql_log_bin = 0", f"DELETE FROM {where} WHERE user = 'leaves'")
-    said = loaded.recovery.refused(loaded.target, f"--from-backup={loaded.dump}", "--latest")
-    assert "missing account leaves@%" in said
-
-
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_a_target_that_is_past_the_backup_is_not_held_against_it(loaded: Loaded) -> None:
     """Tables of the dump that were dropped since are no lack; the last line says that."""
     loaded.source.query("DROP TABLE shop.empty")
@@ -388,25 +319,37 @@ def test_a_target_that_is_past_the_backup_is_not_held_against_it(loaded: Loaded)
 
 
 @pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_tables_without_gtids_are_asked_about(loaded: Loaded) -> None:
-    """A dump without its GTIDs: without --from-backup all would be applied from the beginning on.
+def test_gtids_that_are_not_those_of_the_dump(loaded: Loaded) -> None:
+    """A set that was read after the dump's position: a row would be missing, unnoticed.
 
-    A server without tables begins there. Nor is a dump believed that would have set its GTIDs.
+    Without any GTIDs and without --from-backup all would be applied from the beginning on: a server
+    without tables begins there. Nor is a dump believed that would have set them. The same dump
+    unchanged is taken.
     """
+    target, recovery = loaded.target, loaded.recovery
     loaded.source.query("INSERT INTO shop.orders VALUES (3)")
+    later = executed(loaded.source)
+    loaded.source.query("INSERT INTO shop.orders VALUES (4)")
     loaded.wait()
-    without = loaded.dump.with_name("without.sql")
     text = loaded.dump.read_text()
+    wrong, without = loaded.dump.with_name("wrong.sql"), loaded.dump.with_name("without.sql")
+    claims = re.compile(r"(GTID_PURGED=[^']*'\+'\*/ ')[^']*")
+    wrong.write_text(claims.sub(rf"\g<1>{later}", text))
     without.write_text(re.sub(r"SET @@GLOBAL.GTID_PURGED=[^;]*;", "", text))
+    loaded.load(wrong)
+    said = recovery.refused(target, f"--from-backup={wrong}", "--latest")
+    assert "its GTIDs are not those of its place" in said
+    assert f"it claims also {later.partition(':')[0]}:" in said
+    target.query("RESET BINARY LOGS AND GTIDS")
     loaded.load(without)
-    said = loaded.recovery.refused(loaded.target, "--latest")
+    said = recovery.refused(target, "--latest")
     assert "has 3 tables but no GTIDs" in said
     assert "--from-backup" in said
     named = (f"--from-backup={loaded.dump}", "--latest")
-    said = loaded.recovery.refused(loaded.target, *named)
+    said = recovery.refused(target, *named)
     assert "was not restored from what is named" in said
     assert "SET GLOBAL gtid_purged" in said
     (gtids,) = re.findall(r"GTID_PURGED=[^;']*(?:'\+'[^;']*)?'([^']*)'\s*;", text)
-    loaded.target.query(f"SET GLOBAL gtid_purged = '{gtids}'")
-    loaded.recovery.to(loaded.target, *named)
-    assert loaded.target.query("SELECT COUNT(*) FROM shop.orders") == [(3,)]
+    target.query(f"SET GLOBAL gtid_purged = '{gtids}'")
+    recovery.to(target, *named)
+    assert target.query("SELECT COUNT(*) FROM shop.orders") == [(4,)]

@@ -9,7 +9,6 @@ import re
 import subprocess
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -288,7 +287,12 @@ def test_rows_with_columns_that_nobody_sees(mysql_server: MysqlServer) -> None:
         assert told(found[0]) == [("insert", "shop.hidden", 3)]
 
 
-MYSQL_SETTINGS = [*product(("FULL", "MINIMAL", "NOBLOB"), ("", "PARTIAL_JSON"), ("OFF", "ON"))]
+MYSQL_SETTINGS = (
+    ("FULL", "", "OFF"),
+    ("FULL", "PARTIAL_JSON", "ON"),
+    ("MINIMAL", "PARTIAL_JSON", "OFF"),
+    ("NOBLOB", "", "ON"),
+)
 
 
 @pytest.mark.parametrize(("image", "partial", "compressed"), MYSQL_SETTINGS)
@@ -308,7 +312,7 @@ def test_rows_of_every_type_in_mysql(
     assert sum(len(content.changes) for content in found) > 8
 
 
-@pytest.mark.parametrize(("image", "compressed"), [*product(("FULL", "MINIMAL"), ("OFF", "ON"))])
+@pytest.mark.parametrize(("image", "compressed"), [("FULL", "ON"), ("MINIMAL", "OFF")])
 def test_rows_of_every_type_in_mariadb(
     mariadb_server: MariadbServer, image: str, compressed: str
 ) -> None:

@@ -17,66 +17,32 @@ from typing import Any, Self
 import pytest
 
 from binlog2s3.binlog.scanner import EventType
-from lab.fault import Answer, Request
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from tests.ear import Ear
-from tests.integration.bucket import CHUNK, Bucket
-from tests.integration.small_disk import mount, mount_small
+from tests.integration.bucket import Bucket
+from tests.integration.small_disk import mount
 from tests.integration.stream_process import StreamProcess
-from tests.integration.test_stream import (
+from tests.integration.streaming import (
+    MB,
+    Start,
+    all_came,
+    came,
     documents,
+    finish,
+    no_binlogs,
     parts_there,
     wait_until_archived,
     write,
+    write_binlog,
 )
 from tests.waiting import wait_until
 
 MIB = 1 << 20
-MB = 1_000_000
 HEADER = struct.Struct("<IBIIIH")
-Start = Callable[..., StreamProcess]
 Disk = Callable[[int], Path]
-
-
-@pytest.fixture
-def start(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Start:
-    """Makes a streamer; use the answer in a `with`."""
-
-    def make(
-        server: MysqlServer,
-        place: str = "one",
-        environment: Mapping[str, str] | None = None,
-        **options: Any,
-    ) -> StreamProcess:
-        chosen = {name.replace("_", "-"): value for name, value in options.items()}
-        return StreamProcess(
-            disk_tmp_path / place, server, minio, bucket, options=chosen, environment=environment
-        )
-
-    return make
-
-
-@pytest.fixture
-def disk(disk_tmp_path: Path) -> Iterator[Disk]:
-    """Mounts file systems of so many bytes; they are taken away in the end."""
-    with ExitStack() as stack:
-
-        def make(size: int) -> Path:
-            place = disk_tmp_path / f"disk-{size}"
-            mount_small(place, size)
-            stack.callback(lambda: subprocess.run(["umount", place], check=False))
-            return place
-
-        yield make
-
-
-def no_binlogs(request: Request) -> Answer | None:
-    """A store that takes no binlogs, neither whole nor in chunks."""
-    is_one = "/binlogs/" in request.path or CHUNK.search(request.path)
-    return Answer(503) if is_one and request.method in ("PUT", "POST") else None
 
 
 def allocated(spool: Path) -> int:
@@ -108,29 +74,16 @@ class Sampler:
             self.most = max(self.most, allocated(self._spool))
 
 
-def finish(stream: StreamProcess, server: MysqlServer, minio: MinioServer, bucket: str) -> None:
-    """What is written still arrives, all is there, in one lineage, and it ends in order."""
-    write(server, 1)
-    wait_until_archived(stream, server, minio, bucket)
-    assert stream.terminate() == 0
-    assert "Traceback" not in stream.stderr()
-    assert len(documents(minio, bucket, "lineage.json")) == 1
-
-
 # The limits
 
 
-@pytest.mark.gate("max-bytes")
-@pytest.mark.parametrize("limit", ["max-bytes", "min-free"])
+@pytest.mark.gate
 def test_the_reading_pauses_and_goes_on(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, disk: Disk, limit: str
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
     """While the store takes nothing the spool stops at its limit, says so, and resumes."""
-    options: dict[str, Any] = {"spool_max_bytes": 16 * MIB, "spool_min_free_bytes": 0}
     most = 16 * MIB
-    if limit == "min-free":
-        options = {"spool_min_free_bytes": 40 * MIB, "spool": disk(64 * MIB) / "spool"}
-        most = 24 * MIB
+    options = {"spool_max_bytes": most, "spool_min_free_bytes": 0}
     there = Bucket(minio, bucket)
     with (
         Ear() as ear,
@@ -138,20 +91,18 @@ def test_the_reading_pauses_and_goes_on(
         start(mysql, environment=looks_told(ear), endpoint_url=proxy.url, **options) as stream,
     ):
         stream.wait_for_event("new lineage")
-        spool = Path(options.get("spool", stream.spool))
         proxy.rules.append(no_binlogs)
-        with Sampler(spool) as sample:
+        with Sampler(stream.spool) as sample:
             write(mysql, most // MIB - 1)
             for _ in range(30):
                 write(mysql, 1)
-                if looked(stream, mysql, spool, ear):
+                if looked(stream, mysql, ear):
                     break
             line = stream.wait_for_event("paused: the spool has no room")
-            word = "max_bytes" if limit == "max-bytes" else "min_free_bytes"
-            assert word in line["why"]
+            assert "max_bytes" in line["why"]
             wait_until(lambda: there.heartbeat()["state"] == "paused", what="the heartbeat")
             stream.wait_for_event("mysqlbinlog ended")
-            took = allocated(spool)
+            took = allocated(stream.spool)
             assert took > most * 3 // 4
             write(mysql, 20)
             beats = len(proxy.matching(method="PUT", path="/writers/"))
@@ -159,7 +110,7 @@ def test_the_reading_pauses_and_goes_on(
                 lambda: len(proxy.matching(method="PUT", path="/writers/")) > beats + 1,
                 what="two heartbeats",
             )
-            assert allocated(spool) <= took
+            assert allocated(stream.spool) <= took
         assert sample.most < most + 12 * MIB
         assert not stream.events("resumed: the spool has room")
         proxy.rules.clear()
@@ -173,14 +124,14 @@ def looks_told(ear: Ear) -> dict[str, str]:
     return {"NOTIFY_SOCKET": ear.address, "WATCHDOG_USEC": "1200000"}
 
 
-def looked(stream: StreamProcess, server: MysqlServer, spool: Path, ear: Ear) -> bool:
+def looked(stream: StreamProcess, server: MysqlServer, ear: Ear) -> bool:
     """Whether it has paused, when it has all and has looked at its spool: it does each 0.5 s."""
     name, size = server.binlogs()[-1]
 
     def paused() -> bool:
         return bool(stream.events("paused: the spool has no room"))
 
-    wait_until(lambda: paused() or longest(spool, name) >= size, what="all in the spool")
+    wait_until(lambda: paused() or came(stream.spool, name) >= size, what="all in the spool")
     ear.wait_until_fed(4)
     return paused()
 
@@ -212,22 +163,16 @@ def commit_large(server: MysqlServer, total: int = LARGE) -> None:
         connection.commit()
 
 
-@pytest.mark.parametrize("flush_interval", [1, 0])
 def test_a_transaction_larger_than_the_spool(
-    large_server: MysqlServer,
-    start: Start,
-    minio: MinioServer,
-    bucket: str,
-    disk: Disk,
-    flush_interval: int,
+    large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, disk: Disk
 ) -> None:
     """500 MB go through 64 MiB: what the bucket has is punched out of the file behind it.
 
     The disk would not take more than the limit, an event that comes again, one that is not whole,
     and one that has just come.
     """
-    options = {"spool_max_bytes": 64 * MIB, "flush_interval": flush_interval}
-    options |= {"spool": disk(380 * MIB) / "spool", "spool_min_free_bytes": 0}
+    options: dict[str, Any] = {"spool_max_bytes": 64 * MIB, "spool_min_free_bytes": 0}
+    options["spool"] = disk(380 * MIB) / "spool"
     with (
         RecordingProxy(minio.endpoint_url) as proxy,
         start(large_server, endpoint_url=proxy.url, **options) as stream,
@@ -243,39 +188,19 @@ def test_a_transaction_larger_than_the_spool(
         finish(stream, large_server, minio, bucket)
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("flush_interval", [1, 0])
-def test_a_transaction_larger_than_the_spool_and_kill_9(
-    large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, flush_interval: int
-) -> None:
-    """kill -9 in the middle of it, twice: the next start goes on with the punched spool."""
-    kill_9_inside(large_server, start, minio, bucket, flush_interval, LARGE, 64 * MIB)
-
-
 @pytest.mark.parametrize("flush_interval", [1, 0])
 def test_a_punched_spool_and_kill_9(
     large_server: MysqlServer, start: Start, minio: MinioServer, bucket: str, flush_interval: int
 ) -> None:
-    """As above, smaller: what was punched out is never read, the rest is not fetched again."""
-    kill_9_inside(large_server, start, minio, bucket, flush_interval, 106 * MB, 24 * MIB)
-
-
-def kill_9_inside(
-    server: MysqlServer,
-    start: Start,
-    minio: MinioServer,
-    bucket: str,
-    flush_interval: int,
-    total: int,
-    most: int,
-) -> None:
-    options = {"spool_max_bytes": most, "flush_interval": flush_interval}
+    """kill -9 inside it, twice: what was punched out is never read, the rest not fetched again."""
+    total = 106 * MB
+    options = {"spool_max_bytes": 24 * MIB, "flush_interval": flush_interval}
     there = Bucket(minio, bucket)
     with ExitStack() as stack:
-        stream = stack.enter_context(start(server, **options))
+        stream = stack.enter_context(start(large_server, **options))
         stream.wait_for_event("streaming")
-        name = server.binlogs()[-1][0]
-        commit_large(server, total)
+        name = large_server.binlogs()[-1][0]
+        commit_large(large_server, total)
         for part in (1, 2):
             wait_until(
                 lambda part=part, stream=stream: (
@@ -285,11 +210,11 @@ def kill_9_inside(
                 f"{part} quarters",
             )
             stream.kill()
-            stream = stack.enter_context(start(server, **options))
+            stream = stack.enter_context(start(large_server, **options))
         stream.wait_for_event("streaming")
-        wait_until_archived(stream, server, minio, bucket)
+        wait_until_archived(stream, large_server, minio, bucket)
         wait_until(lambda: not there.chunks(name), what="its chunks are gone")
-        finish(stream, server, minio, bucket)
+        finish(stream, large_server, minio, bucket)
     assert there.chunks(name) == []
 
 
@@ -313,8 +238,9 @@ def has_floor(spool: Path) -> bool:
 # A disk that fills up
 
 
-@pytest.mark.parametrize("rotates", [True, False], ids=["rotates", "one-binlog"])
-@pytest.mark.parametrize("size", [700, 20_000], ids=["small", "large"])
+@pytest.mark.parametrize(
+    ("size", "rotates"), [(700, True), (20_000, False)], ids=["small-rotates", "large-one-binlog"]
+)
 def test_a_disk_that_is_full_leaves_no_hole(
     mysql_binaries: ServerBinaries,
     start: Start,
@@ -366,32 +292,31 @@ def full(place: Path) -> bool:
 # A spool that is gone
 
 
-@pytest.mark.gate("removed")
-@pytest.mark.parametrize("how", ["removed", "unmounted"])
+def ended_by(stream: StreamProcess, spool: Path) -> tuple[str, str]:
+    """Wait for its end, for that spool's sake: message and hint."""
+    assert stream.wait() == 5, stream.stderr()
+    line = stream.log()[-1]
+    assert (line["event"], line["exit_code"]) == ("ended", 5)
+    assert str(spool) in line["error"]
+    assert "Traceback" not in stream.stderr()
+    return line["error"].lower(), line["hint"]
+
+
+@pytest.mark.gate
 def test_a_spool_that_vanishes_ends_it(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, disk: Disk, how: str
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
     """Its directory is no longer there: exit 5, which one and what to do; the next start mends."""
-    place = disk(64 * MIB)
-    spool = place / "spool"
-    with start(mysql, spool=spool, spool_min_free_bytes=0) as stream:
+    with start(mysql) as stream:
         write(mysql, 2)
         wait_until_archived(stream, mysql, minio, bucket)
-        if how == "removed":
-            subprocess.run(["rm", "-rf", spool], check=True)
-        else:
-            subprocess.run(["umount", "--lazy", place], check=True)
+        subprocess.run(["rm", "-rf", stream.spool], check=True)
+        write_binlog(mysql, 1)
         write(mysql, 1)
-        mysql.query("FLUSH BINARY LOGS")
-        write(mysql, 1)
-        assert stream.wait() == 5, stream.stderr()
-        line = stream.log()[-1]
-        assert (line["event"], line["exit_code"]) == ("ended", 5)
-        assert str(spool) in line["error"]
-        assert "no such file or directory" in line["error"].lower()
-        assert "unmounted" in line["hint"]
-        assert "Traceback" not in stream.stderr()
-    with start(mysql, spool=spool, spool_min_free_bytes=0) as stream:
+        error, hint = ended_by(stream, stream.spool)
+        assert "no such file or directory" in error
+        assert "unmounted" in hint
+    with start(mysql) as stream:
         finish(stream, mysql, minio, bucket)
 
 
@@ -408,13 +333,9 @@ def test_a_spool_that_becomes_read_only_ends_it(
         assert mount("--bind", spool, spool).returncode == 0
         assert mount("-o", "remount,bind,ro", spool).returncode == 0
         os.kill(child, signal.SIGKILL)  # so that there is something to write
-        assert stream.wait() == 5, stream.stderr()
-        line = stream.log()[-1]
-        assert (line["event"], line["exit_code"]) == ("ended", 5)
-        assert str(spool) in line["error"]
-        assert "read-only" in line["error"]
-        assert "mounted read-only" in line["hint"]
-        assert "Traceback" not in stream.stderr()
+        error, hint = ended_by(stream, spool)
+        assert "read-only" in error
+        assert "mounted read-only" in hint
     subprocess.run(["umount", spool], check=True)
     with start(mysql, spool=spool, spool_min_free_bytes=0) as stream:
         finish(stream, mysql, minio, bucket)
@@ -423,8 +344,11 @@ def test_a_spool_that_becomes_read_only_ends_it(
 # A power cut
 
 
-@pytest.mark.parametrize("checksum", ["NONE", "CRC32"])
-@pytest.mark.parametrize("offset", [4096, 1_200_000, -8192], ids=["begin", "middle", "end"])
+@pytest.mark.parametrize(
+    ("checksum", "offset"),
+    [("NONE", 4096), ("NONE", 1_200_000), ("CRC32", -8192)],
+    ids=["NONE-begin", "NONE-middle", "CRC32-end"],
+)
 def test_zeros_that_a_power_cut_left(
     mysql_binaries: ServerBinaries,
     start: Start,
@@ -442,12 +366,10 @@ def test_zeros_that_a_power_cut_left(
             start(server, endpoint_url=proxy.url) as stream,
         ):
             stream.wait_for_event("new lineage")
-            write(server, 1)
-            server.query("FLUSH BINARY LOGS")
+            write_binlog(server, 1)
             proxy.rules.append(no_binlogs)
             write(server, 3)
-            name, size = server.binlogs()[-1]
-            wait_until(lambda: longest(stream.spool, name) == size, what="all in the spool")
+            name, _ = all_came(stream, server)
             stream.kill()
         (path,) = stream.spool.glob(f"run-*/{name}")
         with path.open("r+b") as file:
@@ -455,10 +377,6 @@ def test_zeros_that_a_power_cut_left(
             file.write(bytes(4096))
         with start(server) as stream:
             finish(stream, server, minio, bucket)
-
-
-def longest(spool: Path, name: str) -> int:
-    return max((path.stat().st_size for path in spool.glob(f"run-*/{name}")), default=0)
 
 
 # Damage that the source has on its own disk
@@ -505,10 +423,10 @@ def flip(path: Path, offset: int) -> None:
         file.write(bytes([byte ^ 0x40]))
 
 
-def three_more(server: MysqlServer) -> list[str]:
-    """Three more closed binlogs, and one that is open; the names of the closed ones."""
+def more(server: MysqlServer, count: int) -> list[str]:
+    """So many more closed binlogs, and one that is open; the names of the closed ones."""
     names = []
-    for _ in range(3):
+    for _ in range(count):
         write(server, 2)
         names.append(server.binlogs()[-1][0])
         server.query("FLUSH BINARY LOGS")
@@ -525,71 +443,56 @@ def first_archived(
         assert stream.terminate() == 0
 
 
-@pytest.mark.gate("rows")
-@pytest.mark.parametrize("what", list(DAMAGES))
+@pytest.mark.gate
 def test_damage_that_the_source_serves_is_archived(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, what: str
-) -> None:
-    """As served, with the range in the entry, loud; what comes after it arrives."""
-    first_archived(start(mysql), mysql, minio, bucket)
-    names = three_more(mysql)
-    ranges = damage(mysql, names[1], what)
-    with start(mysql, "two") as stream:
-        line = stream.wait_for_event("the source's binlog is damaged: archived as it is")
-        assert (line["level"], line["binlog"]) == ("error", names[1])
-        wait_until_archived(stream, mysql, minio, bucket)
-        entries = documents(minio, bucket, "/entries/")
-        told = {Path(key).stem: entry["damaged"] for key, entry in entries.items()}
-        assert told.pop(names[1]) == ranges
-        assert set(map(str, told.values())) == {"[]"}
-        finish(stream, mysql, minio, bucket)
-
-
-@pytest.mark.parametrize("what", ["rows", "format"])
-def test_damage_in_the_first_binlog_of_all(
-    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str, what: str
-) -> None:
-    """Before there is any lineage: archived as served, or passed where nothing can be read."""
-    names = three_more(mysql)
-    if what == "rows":
-        ranges = damage(mysql, names[0], what)
-    else:
-        flip(mysql.datadir / names[0], 30)
-    there = Bucket(minio, bucket)
-    with start(mysql) as stream:
-        wait_until(lambda: set(names[1:]) <= set(there.archived()), what="those behind it")
-        if what == "rows":
-            wait_until_archived(stream, mysql, minio, bucket)
-            entries = documents(minio, bucket, f"/entries/{names[0]}")
-            assert [entry["damaged"] for entry in entries.values()] == [ranges]
-        else:
-            line = stream.wait_for_event("the archive begins after a binlog that cannot be read")
-            assert (line["binlog"], line["begin"]) == (names[0], names[1])
-            assert names[0] not in there.archived()
-        assert stream.terminate() == 0
-    assert "Traceback" not in stream.stderr()
-    assert len(documents(minio, bucket, "lineage.json")) == 1
-
-
-def test_damage_survives_a_restart(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
-    """kill -9 while a damaged binlog lies in chunks alone: the next start, elsewhere, goes on."""
+    """As served, with the range in the entry, loud; what comes after it arrives.
+
+    kill -9 while a damaged binlog lies in chunks alone: the next start, elsewhere, goes on.
+    """
     first_archived(start(mysql), mysql, minio, bucket)
+    names = more(mysql, 2 * len(DAMAGES))
+    ranges = {
+        name: damage(mysql, name, what) for name, what in zip(names[1::2], DAMAGES, strict=True)
+    }
     write(mysql, 2)
-    name, size = mysql.binlogs()[-1]
-    ranges = damage(mysql, name, "rows")
+    last, size = mysql.binlogs()[-1]
+    ranges[last] = damage(mysql, last, "rows")
     there = Bucket(minio, bucket)
     with start(mysql, "two") as stream:
-        wait_until(lambda: any(c.end == size for c in there.chunks(name)), what="all in chunks")
+        wait_until(lambda: any(c.end == size for c in there.chunks(last)), what="all in chunks")
+        for name in names[1::2]:
+            line = stream.wait_for_event(
+                "the source's binlog is damaged: archived as it is", binlog=name
+            )
+            assert line["level"] == "error"
         stream.kill()
     with start(mysql, "three") as stream:
         stream.wait_for_event("streaming")
         write(mysql, 1)
         wait_until_archived(stream, mysql, minio, bucket)
-        entries = documents(minio, bucket, f"/entries/{name}")
-        assert [e["damaged"] for e in entries.values()] == [ranges]
+        entries = documents(minio, bucket, "/entries/")
+        told = {Path(key).stem: entry["damaged"] for key, entry in entries.items()}
+        assert {name: found for name, found in told.items() if found} == ranges
         finish(stream, mysql, minio, bucket)
+
+
+def test_damage_in_the_first_binlog_of_all(
+    mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
+) -> None:
+    """Before there is any lineage one of which nothing can be read is passed."""
+    names = more(mysql, 3)
+    flip(mysql.datadir / names[0], 30)
+    there = Bucket(minio, bucket)
+    with start(mysql) as stream:
+        wait_until(lambda: set(names[1:]) <= set(there.archived()), what="those behind it")
+        line = stream.wait_for_event("the archive begins after a binlog that cannot be read")
+        assert (line["binlog"], line["begin"]) == (names[0], names[1])
+        assert names[0] not in there.archived()
+        assert stream.terminate() == 0
+    assert "Traceback" not in stream.stderr()
+    assert len(documents(minio, bucket, "lineage.json")) == 1
 
 
 @pytest.mark.parametrize("what", ["size", "format"])
@@ -601,7 +504,7 @@ def test_damage_that_the_source_cannot_serve_is_a_gap(
     It begins with the next binlog.
     """
     first_archived(start(mysql), mysql, minio, bucket)
-    names = three_more(mysql)
+    names = more(mysql, 3)
     path = mysql.datadir / names[1]
     body = path.read_bytes()
     rows = [event for event in events(body) if event[0] == EventType.WRITE_ROWS]
@@ -612,8 +515,7 @@ def test_damage_that_the_source_cannot_serve_is_a_gap(
     there = Bucket(minio, bucket)
     with start(mysql, "two") as stream:
         wait_until(lambda: names[2] in there.archived(), 120, "the binlog behind it")
-        write(mysql, 1)
-        mysql.query("FLUSH BINARY LOGS")
+        write_binlog(mysql, 1)
         last = mysql.binlogs()[-2][0]
         wait_until(lambda: last in there.archived(), what="the newest one")
         found = there.binlogs()

@@ -7,7 +7,7 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,51 +18,36 @@ import pytest
 from binlog2s3.drill.watchdog import LEAST_FREE
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer, environment_for
 from tests import command
-from tests.integration.apply_pair import RELAXED
-from tests.integration.bucket import Bucket
-from tests.integration.recovery_truth import dump_of
-from tests.integration.recovery_world import wait_durable
 from tests.integration.small_disk import mount_small
-from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.servers import dump_of
+from tests.world.streamed import Streamed, streamed
 
 ROOT = Path(__file__).parents[2]
 TRACES = {"mariadb": ["--master-data=1"]}
 """Options of a dump whose load sets what shows that it is this one; MySQL's sets GTIDs anyway."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Nights:
-    """A source whose archive is to be proved: a dump and a copy, and a bucket with all after it."""
+@dataclass(kw_only=True)
+class Nights(Streamed):
+    """Its archive is to be proved: a dump and a copy, and a bucket with all after it."""
 
-    binaries: ServerBinaries
-    minio: MinioServer
-    bucket: str
-    work: Path
-    source: MysqlServer
-    stream: StreamProcess
-    dump: Path
-    copy: Path
-
-    def store(self) -> list[str]:
-        words = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
-        return [*words, f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
+    work: Path = Path()
+    dump: Path = Path()
+    copy: Path = Path()
 
     def register(self, path: Path | str, *more: str) -> str:
-        argv = ["backup", "add", *self.store(), f"--location={path}", "--json", *more]
-        done = command.run(*argv, **self.minio.env())
-        assert done.returncode == 0, done.stderr
-        return str(json.loads(done.stdout)["backups"][0]["id"])
+        added = self.document("backup", "add", f"--location={path}", *more)
+        return str(added["backups"][0]["id"])
 
     def argv(self, restore: str, *more: str) -> list[str]:
         words = [f"--mysqld={self.binaries.server}", f"--work-dir={self.work}"]
         words += ["--mysqld-option=--innodb-buffer-pool-size=64M", "--ionice=none", "--json"]
         if os.geteuid() == 0:
             words += ["--mysqld-option=--user=root"]
-        return ["drill", *self.store(), *words, f"--restore-command={restore}", *more]
+        return ["drill", *self.where, *words, f"--restore-command={restore}", *more]
 
     def drill(self, restore: str, *more: str) -> "subprocess.CompletedProcess[str]":
         return command.run(*self.argv(restore, *more), **self.minio.env())
@@ -75,21 +60,13 @@ class Nights:
         pipe = f"{client} --no-defaults --binary-mode {to}"
         return f"sh -c {shlex.quote(pipe)}"
 
-    def commit(self, number: int) -> None:
+    def insert(self, number: int) -> None:
         """A row more, in the archive too."""
-        self.source.query(f"INSERT INTO shop.t VALUES ({number})")
-        wait_durable(self.stream, Bucket(self.minio, self.bucket), self.source)
-
-    def commit_rows(self) -> None:
-        """The last rows, in the archive."""
-        there = Bucket(self.minio, self.bucket)
-        self.source.query("FLUSH BINARY LOGS", "REPLACE INTO shop.t VALUES (1, 9)")
-        wait_until(lambda: len(there.archived()) >= 1, what="a binlog is archived")
-        wait_durable(self.stream, there, self.source)
+        self.commit(f"INSERT INTO shop.t VALUES ({number})")
 
     def results(self) -> list[dict[str, Any]]:
-        there = Bucket(self.minio, self.bucket)
-        return [json.loads(there.get(key)) for key in there.keys("pre/archive/test/drills/")]
+        keys = self.there.keys("pre/archive/test/drills/")
+        return [json.loads(self.there.get(key)) for key in keys]
 
     def left(self) -> list[str]:
         """What is in the work directory, but the lock and the logs of failures."""
@@ -97,49 +74,35 @@ class Nights:
         return [name for name in names if name != "lock" and not name.startswith("failed-")]
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
-    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
-    return found
-
-
 @pytest.fixture
 def nights(
     binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> Iterator[Nights]:
     """The source is gone; the streamer has brought everything into the bucket."""
-    kind = MariadbServer if binaries.flavour == "mariadb" else MysqlServer
-    dump, copy = disk_tmp_path / "dump.sql", disk_tmp_path / "copy"
-    with ExitStack() as stack:
-        work = stack.enter_context(temporary_directory())  # its path is short: a socket is in it
-        source = stack.enter_context(kind(binaries, disk_tmp_path / "source", options=RELAXED))
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        source.query("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    table = ("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY)")
+    with (
+        temporary_directory() as work,  # its path is short: a socket is in it
+        streamed(binaries, minio, bucket, disk_tmp_path, *table, kind=Nights) as found,
+    ):
+        source = found.source
+        found.work = work
+        found.dump, found.copy = disk_tmp_path / "dump.sql", disk_tmp_path / "copy"
         source.query("INSERT INTO shop.t VALUES (1), (2)")
-        dump_of(source, dump, *TRACES.get(binaries.flavour, []))
+        dump_of(source, found.dump, *TRACES.get(binaries.flavour, []))
         source.stop()
-        subprocess.run(["cp", "-a", str(source.datadir), str(copy)], check=True)
+        subprocess.run(["cp", "-a", str(source.datadir), str(found.copy)], check=True)
         source.start()
         source.query("CREATE USER visitor IDENTIFIED BY 'x'", "FLUSH BINARY LOGS")
         for n in range(3, 23):
             source.query(f"INSERT INTO shop.t VALUES ({n})")
         source.query("FLUSH BINARY LOGS", "INSERT INTO shop.t VALUES (99)")
-        there = Bucket(minio, bucket)
-        wait_until(lambda: len(there.archived()) >= 3, what="binlogs are archived")
-        wait_durable(stream, there, source)
-        yield Nights(
-            binaries=binaries,
-            minio=minio,
-            bucket=bucket,
-            work=work,
-            source=source,
-            stream=stream,
-            dump=dump,
-            copy=copy,
-        )
+        found.wait_archived(3)
+        found.wait()
+        yield found
 
 
-@pytest.mark.gate("mysql")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
 def test_a_dump_is_proved(nights: Nights) -> None:
     """To now, with CHECK TABLE; the result is in the archive and nothing else is left."""
     id_ = nights.register(nights.dump, f"--from-backup={nights.dump}")
@@ -153,27 +116,8 @@ def test_a_dump_is_proved(nights: Nights) -> None:
     assert nights.left() == []
 
 
-def test_a_location_that_is_code_is_refused(nights: Nights, disk_tmp_path: Path) -> None:
-    """A script takes it from its environment: it opens the file, and executes none of its name."""
-    mark = disk_tmp_path / "executed"
-    place = disk_tmp_path / "$(touch executed); touch executed; '`touch executed`'.sql"
-    nights.dump.rename(place)
-    nights.register(place, f"--from-backup={place}")
-    client = shlex.quote(str(nights.binaries.client))
-    to = f"cd {disk_tmp_path} && {client} --no-defaults --binary-mode -u root -S {{socket}}"
-    for name in ("{location}", '"{location}"'):
-        refused = nights.drill("sh -c " + shlex.quote(f"{to} < {name}"))
-        assert refused.returncode == 8
-        assert "has signs that a shell may interpret" in refused.stderr
-        assert '"$DRILL_LOCATION"' in refused.stderr
-    done = nights.drill("sh -c " + shlex.quote(f'{to} < "$DRILL_LOCATION"'), "--nice=0")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["outcome"] == "proved"
-    assert not mark.exists()
-    assert nights.left() == []
-
-
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     """A cold copy of the data directory, checked by the operator's statements."""
     checks = tmp_path / "checks.sql"
@@ -202,55 +146,41 @@ def test_a_copy_is_proved(nights: Nights, tmp_path: Path) -> None:
     assert [one["outcome"] for one in nights.results()] == ["proved", "failed"]
 
 
-@pytest.mark.parametrize("kind", ["mysql", "mysql without GTIDs", "mariadb", "mariadb by place"])
+@pytest.mark.parametrize("traced", [True, False])
 def test_another_backup_than_the_registered_one_proves_nothing(
-    kind: str,
+    traced: bool,
+    mariadb_binaries: ServerBinaries,
     minio: MinioServer,
     bucket: str,
     disk_tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> None:
     """An older or a newer dump is restored; what leaves no trace is proved on trust alone."""
-    flavour, _, way = kind.partition(" ")
-    found: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
-    server = MariadbServer if flavour == "mariadb" else MysqlServer
-    more = ["--master-data=1"] if kind == "mariadb" else []
     dumps = [disk_tmp_path / f"{number}.sql" for number in range(3)]
-    with ExitStack() as stack:
-        work = stack.enter_context(temporary_directory())
-        has_gtids = kind != "mysql without GTIDs"
-        source = stack.enter_context(
-            server(found, disk_tmp_path / "source", options=RELAXED, gtid=has_gtids)
-        )
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        nights = Nights(
-            binaries=found,
-            minio=minio,
-            bucket=bucket,
-            work=work,
-            source=source,
-            stream=stream,
-            dump=dumps[1],
-            copy=disk_tmp_path,
-        )
-        source.query("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT)")
+    table = ("CREATE DATABASE shop", "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT)")
+    with (
+        temporary_directory() as work,
+        streamed(mariadb_binaries, minio, bucket, disk_tmp_path, *table, kind=Nights) as nights,
+    ):
+        nights.work = work
         for number, dump in enumerate(dumps):
-            source.query(f"REPLACE INTO shop.t VALUES (1, {number})")
-            dump_of(source, dump, *more)
-        nights.commit_rows()
-        id_ = nights.register("/no/such/place", f"--from-backup={nights.dump}")
-        for wrong in (dumps[0], dumps[2]):
+            nights.source.query(f"REPLACE INTO shop.t VALUES (1, {number})")
+            dump_of(nights.source, dump, *(TRACES["mariadb"] if traced else ()))
+        nights.commit("FLUSH BINARY LOGS", "REPLACE INTO shop.t VALUES (1, 9)")
+        nights.wait_archived(1)
+        older, registered, newer = dumps
+        id_ = nights.register("/no/such/place", f"--from-backup={registered}")
+        for wrong in (older, newer):
             done = nights.drill(nights.load(wrong))
             assert done.returncode == 8, done.stdout
-            text = "nothing in the restored server says" if way else "is not backup"
+            text = "is not backup" if traced else "nothing in the restored server says"
             assert text in done.stderr, done.stderr
-        done = nights.drill(nights.load(nights.dump))
-        if way:
+        done = nights.drill(nights.load(registered))
+        if not traced:
             assert done.returncode == 8, done.stdout
-            done = nights.drill(nights.load(nights.dump), "--trust-restore-command")
+            done = nights.drill(nights.load(registered), "--trust-restore-command")
         assert done.returncode == 0, done.stderr
         said = json.loads(done.stdout)
-        assert (said["backup"], said["restored"] == "on trust") == (id_, bool(way))
+        assert (said["backup"], said["restored"] == "on trust") == (id_, not traced)
         assert said["restored"]
 
 
@@ -267,11 +197,11 @@ def test_another_copy_than_the_registered_one_proves_nothing(
     done = nights.drill(f"cp -a {newer}/. {{datadir}}")
     assert done.returncode == 8, done.stdout
     assert "nothing in the restored server says" in done.stderr, done.stderr
-    nights.commit(101)
+    nights.insert(101)
     backups = [disk_tmp_path / name for name in ("first", "second")]
     program = mariadb_backup / "mariabackup"
     for number, path in enumerate(backups):
-        nights.commit(110 + number)
+        nights.insert(110 + number)
         where = [f"--socket={nights.source.socket}", "--user=root"]
         for step in (["--backup", *where], ["--prepare"]):
             argv = [program, "--no-defaults", f"--target-dir={path}", *step]
@@ -358,7 +288,7 @@ def test_the_example_of_mariabackup_is_proved(
     argv = [mariadb_backup / "mbstream", "-x", "-C", unpacked]
     with stream.open("rb") as given:
         subprocess.run(argv, check=True, stdin=given)
-    nights.commit(100)
+    nights.insert(100)
     program = example("restore-mariabackup", tmp_path)
     assert prove_example(nights, program, unpacked, stream, environment)["transactions"] == 1
 
@@ -371,7 +301,8 @@ def register_copy(nights: Nights) -> str:
     return nights.register(nights.copy, *where)
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_wrong_restore_command_is_told(nights: Nights) -> None:
     """The step, the end of its output, the logs; an exit code; a result; and nothing is left."""
     register_copy(nights)
@@ -386,6 +317,7 @@ def test_a_wrong_restore_command_is_told(nights: Nights) -> None:
     assert len(list(nights.work.glob("failed-*"))) == 3
 
 
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_what_fails_is_told(nights: Nights) -> None:
     """A limit that is passed, and an option that the server does not know.
 
@@ -415,7 +347,8 @@ def fails_in_restore(nights: Nights, restore: str, text: str, *more: str) -> Non
     assert nights.left() == []
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_full_disk_is_told(nights: Nights) -> None:
     """Of the work directory: the drill ends before the server waits for space; nothing is left."""
     id_ = register_copy(nights)
@@ -436,6 +369,7 @@ def test_a_full_disk_is_told(nights: Nights) -> None:
         subprocess.run(["umount", small], check=True)
 
 
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_the_policy_is_enough(nights: Nights) -> None:
     """With the rights of docs/policies/drill.json the drill proves, and writes its result only."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")
@@ -443,7 +377,7 @@ def test_the_policy_is_enough(nights: Nights) -> None:
     for ours, theirs in (("acme-binlogs", nights.bucket), ("prod/", "pre/"),
                          ("orders-primary", "test")):  # fmt: skip
         text = text.replace(ours, theirs)
-    there = Bucket(nights.minio, nights.bucket)
+    there = nights.there
     before = {key: there.get(key) for key in there.keys("pre/archive")}
     rights = environment_for(**nights.minio.restricted(json.loads(text)))
     done = command.run(*nights.argv(nights.load()), **rights)
@@ -454,7 +388,8 @@ def test_the_policy_is_enough(nights: Nights) -> None:
     assert {key: after[key] for key in before} == before
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_a_result_that_cannot_be_written_is_told(nights: Nights) -> None:
     """With what the drill has shown; that of a killed drill is written by a later one."""
     register_copy(nights)
@@ -502,11 +437,12 @@ def test_a_newer_backup_than_the_registered_one_is_told(nights: Nights) -> None:
     assert [one["outcome"] for one in nights.results()] == ["failed"]
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:
     """The drill fails and names what is wrong; it never proves less than the goal."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")
-    there = Bucket(nights.minio, nights.bucket)
+    there = nights.there
     [key] = [key for key in there.keys("pre") if key.endswith("/binlogs/mysql-bin.000003")]
     data = bytearray(there.get(key))
     data[len(data) // 2] ^= 0xFF
@@ -526,7 +462,8 @@ def test_damage_and_a_missing_binlog_are_told(nights: Nights) -> None:
     assert nights.left() == []
 
 
-@pytest.mark.gate("mariadb")
+@pytest.mark.gate
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_the_next_drill_removes_what_a_killed_one_left(nights: Nights, tmp_path: Path) -> None:
     """At each step: data and processes go, and a result says in which step it was killed."""
     nights.register(nights.dump, f"--from-backup={nights.dump}")

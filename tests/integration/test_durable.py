@@ -9,27 +9,25 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs
 
 import pytest
 
-from lab.fault import Answer, Record, Request, on
-from lab.load import Load, Shape
+from lab.fault import Answer, Request, on
+from lab.load import Load
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from lab.verify import closed_binlogs
-from tests.integration.bucket import CHUNK, Bucket
+from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess, proxied
-from tests.integration.test_stream import uploads, wait_until_archived
+from tests.integration.streaming import MIXED, PART, all_came, sent, uploads, wait_until_archived
 from tests.timed import PATIENT_END
 from tests.waiting import PATIENCE, wait_until
 
-PART = 5 << 20
-LOAD = Shape(row_bytes=(1, 3000), many_rows_chance=0.2, large_chance=0.01)
 ROUNDS = int(os.environ.get("DURABLE_ROUNDS", "1"))
 SECONDS = float(os.environ.get("DURABLE_SECONDS", "inf"))
 """What was committed so long ago is durable: to be asked for only where nothing else runs."""
@@ -85,16 +83,6 @@ def marks_in(binlogs: dict[str, bytes]) -> set[int]:
     return {int(m) for data in binlogs.values() for m in re.findall(rb"<mark (\d+)>", data)}
 
 
-def bytes_up(records: list[Record]) -> int:
-    """Bytes of binlogs that were sent: parts, chunks, whole ones."""
-    sent = [r for r in records if r.request.method == "PUT" and is_binlog(r.request)]
-    return sum(r.request_bytes for r in sent)
-
-
-def is_binlog(request: Request) -> bool:
-    return "/binlogs/" in request.path or CHUNK.search(request.path) is not None
-
-
 @pytest.mark.gate("mysql-0")
 @pytest.mark.mysql
 @pytest.mark.parametrize("number", range(ROUNDS))
@@ -120,7 +108,7 @@ def test_both_machines_gone(
         with (
             suppress(RuntimeError),  # the load's, as the server dies under it
             StreamProcess(disk_tmp_path / "one", server, store, bucket) as stream,
-            Load(server, threads=2, flush_seconds=3, seconds=3600, shape=LOAD),
+            Load(server, threads=2, flush_seconds=3, seconds=3600, shape=MIXED),
             Commits(server) as commits,
         ):
             stream.wait_for_event("new lineage")
@@ -230,115 +218,51 @@ def test_little_is_sent_again(
             stream.wait_for_event("continuing with the chunks in the bucket")
             mysql.query("INSERT INTO bulk.t (v) VALUES ('small')")
             wait_until(all_durable(there, mysql), what="what is new is durable")
-            assert bytes_up(proxy.records) < PART + 100_000, "more than the small chunks held"
+            assert sent(proxy.records) < PART + 100_000, "more than the small chunks held"
             wait_until_archived(stream, mysql, store, bucket)
             archived = stream.wait_for_event("binlog archived")
             assert archived["copied"] >= 4
             wait_until(lambda: uploads(store, bucket) == [], what="no upload is left")
             assert stream.terminate() == 0
-        assert bytes_up(proxy.records) < 3 * PART
+        assert sent(proxy.records) < 3 * PART
     assert uploads(store, bucket) == []
-
-
-@pytest.mark.needs("upload listing")
-def test_an_upload_that_was_begun_is_taken_up(
-    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """Killed between the parts of a closed binlog: those that lie there are not made again."""
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url, "concurrency": 2}
-        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            write_parts(mysql, 6.5)
-            gone = on(
-                Answer(503, body=b""), method="PUT", path="/binlogs/", query="partNumber=[456]"
-            )
-            proxy.rules.append(gone)
-            mysql.query("FLUSH BINARY LOGS")
-            wait_until(
-                lambda: len(proxy.matching(method="PUT", query="partNumber=[123]")) >= 3,
-                what="parts",
-            )
-            stream.kill()
-        proxy.rules.clear()
-        proxy.clear()
-        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
-            wait_until_archived(stream, mysql, store, bucket)
-            (line,) = [line for line in stream.events("binlog archived") if line["size"] > 6 * PART]
-            assert line["taken_up"] >= 2
-            wait_until(lambda: uploads(store, bucket) == [], what="no upload is left")
-            assert stream.terminate() == 0
-        assert proxy.matching(method="PUT", query="partNumber=1&") == []
-    assert uploads(store, bucket) == []
-
-
-def test_hours_without_the_store(
-    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """Many binlogs wait in the spool, purged at the source: all of them arrive, none twice."""
-    there = Bucket(store, bucket)
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        away = on(Answer(503, body=b""))
-        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            proxy.rules.append(away)
-            for _ in range(6):
-                write_parts(mysql, 1.2)
-                mysql.query("FLUSH BINARY LOGS")
-            write_parts(mysql, 0.3)
-            closed = closed_binlogs(mysql, flush=False)
-            last = mysql.binlogs()[-1][0]
-            wait_until(lambda: list(stream.spool.glob(f"run-*/{last}")), what="all in the spool")
-            stream.kill()
-            mysql.query(f"PURGE BINARY LOGS TO '{last}'")
-        proxy.rules.clear()
-        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
-            names = [binlog.name for binlog in closed]
-            wait_until(lambda: set(names) <= set(there.archived()), 90, "all archived")
-            wait_until(all_durable(there, mysql), what="the open one is durable")
-            assert stream.terminate() == 0
-        for binlog in closed:
-            key = next(
-                k for k in there.keys("pre/archive/") if k.endswith(f"/binlogs/{binlog.name}")
-            )
-            assert hashlib.sha256(there.get(key)).hexdigest() == binlog.sha256
 
 
 def test_what_only_the_spool_has_is_brought_in_before_a_gap_ends_it(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """The source purged even the binlog that was open: closed ones are archived, its bytes kept."""
+    """Hours without the store, and the source purged even the binlog that was open.
+
+    The closed ones are archived, byte for byte, and the open one's bytes are kept.
+    """
     there = Bucket(store, bucket)
-    with RecordingProxy(store.endpoint_url) as proxy:
-        options = {"endpoint-url": proxy.url}
-        with StreamProcess(disk_tmp_path / "one", mysql, store, bucket, options=options) as stream:
-            stream.wait_for_event("new lineage")
-            proxy.rules.append(on(Answer(503, body=b"")))
-            for _ in range(2):
-                write_parts(mysql, 1.2)
-                mysql.query("FLUSH BINARY LOGS")
-            closed = closed_binlogs(mysql, flush=False)
-            write_parts(mysql, 1.3)
-            name, size = mysql.binlogs()[-1]
-            path = wait_until(lambda: next(stream.spool.glob(f"run-*/{name}"), None), what=name)
-            assert path is not None
-            wait_until(lambda: path.stat().st_size >= size, what="the open binlog in the spool")
-            stream.kill()
-        expected = path.read_bytes()
-        mysql.query("FLUSH BINARY LOGS")
-        write_parts(mysql, 0.1)
-        mysql.query("FLUSH BINARY LOGS")
-        mysql.query(f"PURGE BINARY LOGS TO '{mysql.binlogs()[-1][0]}'")
-        proxy.rules.clear()
-        for _ in range(2):
-            with StreamProcess(
-                disk_tmp_path / "one", mysql, store, bucket, options={**options, "on-gap": "stop"}
-            ) as stream:
-                assert stream.wait() == 7, stream.stderr()
-            assert stream.events("ended")[-1]["error"].startswith("gap: ")
-            assert there.archived() == [binlog.name for binlog in closed]
-            assert there.binlogs()[name] == expected
+    place = disk_tmp_path / "one"
+    rules = [on(Answer(503, body=b""), path="/binlogs/|/live/test/2")]
+    with proxied(place, mysql, store, bucket) as (stream, proxy):
+        stream.wait_for_event("new lineage")
+        proxy.rules += rules
+        for _ in range(4):
+            write_parts(mysql, 1.2)
+            mysql.query("FLUSH BINARY LOGS")
+        closed = {binlog.name: binlog.sha256 for binlog in closed_binlogs(mysql, flush=False)}
+        write_parts(mysql, 1.3)
+        name, _ = all_came(stream, mysql)
+        stream.kill()
+    (path,) = stream.spool.glob(f"run-*/{name}")
+    expected = path.read_bytes()
+    mysql.query("FLUSH BINARY LOGS")
+    write_parts(mysql, 0.1)
+    mysql.query("FLUSH BINARY LOGS")
+    mysql.query(f"PURGE BINARY LOGS TO '{mysql.binlogs()[-1][0]}'")
+    for _ in range(2):
+        options = {"on-gap": "stop"}
+        with StreamProcess(place, mysql, store, bucket, options=options) as stream:
+            assert stream.wait() == 7, stream.stderr()
+        assert stream.events("ended")[-1]["error"].startswith("gap: ")
+        found = there.binlogs()
+        assert there.archived() == [*closed]
+        assert {one: hashlib.sha256(found[one]).hexdigest() for one in closed} == closed
+        assert found[name] == expected
 
 
 @pytest.mark.gate
@@ -369,7 +293,10 @@ def test_the_last_bytes_go_along_at_the_end(
 def test_without_flushes_there_are_no_chunks(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """--flush-interval 0 sends parts of the growing binlog; durable is what is closed."""
+    """--flush-interval 0 sends parts of the growing binlog; durable is what is closed.
+
+    So says the heartbeat, with its GTIDs.
+    """
     there = Bucket(store, bucket)
     options = {"flush-interval": 0}
     with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
@@ -380,70 +307,16 @@ def test_without_flushes_there_are_no_chunks(
         assert there.heartbeat()["durable"] is None
         wait_until_archived(stream, mysql, store, bucket)
         assert stream.wait_for_event("binlog archived")["copied"] == 0
+        closed = mysql.binlogs()[-2]
+
+        def durable() -> Any:
+            found = there.heartbeat()["durable"]
+            return found if found and (found["binlog"], found["offset"]) == closed else None
+
+        executed = mysql.query("SELECT @@gtid_executed")[0][0].replace("\n", "")
+        assert wait_until(durable, what="the heartbeat says so")["gtid_set"] == executed
         assert stream.terminate() == 0
     assert there.chunks() == []
-
-
-def test_a_chunk_that_vanished_is_put_again(
-    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """Somebody deletes chunks, full and small: they are there again, and the log says so."""
-    there = Bucket(store, bucket)
-    with StreamProcess(disk_tmp_path, mysql, store, bucket) as stream:
-        stream.wait_for_event("new lineage")
-        write_parts(mysql, 1.5)
-        wait_until(all_durable(there, mysql), what="all is durable")
-        keys = [chunk.key for chunk in there.chunks()]
-        assert len(keys) >= 2
-        with closing(store.client()) as client:
-            for key in keys:
-                client.delete_object(Bucket=bucket, Key=key)
-        stream.wait_for_event("chunk vanished, putting it again")
-        wait_until(all_durable(there, mysql), what="all is durable again")
-        wait_until_archived(stream, mysql, store, bucket)
-        assert stream.terminate() == 0
-
-
-@pytest.mark.needs("part copies")
-def test_a_chunk_with_other_bytes_never_gets_into_the_archive(
-    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """Somebody writes over a full chunk: the part is sent from the spool instead of copied."""
-    there = Bucket(store, bucket)
-    with StreamProcess(disk_tmp_path, mysql, store, bucket) as stream:
-        stream.wait_for_event("new lineage")
-        write_parts(mysql, 2.5)
-        wait_until(all_durable(there, mysql, full=1), what="all is durable")
-        full = [c for c in there.chunks() if c.end - c.begin == PART]
-        with closing(store.client()) as client:
-            client.put_object(Bucket=bucket, Key=full[0].key, Body=b"z" * PART)
-        wait_until_archived(stream, mysql, store, bucket)
-        assert "its name says" in stream.events("looking again at the store")[0]["error"]
-        assert stream.terminate() == 0
-
-
-def test_a_store_that_copies_no_parts(
-    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """UploadPartCopy is refused (501): the bytes are sent again when the binlog is closed."""
-    there = Bucket(store, bucket)
-
-    def refuse(request: Request) -> Answer | None:
-        copies = any(name.lower() == "x-amz-copy-source" for name in request.headers)
-        return Answer(501, body=NOT_IMPLEMENTED) if copies else None
-
-    with proxied(disk_tmp_path, mysql, store, bucket, [refuse]) as (stream, _):
-        stream.wait_for_event("new lineage")
-        write_parts(mysql, 2.5)
-        wait_until(all_durable(there, mysql), what="all is durable")
-        wait_until_archived(stream, mysql, store, bucket)
-        assert stream.wait_for_event("binlog archived")["copied"] == 0
-        archived = there.archived()
-        wait_until(lambda: no_chunks_of(there, archived), what="their chunks are gone")
-        assert stream.terminate() == 0
-
-
-NOT_IMPLEMENTED = b"<Error><Code>NotImplemented</Code><Message>no copies here</Message></Error>"
 
 
 def test_an_idle_source_costs_a_heartbeat(

@@ -24,11 +24,12 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests.binlog_writer import BinlogWriter, previous_gtids_body, query_body
-from tests.integration.apply_pair import RELAXED, Pair, content
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.served import Scene
 from tests.integration.test_find import Finder
+from tests.world.commands import Recovery, read_only
+from tests.world.pair import Pair
+from tests.world.servers import RELAXED, content
+from tests.world.serving import Scene
 
 pytestmark = [pytest.mark.mysql, pytest.mark.minio]
 

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pymysql
 import pytest
@@ -20,13 +19,13 @@ from lab.child import free_port
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer
 from lab.s3 import MinioServer
-from tests import command
-from tests.integration.apply_pair import RELAXED
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
+from tests.integration.site import FIRST, Site
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import RELAXED
 
 DOMAIN = 7
 SCRIPT = """#!/bin/sh
@@ -192,21 +191,18 @@ def test_the_other_node_with_the_same_ids(
     with StreamProcess(disk_tmp_path / "stream", second, minio, bucket) as stream:
         wait_durable(stream, there, second)
         assert stream.terminate() == 0
-    where = ["--source=test", f"--s3-url=s3://{bucket}/pre", "--region=us-east-1"]
-    where += [f"--endpoint-url={minio.endpoint_url}", "--addressing-style=path"]
-    keys = [key for key in there.keys("pre/archive/test/") if key.endswith("/lineage.json")]
-    lineages: list[dict[str, Any]] = [json.loads(there.get(key)) for key in sorted(keys)]
-    assert [one["parent"] and one["parent"]["join"] for one in lineages] == [None, "exact"]
+    site = Site(source=second, minio=minio, bucket=bucket, folder=disk_tmp_path)
+    assert site.joins() == [None, "exact"]
     login = [f"--mysql-host=127.0.0.1 --mysql-port={second.port} --mysql-user={second.repl_user}"]
     login = [*login[0].split(), f"--mysql-password-file={second.password_file}"]
     login += [f"--mysqlbinlog={second.binaries.binlog}", f"--spool={disk_tmp_path / 'check'}"]
-    checked = command.run("check", *where, *login, "--json", **minio.env())
+    checked = site.run("check", *login, "--json")
     rows = {row["name"]: row for row in json.loads(checked.stdout)["parts"]}
     assert rows["gtid_domain_id"]["result"] == "warn"
     want = second.query("SELECT id FROM shop.items ORDER BY id")
     second.stop()
     with MariadbServer(second.binaries, disk_tmp_path / "target", server_id=9) as target:
         recovery = Recovery(minio, bucket, read_only(minio))
-        recovery.to(target, "--from-binlog=mysql-bin.000001", "--from-position=4", "--latest")
+        recovery.to(target, *FIRST, "--latest")
         assert target.query("SELECT id FROM shop.items ORDER BY id") == want
         assert len(want) == 40

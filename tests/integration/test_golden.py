@@ -13,9 +13,9 @@ from lab.s3 import MinioServer
 from tests.golden import bucket as golden_bucket
 from tests.golden.bucket import VERSIONS, Golden
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_truth import load, state_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.servers import load, state_of
 
 pytestmark = pytest.mark.gate
 

@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,37 +18,16 @@ from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
-from tests import command
-from tests.integration.apply_pair import RELAXED
-from tests.integration.bucket import Bucket
-from tests.integration.recovery_world import wait_durable
-from tests.integration.stream_process import StreamProcess
+from tests.integration.site import TABLE, Site, rows
 from tests.waiting import wait_until
+from tests.world.servers import RELAXED
 
 OFF = ("ON_PERMISSIVE", "OFF_PERMISSIVE")
 ON = ("ON_PERMISSIVE", "ON")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Site:
-    """A source that has GTIDs at first, and its bucket."""
-
-    source: MysqlServer
-    minio: MinioServer
-    bucket: str
-    folder: Path
-
-    def stream(self) -> StreamProcess:
-        options = {"spool": self.folder / "spool", "heartbeat-interval": 1}
-        return StreamProcess(
-            self.folder / "stream", self.source, self.minio, self.bucket, options=options
-        )
-
-    def wait_durable(self, stream: StreamProcess) -> None:
-        wait_durable(stream, Bucket(self.minio, self.bucket), self.source)
-
-    def insert(self, first: int, last: int) -> None:
-        self.source.query(*[f"INSERT INTO d.t VALUES ({n})" for n in range(first, last + 1)])
+class Switched(Site):
+    """A source that has GTIDs at first."""
 
     def mode(self, server: MysqlServer, steps: tuple[str, ...]) -> None:
         server.query(*[f"SET GLOBAL gtid_mode = {one}" for one in steps])
@@ -69,28 +47,14 @@ class Site:
             program = self.source.binaries.client
             subprocess.run([program, *words], stdin=data, check=True, timeout=300)
 
-    def run(self, verb: str, *words: str) -> "subprocess.CompletedProcess[str]":
-        where = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
-        where += [f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
-        return command.run(*verb.split(), *where, *words, **self.minio.env())
-
-    def pitr(self, target: MysqlServer, *words: str) -> "subprocess.CompletedProcess[str]":
-        at = (f"--target-socket={target.socket}", "--target-user=root", "--stop-target-threads")
-        return self.run("pitr", *at, "--yes", *words)
-
-    def lineages(self) -> list[dict[str, Any]]:
-        there = Bucket(self.minio, self.bucket)
-        keys = [key for key in there.keys("pre/archive/test/") if key.endswith("/lineage.json")]
-        return [json.loads(there.get(key)) for key in sorted(keys)]
-
 
 @pytest.fixture
 def site(
     mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
-) -> Iterator[Site]:
+) -> Iterator[Switched]:
     with MysqlServer(mysql_binaries, disk_tmp_path / "source", options=RELAXED) as source:
-        source.query("CREATE DATABASE d", "CREATE TABLE d.t (n INT PRIMARY KEY)")
-        yield Site(source=source, minio=minio, bucket=bucket, folder=disk_tmp_path)
+        source.query(*TABLE)
+        yield Switched(source=source, minio=minio, bucket=bucket, folder=disk_tmp_path)
 
 
 @pytest.fixture
@@ -100,12 +64,8 @@ def target(mysql_binaries: ServerBinaries, disk_tmp_path: Path) -> Iterator[Mysq
         yield server
 
 
-def rows(server: MysqlServer) -> list[int]:
-    return [int(row[0]) for row in server.query("SELECT n FROM d.t ORDER BY n")]
-
-
 def test_what_was_committed_while_gtids_were_off_is_not_passed_over(
-    site: Site, target: MysqlServer
+    site: Switched, target: MysqlServer
 ) -> None:
     """A backup from before has the GTIDs that the first binlog after that begins with.
 
@@ -137,7 +97,9 @@ def test_what_was_committed_while_gtids_were_off_is_not_passed_over(
     assert drilled.returncode != 0
 
 
-def test_a_server_that_does_not_send_what_has_no_gtid_is_said_not_to_be_read(site: Site) -> None:
+def test_a_server_that_does_not_send_what_has_no_gtid_is_said_not_to_be_read(
+    site: Switched,
+) -> None:
     """With GTIDs on again it refuses each run at that place: no run that just began hides that."""
     site.insert(1, 5)
     site.mode(site.source, OFF)
@@ -161,7 +123,7 @@ def test_a_server_that_does_not_send_what_has_no_gtid_is_said_not_to_be_read(sit
 
 @pytest.mark.parametrize("is_seen", [True, False], ids=["off before", "off meanwhile"])
 def test_purged_transactions_without_gtids_are_a_gap(
-    site: Site, target: MysqlServer, *, is_seen: bool
+    site: Switched, target: MysqlServer, *, is_seen: bool
 ) -> None:
     """The binlogs before and after have the same GTIDs, and rows are missing between them."""
     with site.stream() as stream:
@@ -179,8 +141,7 @@ def test_purged_transactions_without_gtids_are_a_gap(
     with site.stream() as stream:
         site.insert(21, 25)
         site.wait_durable(stream)
-    parents = [one["parent"] for one in site.lineages()]
-    assert [parent and parent["join"] for parent in parents] == [None, "gap"]
+    assert site.joins() == [None, "gap"]
     site.mode(target, OFF)
     site.load(dump, target)
     refused = site.pitr(target, f"--from-backup={dump}", "--latest")

@@ -19,11 +19,10 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command as command_line
-from tests.integration.apply_pair import locked
-from tests.integration.recovery_command import Recovery
-from tests.integration.recovery_truth import dump_of, load
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import Recovery
+from tests.world.servers import dump_of, load, locked
 
 SCHEMA = (
     "CREATE DATABASE shop",
@@ -180,18 +179,14 @@ def test_holes_that_are_allowed_are_filled_first(
     assert executed(server) == lived.gtid(1, lived.end)
 
 
-@pytest.mark.parametrize("way", ["--from-backup", "--from-gtid-set", "--from-backup-id"])
+@pytest.mark.parametrize("way", ["--from-backup", "--from-backup-id"])
 def test_another_backup_than_was_restored_is_refused(
     lived: Lived, command: Recovery, fresh: Fresh, way: str
 ) -> None:
     """Monday was restored, tuesday is named: the transactions in between would be left out."""
     server, monday = fresh(lived.dump("monday")), lived.updates - 1
     tuesday = lived.dump("tuesday")
-    named = {
-        "--from-backup": str(tuesday),
-        "--from-gtid-set": lived.gtid(1, lived.updates),
-        "--from-backup-id": "",
-    }[way] or added(lived, tuesday)
+    named = tuesday if way == "--from-backup" else added(lived, tuesday)
     said = command.refused(server, "--latest", f"{way}={named}")
     assert f" has {lived.gtid(lived.updates)}, the target has only {lived.gtid(1, monday)}" in said
     assert executed(server) == lived.gtid(1, monday)
@@ -228,9 +223,8 @@ def test_a_skip_that_left_a_hole_is_not_applied_later(
     assert executed(server) == lived.gtid(1, lived.end)
 
 
-@pytest.mark.parametrize("who", ["the command", "both"])
 def test_killed_with_a_skip_the_same_command_goes_on(
-    lived: Lived, command: Recovery, fresh: Fresh, who: str
+    lived: Lived, command: Recovery, fresh: Fresh
 ) -> None:
     """What it left out is committed empty at the end, so until then it is a hole: no refusal."""
     server, delete = fresh(lived.dump("monday")), lived.gtid(lived.updates + 4)
@@ -242,11 +236,9 @@ def test_killed_with_a_skip_the_same_command_goes_on(
         wait_until(is_awaited, PATIENCE, "the apply stands at the lock")
         process.kill()
         process.wait(PATIENCE)
-        if who == "both":
-            server.kill()
-    if who == "both":
-        server.start()
-        server.query("SET GLOBAL event_scheduler = OFF")
+        server.kill()
+    server.start()
+    server.query("SET GLOBAL event_scheduler = OFF")
     command.to(server, *words)
     assert rows(server)[0] == lived.rows[0]
     assert server.query("SELECT n FROM shop.one") == [(1,)]

@@ -1,129 +1,163 @@
 """Histories of real servers: which go on, which end, where the next one begins, and who is refused.
 
-Each test ends with every byte of the bucket held against the servers' own files of that time.
+Each test ends with every byte of the bucket held against the servers' own files of that time. Of
+servers with GTIDs, without them and of MariaDB each has what differs there.
 """
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from lab.get import ServerBinaries
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from lab.tcp import Switch
-from tests.integration.lineage_lab import (
-    Archive,
-    CopiedServer,
-    by_two_doors,
-    caught_up,
-    create_table,
+from tests.integration.stream_process import StreamProcess, run_to_end
+from tests.waiting import wait_until
+from tests.world.archive import Archive
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import (
+    ImageServer,
     executed,
     flush,
     follow,
+    forget,
     image_of,
+    is_mariadb,
     on_disk,
     put_back,
     reset,
     uuid_of,
-    write,
 )
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.stream_process import StreamProcess, run_to_end
-from tests.waiting import wait_until
+from tests.world.writes import caught_up, create_table, write
 
-GTIDS = pytest.mark.parametrize("gtid", [True, False], ids=["gtid", "no-gtid"])
-Start = Callable[..., StreamProcess]
+KINDS = {"gtid": "mysql", "no-gtid": "mysql_without_gtids", "mariadb": "mariadb"}
+FIRST = "mysql-bin.000001"
 
 
-@pytest.fixture
-def archive(minio: MinioServer, bucket: str) -> Iterator[Archive]:
-    with closing(Archive(minio, bucket)) as made:
-        yield made
+@dataclass(slots=True)
+class Life:
+    """A server with a table, its bucket, and what is started beside them."""
+
+    server: MysqlServer
+    archive: Archive
+    place: Path
+    stack: ExitStack
+    streams: int = 0
+
+    def start(
+        self, *flags: str, server: MysqlServer | None = None, spool: str = "spool", **options: Any
+    ) -> StreamProcess:
+        """A streamer."""
+        self.streams += 1
+        chosen = {name.replace("_", "-"): value for name, value in options.items()}
+        process = StreamProcess(
+            self.place / f"stream-{self.streams}",
+            server or self.server,
+            self.archive.bucket.store,
+            self.archive.bucket.name,
+            options={"stall-timeout": 5, "spool": self.place / spool, **chosen},
+            arguments=flags,
+        )
+        return self.stack.enter_context(process)
+
+    @property
+    def has_gtids(self) -> bool:
+        return bool(executed(self.server))
+
+    def door(self, port: int | None = None) -> Switch:
+        """A port that leads to the server, or to another one."""
+        return self.stack.enter_context(Switch(port or self.server.port))
+
+    def sibling(self, name: str, server_id: int = 2) -> MysqlServer:
+        """Another server of the same kind, with the same account."""
+        kind = MariadbServer if is_mariadb(self.server) else MysqlServer
+        made = kind(
+            self.server.binaries,
+            self.place / name,
+            server_id=server_id,
+            gtid=self.has_gtids,
+            options=["--log-slave-updates"] if is_mariadb(self.server) else [],
+        )
+        made.password = self.server.password
+        return self.stack.enter_context(made)
+
+    def replica(self) -> MysqlServer:
+        """One that replicates from the server, and has all that it has now."""
+        made = self.sibling("replica")
+        follow(made, self.server)
+        caught_up(made, self.server)
+        return made
+
+    def copy(self, image: Path, name: str) -> MysqlServer:
+        """A server that begins with the data of an image of this one, and has a uuid of its own."""
+        binaries, password = self.server.binaries, self.server.password
+        gtid = "--gtid-mode=ON" in self.server._argv()
+        place = self.place / name
+        made = ImageServer(binaries, place, image, 1, password, gtid=gtid, own_uuid=True)
+        return self.stack.enter_context(made)
+
+    def parent(self, lineage: str) -> dict[str, Any]:
+        found = self.archive.lineages()[lineage]["parent"]
+        assert isinstance(found, dict)
+        return found
+
+    def first(self) -> str:
+        """The lineage that comes first, once it is there."""
+        return wait_until(lambda: next(iter(self.archive.lineages()), ""), what="a lineage")
+
+    def wait_described(self, lineage: str, name: str) -> None:
+        wait_until(lambda: name in self.archive.described(lineage), what=f"the entry of {name}")
+
+    def wait_spooled(self, name: str, size: int) -> None:
+        """Until so much of a binlog is in the spool."""
+
+        def come() -> bool:
+            files = (self.place / "spool").glob(f"run-*/{name}")
+            return any(path.stat().st_size >= size for path in files)
+
+        wait_until(come, what=f"{name} in the spool")
+
+    def recover(self, *arguments: str) -> dict[str, Any]:
+        """The document of `pitr --latest` without a target."""
+        store: Any = self.archive.bucket.store
+        recovery = Recovery(store, self.archive.bucket.name, read_only(store))
+        done = recovery.run(None, "--latest", "--json", *arguments)
+        assert done.status == 0, done.stderr
+        return done.document
 
 
-@pytest.fixture
-def start(archive: Archive, disk_tmp_path: Path) -> Iterator[Start]:
-    """Starts a streamer; all are over in the end."""
-    count = 0
-    with ExitStack() as stack:
-
-        def begin(
-            server: MysqlServer, *flags: str, spool: str = "spool", **options: Any
-        ) -> StreamProcess:
-            nonlocal count
-            count += 1
-            chosen = {name.replace("_", "-"): value for name, value in options.items()}
-            chosen = {"stall-timeout": 5, "spool": disk_tmp_path / spool, **chosen}
-            place = disk_tmp_path / f"stream-{count}"
-            store, bucket = archive.bucket.store, archive.bucket.name
-            process = StreamProcess(place, server, store, bucket, options=chosen, arguments=flags)
-            return stack.enter_context(process)
-
-        yield begin
+@pytest.fixture(params=KINDS)
+def life(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> Iterator[Life]:
+    """Of each kind of server."""
+    server: MysqlServer = request.getfixturevalue(KINDS[request.param])
+    create_table(server)
+    with closing(Archive(minio, bucket)) as archive, ExitStack() as stack:
+        yield Life(server, archive, disk_tmp_path, stack)
 
 
-@pytest.fixture
-def servers(disk_tmp_path: Path) -> Iterator[ExitStack]:  # outlives them
-    """Ends servers in the end."""
-    with ExitStack() as stack:
-        yield stack
-
-
-@pytest.fixture(params=["gtid", "no-gtid", "mariadb"])
-def server(request: pytest.FixtureRequest) -> MysqlServer:
-    """A server with a table, of each kind."""
-    return prepared(request)
-
-
-@pytest.fixture(params=["gtid", "no-gtid"])
-def mysqld(request: pytest.FixtureRequest) -> MysqlServer:
-    """A MySQL with a table, with GTIDs and without."""
-    return prepared(request)
-
-
-def prepared(request: pytest.FixtureRequest) -> MysqlServer:
-    """The server that the fixture's parameter names, with a table."""
-    name = {"gtid": "mysql", "no-gtid": "mysql_without_gtids", "mariadb": "mariadb"}[request.param]
-    made: MysqlServer = request.getfixturevalue(name)
-    create_table(made)
-    return made
-
-
-def has_gtids(server: MysqlServer) -> bool:
-    return bool(executed(server))
-
-
-def parent(archive: Archive, lineage: str) -> Mapping[str, Any]:
-    found = archive.lineages()[lineage]["parent"]
-    assert isinstance(found, dict)
-    return found
-
-
-def only(archive: Archive) -> str:
-    (lineage,) = archive.lineages()
-    return lineage
-
-
-def other(archive: Archive, *known: str) -> str:
-    (lineage,) = set(archive.lineages()) - set(known)
-    return lineage
+def cells(*rows: Any, names: str = "") -> pytest.MarkDecorator:
+    """The kinds of servers for a test, each with the values of `names`."""
+    return pytest.mark.parametrize(f"life{names}", rows, indirect=["life"])
 
 
 # the same server, its history goes on
 
 
 @pytest.mark.own_server("it is restarted")
-def test_a_clean_restart_goes_on_in_the_middle(
-    server: MysqlServer, archive: Archive, start: Start
-) -> None:
+@cells("no-gtid", "mariadb")
+def test_a_clean_restart_goes_on_in_the_middle(life: Life) -> None:
     """A server that is stopped and started: its STOP event arrives, its lineage goes on."""
-    stream = start(server)
+    server, archive = life.server, life.archive
+    stream = life.start()
     archive.arrived(stream, server)
     write(server, "before", 20)
     first = archive.arrived(stream, server)
@@ -142,9 +176,11 @@ def test_a_clean_restart_goes_on_in_the_middle(
 
 @pytest.mark.gate("gtid")
 @pytest.mark.own_server("it is killed")
-def test_a_crash_under_load_goes_on(server: MysqlServer, archive: Archive, start: Start) -> None:
+@cells("gtid", "mariadb")
+def test_a_crash_under_load_goes_on(life: Life) -> None:
     """kill -9 of a server that is written to: the same lineage, and no byte of it is lost."""
-    stream = start(server)
+    server, archive = life.server, life.archive
+    stream = life.start()
     shape = Shape(row_bytes=(1, 3000))
     with Load(server, threads=2, seconds=3600, reconnects=True, shape=shape) as load:
         stream.wait_for_event("new lineage")
@@ -163,40 +199,31 @@ def test_a_crash_under_load_goes_on(server: MysqlServer, archive: Archive, start
 
 
 @pytest.mark.gate("gtid")
-def test_a_reset_while_it_is_streamed(server: MysqlServer, archive: Archive, start: Start) -> None:
-    """All binlogs deleted and begun anew: a new lineage that nothing joins to the old one."""
-    stream = start(server)
-    flush(server)
-    write(server, "before")
-    first = archive.arrived(stream, server)
-    archive.remember()
-    archive.keep("first", server)
-    reset(server)
-    write(server, "after")
-    second = archive.works(stream, server, "second")
-    assert second != first
-    assert parent(archive, second)["join"] == "unknown"
-    assert parent(archive, second)["lineage"] == first
-    assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+def test_a_reset_while_it_is_streamed(life: Life) -> None:
+    """All binlogs deleted and begun anew: a new lineage that nothing joins to the old one.
 
-
-def test_a_reset_in_the_first_binlog(server: MysqlServer, archive: Archive, start: Start) -> None:
-    """mysqlbinlog notices nothing where the name stays the same; it is noticed all the same."""
-    stream = start(server)
+    First in the first binlog, whose name stays the same, so that mysqlbinlog notices nothing.
+    """
+    server, archive = life.server, life.archive
+    stream = life.start()
     write(server, "before", 9)
-    first = archive.arrived(stream, server)
-    archive.keep("first", server)
-    reset(server)
-    write(server, "after")
-    second = archive.works(stream, server, "second")
-    assert parent(archive, second)["join"] == "unknown"
+    eras = {archive.arrived(stream, server): "first"}
+    for era in ("second", "third"):
+        before = list(eras)[-1]
+        archive.remember()
+        archive.keep(eras[before], server)
+        reset(server)
+        write(server, "after")
+        lineage = archive.works(stream, server, era)
+        assert lineage not in eras
+        assert life.parent(lineage)["join"] == "unknown"
+        assert life.parent(lineage)["lineage"] == before
+        eras[lineage] = era
     assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+    archive.holds(eras, begins=dict.fromkeys(eras, FIRST))
 
 
 ROTATE_BYTES = 19 + 8 + len("mysql-bin.000002") + 4
-ALIKE = pytest.mark.parametrize("longer", [20, ROTATE_BYTES], ids=["longer", "as-long"])
 
 
 def other_era(server: MysqlServer, longer: int = 0) -> None:
@@ -205,110 +232,83 @@ def other_era(server: MysqlServer, longer: int = 0) -> None:
     reset(server, *[f"INSERT INTO shop.t VALUES ('{text}')" for text in texts])
 
 
-@ALIKE
-def test_a_reset_that_uses_the_same_gtids_again(
-    mysqld: MysqlServer, archive: Archive, start: Start, longer: int
-) -> None:
+@cells(
+    ("gtid", ROTATE_BYTES, False),
+    ("no-gtid", 20, False),
+    ("gtid", 20, True),
+    ("no-gtid", ROTATE_BYTES, True),
+    names=",longer,killed",
+)
+def test_a_reset_that_uses_the_same_gtids_again(life: Life, longer: int, killed: bool) -> None:
     """As many transactions as before, and on to the next binlog: equal GTIDs prove nothing then.
 
-    Nor do equal sizes.
+    Nor do equal sizes. Behind a `kill -9` before anybody asked the server, what the spool has of
+    both is not taken for one history.
     """
-    other_era(mysqld, longer)
-    stream = start(mysqld)
-    first = archive.arrived(stream, mysqld)
-    archive.keep("first", mysqld)
-    before = mysqld.binlogs()[0][1]
-    other_era(mysqld)
-    flush(mysqld)
-    assert (mysqld.binlogs()[0][1] == before) is (longer == ROTATE_BYTES)
-    second = archive.works(stream, mysqld, "second")
-    assert parent(archive, second)["join"] == "unknown"
+    server, archive = life.server, life.archive
+    other_era(server, longer)
+    stream = life.start()
+    first = archive.arrived(stream, server)
+    archive.keep("first", server)
+    if killed:
+        os.kill(stream.pid, signal.SIGSTOP)
+    before = server.binlogs()[0][1]
+    other_era(server)
+    flush(server)
+    assert (server.binlogs()[0][1] == before) is (longer == ROTATE_BYTES)
+    if killed:
+        write(server, "after")
+        life.wait_spooled(*server.binlogs()[-1])
+        stream.kill()
+        stream = life.start()
+    second = archive.works(stream, server, "second")
+    assert life.parent(second)["join"] == "unknown"
     assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
-
-
-@ALIKE
-def test_a_reset_that_uses_the_same_gtids_again_behind_a_kill_9(
-    mysqld: MysqlServer, archive: Archive, start: Start, disk_tmp_path: Path, longer: int
-) -> None:
-    """Before anybody asked the server: what the spool has of both is not taken for one history."""
-    other_era(mysqld, longer)
-    stream = start(mysqld)
-    first = archive.arrived(stream, mysqld)
-    archive.keep("first", mysqld)
-    os.kill(stream.pid, signal.SIGSTOP)
-    before = mysqld.binlogs()[0][1]
-    other_era(mysqld)
-    flush(mysqld)
-    assert (mysqld.binlogs()[0][1] == before) is (longer == ROTATE_BYTES)
-    write(mysqld, "after")
-    name, size = mysqld.binlogs()[-1]
-
-    def come() -> bool:
-        files = (disk_tmp_path / "spool").glob(f"run-*/{name}")
-        return any(path.stat().st_size >= size for path in files)
-
-    wait_until(come, what=f"{name} in the spool")
-    stream.kill()
-    stream = start(mysqld)
-    second = archive.works(stream, mysqld, "second")
-    assert parent(archive, second)["join"] == "unknown"
-    assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+    archive.holds({first: "first", second: "second"}, begins={second: FIRST})
 
 
 @pytest.mark.gate("gtid")
-def test_host_and_streamer_die_soon_behind_a_reset(
-    server: MysqlServer, archive: Archive, start: Start, minio: MinioServer, disk_tmp_path: Path
-) -> None:
+@cells("gtid", "mariadb")
+def test_host_and_streamer_die_soon_behind_a_reset(life: Life) -> None:
     """No heartbeat has told of the new history: it is the one that is restored all the same."""
-    recovery = Recovery(minio, archive.bucket.name, read_only(minio))
-    place = disk_tmp_path / "restored"
-    stream = start(server, heartbeat_interval=3600)
+    server, archive, place = life.server, life.archive, life.place / "restored"
+    stream = life.start(heartbeat_interval=3600)
     write(server, "before")
-    wait_until(lambda: len(archive.lineages()) == 1, what="the first lineage")
-    first = only(archive)
+    first = life.first()
     wait_until(lambda: archive.bucket.heartbeat()["lineage"] == first, what="a heartbeat")
     reset(server, "INSERT INTO shop.t VALUES ('after')")
     flush(server)
     write(server, "after")
     wait_until(lambda: len(archive.lineages()) == 2, what="the second lineage")
-    second = other(archive, first)
-    key = f"/{second}/binlogs/mysql-bin.000001"
+    (second,) = set(archive.lineages()) - {first}
+    key = f"/{second}/binlogs/{FIRST}"
     wait_until(lambda: key in "".join(archive.bucket.keys()), what=key)
     stream.kill()
     assert archive.bucket.heartbeat()["lineage"] == first
-    begin = (f"--from-lineage={second}", "--from-binlog=mysql-bin.000001", "--from-position=4")
-    done = recovery.run(None, "--latest", "--json", f"--output-dir={place}", *begin)
-    assert done.status == 0, done.stderr
-    assert done.document["plan"]["lineage"] == second
+    begin = (f"--from-lineage={second}", f"--from-binlog={FIRST}", "--from-position=4")
+    document = life.recover(f"--output-dir={place}", *begin)
+    assert document["plan"]["lineage"] == second
     assert [path.name for path in place.iterdir() if path.is_dir()] == [second]
-    assert done.document["result"]["transactions"] >= 1
-    stream = start(server)
+    assert document["result"]["transactions"] >= 1
+    stream = life.start()
     assert archive.works(stream, server, "second") == second
     assert stream.terminate() == 0
 
 
-def test_what_a_reset_left_in_the_spool_alone_is_brought_in(
-    server: MysqlServer, archive: Archive, start: Start, disk_tmp_path: Path
-) -> None:
+@cells("no-gtid", "mariadb")
+def test_what_a_reset_left_in_the_spool_alone_is_brought_in(life: Life) -> None:
     """The server has destroyed it, the bucket had none of it: it becomes durable all the same."""
-    stream = start(server, flush_interval=0)
+    server, archive = life.server, life.archive
+    stream = life.start(flush_interval=0)
     write(server, "before", 9)
     name, size = server.binlogs()[-1]
-
-    def spooled() -> int:
-        files = (disk_tmp_path / "spool").glob(f"run-*/{name}")
-        return max((path.stat().st_size for path in files), default=0)
-
-    wait_until(lambda: spooled() == size, what=f"{name} in the spool")
-    first = wait_until(lambda: next(iter(archive.lineages()), ""), what="a lineage")
+    life.wait_spooled(name, size)
+    first = life.first()
     archive.keep("first", server)
     reset(server)
-    write(server, "after")
-    flush(server)
-    write(server, "after")
-    flush(server)
+    for _ in range(2):
+        write(server, "after")
+        flush(server)
     archive.keep("second", server)
     closed = server.binlogs()[-2][0]
 
@@ -317,19 +317,18 @@ def test_what_a_reset_left_in_the_spool_alone_is_brought_in(
         return next((one for one in found if closed in archive.described(one)), "")
 
     new = wait_until(second, what=f"the entry of {closed}")
-    assert parent(archive, new)["join"] == "unknown"
-    assert (parent(archive, new)["binlog"], parent(archive, new)["offset"]) == (name, size)
+    found = life.parent(new)
+    assert (found["join"], found["binlog"], found["offset"]) == ("unknown", name, size)
     assert stream.terminate() == 0
     archive.holds({first: "first", new: "second"})
     assert len(archive.in_chunks(first)[name]) == size
 
 
-@pytest.mark.parametrize("longer", [False, True], ids=["shorter", "longer"])
-def test_a_reset_while_nobody_streams(
-    server: MysqlServer, archive: Archive, start: Start, longer: bool
-) -> None:
+@cells(("gtid", 1), ("no-gtid", 3), ("mariadb", 3), names=",binlogs")
+def test_a_reset_while_nobody_streams(life: Life, binlogs: int) -> None:
     """Also where the new binlogs of the same names are longer than the old ones."""
-    stream = start(server)
+    server, archive = life.server, life.archive
+    stream = life.start()
     flush(server)
     write(server, "before")
     first = archive.arrived(stream, server)
@@ -337,22 +336,22 @@ def test_a_reset_while_nobody_streams(
     archive.remember()
     archive.keep("first", server)
     reset(server)
-    if longer:
-        write(server, "after", 20)
-        flush(server)
+    for _ in range(1, binlogs):
         write(server, "after", 20)
         flush(server)
     write(server, "after")
-    stream = start(server)
+    stream = life.start()
     second = archive.works(stream, server, "second")
-    assert parent(archive, second)["join"] == "unknown"
+    assert life.parent(second)["join"] == "unknown"
     assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+    archive.holds({first: "first", second: "second"}, begins={second: FIRST})
 
 
-def test_two_resets_within_a_second(server: MysqlServer, archive: Archive, start: Start) -> None:
+@cells("no-gtid", "mariadb")
+def test_two_resets_within_a_second(life: Life) -> None:
     """What the format event's time cannot tell apart, the bytes do."""
-    stream = start(server)
+    server, archive = life.server, life.archive
+    stream = life.start()
     write(server, "before", 9)
     first = archive.arrived(stream, server)
     archive.keep("first", server)
@@ -366,7 +365,7 @@ def test_two_resets_within_a_second(server: MysqlServer, archive: Archive, start
     eras = {first: "first", last: "last"}
     eras |= dict.fromkeys(archive.lineages().keys() - eras.keys(), "between")
     assert len(eras) <= 3
-    assert all(parent(archive, one)["join"] == "unknown" for one in eras if one != first)
+    assert all(life.parent(one)["join"] == "unknown" for one in eras if one != first)
     archive.holds(eras)
 
 
@@ -374,42 +373,33 @@ def test_two_resets_within_a_second(server: MysqlServer, archive: Archive, start
 
 
 @pytest.mark.own_server("it is rolled back to a copy")
-@pytest.mark.parametrize("running", [True, False], ids=["running", "down"])
-@pytest.mark.parametrize("frozen", [True, False], ids=["snapshot", "crash"])
-def test_a_server_that_is_rolled_back(
-    server: MysqlServer,
-    archive: Archive,
-    start: Start,
-    minio: MinioServer,
-    disk_tmp_path: Path,
-    running: bool,
-    frozen: bool,
-) -> None:
+@cells(
+    ("gtid", "snapshot", "running"),
+    ("no-gtid", "crash", "running"),
+    ("mariadb", "snapshot", "down"),
+    ("mariadb", "crash", "running"),
+    names=",copied,streamer",
+)
+def test_a_server_that_is_rolled_back(life: Life, copied: str, streamer: str) -> None:
     """Same uuid, same names, GTIDs used again: the branch begins at the last common transaction."""
-    stream = start(server)
+    server, archive = life.server, life.archive
+    stream = life.start()
     flush(server)
     write(server, "common")
     archive.arrived(stream, server)
-    if frozen:
-        server.freeze()
-    else:
-        server.kill()
-    name, size = list(on_disk(server).items())[-1][0], len(list(on_disk(server).values())[-1])
-    image = image_of(server, disk_tmp_path / "image")
+    server.freeze() if copied == "snapshot" else server.kill()
+    name, body = list(on_disk(server).items())[-1]
+    image = image_of(server, life.place / "image")
     archive.keep("first", server)
     archive.keep("second", server)
-    if frozen:
-        server.thaw()
-    else:
-        server.start()
+    server.thaw() if copied == "snapshot" else server.start()
     gtids = executed(server)
-    write(server, "lost")
-    flush(server)
-    write(server, "lost", 5)
-    flush(server)
+    for count in (3, 5):
+        write(server, "lost", count)
+        flush(server)
     write(server, "lost", 2)
     first = archive.arrived(stream, server)
-    if not running:
+    if streamer == "down":
         assert stream.terminate() == 0
     server.kill()
     archive.keep("first", server)
@@ -417,52 +407,42 @@ def test_a_server_that_is_rolled_back(
     put_back(server, image)
     server.start()
     write(server, "other")
-    if not running:
-        stream = start(server)
+    if streamer == "down":
+        stream = life.start()
     second = archive.works(stream, server, "second")
     assert second != first
-    found = parent(archive, second)
+    found = life.parent(second)
     assert (found["lineage"], found["join"], found["missing"]) == (first, "exact", "")
-    assert (found["binlog"], found["offset"]) == (name, size)
+    assert (found["binlog"], found["offset"]) == (name, len(body))
     if gtids:
         assert found["gtid_set"] == gtids
     assert stream.terminate() == 0
     archive.holds({first: "first", second: "second"})
     assert all(b"lost" in body for body in list(archive.binlogs(first).values())[-1:])
-    recovery = Recovery(minio, archive.bucket.name, read_only(minio))
-    begin = (f"--from-lineage={first}", "--from-binlog=mysql-bin.000001", "--from-position=4")
-    done = recovery.run(None, "--latest", "--json", "--dry-run", *begin)
-    assert done.status == 0, done.stderr
-    said = f"without the transactions that lineage {first} has from {name}:{size} on"
-    assert any(said in one for one in done.document["plan"]["warnings"])
+    begin = (f"--from-lineage={first}", f"--from-binlog={FIRST}", "--from-position=4")
+    warnings = life.recover("--dry-run", *begin)["plan"]["warnings"]
+    said = f"without the transactions that lineage {first} has from {name}:{len(body)} on"
+    assert any(said in one for one in warnings)
 
 
 # another server
 
 
-def sibling(server: MysqlServer, directory: Path, *, server_id: int) -> MysqlServer:
-    """Another server with the same account, of the same kind."""
-    made = MysqlServer(
-        server.binaries, directory, server_id=server_id, gtid="--gtid-mode=ON" in server._argv()
-    )
-    made.password = server.password
-    return made
-
-
-def refusals(stream: StreamProcess, uuid: str) -> int:
-    """How often it has said that it refuses this server."""
-    lines = [line for line in stream.log() if uuid in str(line.get("error"))]
-    return sum(f"--accept-new-server {uuid}" in line["hint"] for line in lines)
-
-
 def wait_for_refusals(stream: StreamProcess, uuid: str) -> None:
-    wait_until(lambda: refusals(stream, uuid) >= 2, what="it refuses, and asks again")
+    """Until it has said twice that it refuses this server; it goes on to ask."""
+
+    def refusals() -> int:
+        lines = [line for line in stream.log() if uuid in str(line.get("error"))]
+        return sum(f"--accept-new-server {uuid}" in line["hint"] for line in lines)
+
+    wait_until(lambda: refusals() >= 2, what="it refuses, and asks again")
     assert stream.process.poll() is None
 
 
-def refused_at_start(archive: Archive, place: Path, server: MysqlServer, ours: str) -> None:
+def refused_at_start(life: Life, server: MysqlServer, ours: str) -> None:
     """A start against this server that does not stand by ends with exit 4 and names both."""
-    store, bucket = archive.bucket.store, archive.bucket.name
+    store, bucket = life.archive.bucket.store, life.archive.bucket.name
+    place = life.place / "refused"
     status, log, stderr = run_to_end(place, server, store, bucket, arguments=["--take-over"])
     assert status == 4, stderr
     assert ours in log[-1]["error"]
@@ -470,52 +450,53 @@ def refused_at_start(archive: Archive, place: Path, server: MysqlServer, ours: s
     assert f"--accept-new-server {uuid_of(server)}" in log[-1]["hint"]
 
 
+def led_by(life: Life, door: Switch) -> Path:
+    """A mysqlbinlog that goes to a door of its own, whatever port the questions go to."""
+    program = life.place / "mysqlbinlog-by-another-door"
+    real = life.server.binaries.binlog
+    words = f'exec "{real}" "$first" --port={door.port} "$@"'
+    program.write_text(f"#!/bin/sh\nfirst=$1\nshift\n{words}\n")
+    program.chmod(0o755)
+    return program
+
+
 @pytest.mark.own_server("it is killed")
-@pytest.mark.parametrize("running", [True, False], ids=["running", "down"])
-def test_a_server_restored_from_a_backup(
-    mysqld: MysqlServer,
-    archive: Archive,
-    start: Start,
-    servers: ExitStack,
-    disk_tmp_path: Path,
-    running: bool,
-) -> None:
+@cells(("gtid", "running"), ("no-gtid", "down"), names=",streamer")
+def test_a_server_restored_from_a_backup(life: Life, streamer: str) -> None:
     """It lacks what was archived since: refused, until --accept-new-server names it."""
-    door = servers.enter_context(Switch(mysqld.port))
-    stream = start(mysqld, mysql_port=door.port)
-    write(mysqld, "in the backup")
-    archive.arrived(stream, mysqld)
-    mysqld.kill()
-    image = image_of(mysqld, disk_tmp_path / "image")
-    mysqld.start()
-    gtids, ours = executed(mysqld), uuid_of(mysqld)
+    server, archive = life.server, life.archive
+    door = life.door()
+    stream = life.start(mysql_port=door.port)
+    write(server, "in the backup")
+    archive.arrived(stream, server)
+    server.kill()
+    image = image_of(server, life.place / "image")
+    server.start()
+    gtids, ours = executed(server), uuid_of(server)
     for _ in range(2):
-        write(mysqld, "lost")
-        flush(mysqld)
-    write(mysqld, "lost")
-    first = archive.works(stream, mysqld, "first")
-    if not running:
+        write(server, "lost")
+        flush(server)
+    write(server, "lost")
+    first = archive.works(stream, server, "first")
+    if streamer == "down":
         assert stream.terminate() == 0
-    mysqld.kill()
-    archive.keep("first", mysqld)
+    server.kill()
+    archive.keep("first", server)
     archive.remember()
-    place = disk_tmp_path / "restored"
-    restored = servers.enter_context(
-        CopiedServer(mysqld, image, place, server_id=1, gtid=bool(gtids))
-    )
+    restored = life.copy(image, "restored")
     reset(restored, *([f"SET GLOBAL gtid_purged = '{gtids}'"] if gtids else []))
     write(restored, "restored")
     door.turn(restored.port)
     uuid = uuid_of(restored)
-    if running:
+    if streamer == "down":
+        refused_at_start(life, restored, ours)
+    else:
         wait_for_refusals(stream, uuid)
         assert stream.terminate() == 0
-    else:
-        refused_at_start(archive, disk_tmp_path / "refused", restored, ours)
-    assert only(archive) == first
-    stream = start(mysqld, mysql_port=door.port, accept_new_server=uuid)
+    assert list(archive.lineages()) == [first]
+    stream = life.start(mysql_port=door.port, accept_new_server=uuid)
     second = archive.works(stream, restored, "second")
-    found = parent(archive, second)
+    found = life.parent(second)
     assert found["lineage"] == first
     assert archive.lineages()[second]["server"]["uuid"] == uuid
     if gtids:
@@ -526,127 +507,96 @@ def test_a_server_restored_from_a_backup(
     else:
         assert found["join"] == "unknown"
     assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
+    archive.holds({first: "first", second: "second"}, begins={second: FIRST})
 
 
-def test_another_server_under_the_same_address(
-    mysqld: MysqlServer, archive: Archive, start: Start, servers: ExitStack, disk_tmp_path: Path
-) -> None:
+@cells("gtid", "no-gtid")
+def test_another_server_under_the_same_address(life: Life) -> None:
     """A stranger answers for a while: refused, loudly; then it goes on as if nothing had been."""
-    stranger = servers.enter_context(sibling(mysqld, disk_tmp_path / "stranger", server_id=1))
+    server, archive = life.server, life.archive
+    stranger = life.sibling("stranger", 1)
     create_table(stranger)
-    door = servers.enter_context(Switch(mysqld.port))
-    stream = start(mysqld, mysql_port=door.port)
-    write(mysqld, "before")
-    first = archive.arrived(stream, mysqld)
+    door = life.door()
+    stream = life.start(mysql_port=door.port)
+    write(server, "before")
+    first = archive.arrived(stream, server)
     write(stranger, "strange", 20)
     door.turn(stranger.port)
-    write(mysqld, "meanwhile")
+    write(server, "meanwhile")
     wait_for_refusals(stream, uuid_of(stranger))
-    door.turn(mysqld.port)
-    assert archive.works(stream, mysqld, "it") == first
+    door.turn(server.port)
+    assert archive.works(stream, server, "it") == first
     assert stream.terminate() == 0
     archive.holds({first: "it"})
 
 
-@pytest.mark.parametrize("server_id", [1, 2], ids=["same-id", "other-id"])
-def test_mysqlbinlog_alone_is_led_to_another_server_once(
-    mysqld: MysqlServer,
-    archive: Archive,
-    start: Start,
-    servers: ExitStack,
-    disk_tmp_path: Path,
-    server_id: int,
-) -> None:
-    """Between the question and mysqlbinlog's connection the address changes: no byte is taken."""
-    stranger = servers.enter_context(
-        sibling(mysqld, disk_tmp_path / "stranger", server_id=server_id)
-    )
+@cells(("gtid", 2, "start"), ("no-gtid", 1, "later"), names=",server_id,led")
+def test_mysqlbinlog_alone_is_led_to_another_server(life: Life, server_id: int, led: str) -> None:
+    """Once, between the question and mysqlbinlog's connection, and for a while: no byte is taken.
+
+    At the very first start too; then it goes on.
+    """
+    server, archive = life.server, life.archive
+    stranger = life.sibling("stranger", server_id)
     create_table(stranger)
     write(stranger, "strange", 20)
-    door = servers.enter_context(Switch(mysqld.port))
-    tool = by_two_doors(disk_tmp_path, mysqld.binaries, door.port)
-    stream = start(mysqld, mysqlbinlog=tool)
-    write(mysqld, "before")
-    first = archive.arrived(stream, mysqld)
-    door.lead_once(stranger.port)
-    door.cut()
-    wait_until(lambda: stranger.port in door.led, what="mysqlbinlog was led astray")
-    assert archive.works(stream, mysqld, "it") == first
-    assert stream.terminate() == 0
-    archive.holds({first: "it"})
-
-
-@pytest.mark.parametrize("new", [True, False], ids=["new", "known"])
-def test_mysqlbinlog_alone_is_led_to_another_server_for_a_while(
-    mysqld: MysqlServer,
-    archive: Archive,
-    start: Start,
-    servers: ExitStack,
-    disk_tmp_path: Path,
-    new: bool,
-) -> None:
-    """As long as it lasts nothing is taken, at the very first start too; then it goes on."""
-    stranger = servers.enter_context(sibling(mysqld, disk_tmp_path / "stranger", server_id=2))
-    create_table(stranger)
-    write(stranger, "strange", 20)
-    door = servers.enter_context(Switch(stranger.port if new else mysqld.port))
-    tool = by_two_doors(disk_tmp_path, mysqld.binaries, door.port)
-    stream = start(mysqld, mysqlbinlog=tool)
-    write(mysqld, "before")
-    if not new:
-        archive.arrived(stream, mysqld)
+    door = life.door(stranger.port if led == "start" else server.port)
+    stream = life.start(mysqlbinlog=led_by(life, door))
+    write(server, "before")
+    if led == "later":
+        archive.arrived(stream, server)
         door.turn(stranger.port)
     wait_until(lambda: door.led.count(stranger.port) >= 3, what="mysqlbinlog is led astray")
-    door.turn(mysqld.port)
-    first = archive.works(stream, mysqld, "it")
+    door.turn(server.port)
+    first = archive.arrived(stream, server)
+    before = door.led.count(stranger.port)
+    door.lead_once(stranger.port)
+    door.cut()
+    wait_until(lambda: door.led.count(stranger.port) > before, what="it is led astray once")
+    assert archive.works(stream, server, "it") == first
     assert stream.terminate() == 0
     archive.holds({first: "it"})
 
 
 @pytest.mark.own_server("it is killed")
-@pytest.mark.parametrize("lacking", [True, False], ids=["lacking", "whole"])
-def test_a_fail_over(
-    mysqld: MysqlServer,
-    archive: Archive,
-    start: Start,
-    servers: ExitStack,
-    disk_tmp_path: Path,
-    lacking: bool,
-) -> None:
-    """To a replica that has everything, or lacks the last: the branch begins where both agree."""
-    gtid = has_gtids(mysqld)
-    door = servers.enter_context(Switch(mysqld.port))
-    stream = start(mysqld, mysql_port=door.port)
-    write(mysqld, "before")
-    flush(mysqld)
-    write(mysqld, "before")
-    replica = servers.enter_context(sibling(mysqld, disk_tmp_path / "replica", server_id=2))
-    follow(replica, mysqld)
-    flush(replica)
-    write(mysqld, "replicated")
-    caught_up(replica, mysqld)
-    name, offset = mysqld.binlogs()[-1]
-    gtids = executed(mysqld)
+@cells(("gtid", 2), ("no-gtid", 0), ("mariadb", 5), names=",lacking")
+def test_a_fail_over(life: Life, lacking: int) -> None:
+    """To a replica that has everything, or lacks the last: the branch begins where both agree.
+
+    On MariaDB two primaries use the same sequence numbers: the greater one is no proof.
+    """
+    server, archive, gtid = life.server, life.archive, life.has_gtids
+    door = life.door()
+    stream = life.start(mysql_port=door.port)
+    write(server, "before")
+    flush(server)
+    write(server, "before")
+    replica = life.replica()
+    if not is_mariadb(server):
+        flush(replica)
+    write(server, "replicated")
+    caught_up(replica, server)
+    name, offset = server.binlogs()[-1]
+    gtids = executed(server)
     if lacking:
-        replica.query("STOP REPLICA")
-        write(mysqld, "lost", 2)
-    first = archive.arrived(stream, mysqld)
-    archive.keep("first", mysqld)
-    mysqld.kill()
+        forget(replica)
+        write(server, "lost", lacking)
+    first = archive.arrived(stream, server)
+    archive.keep("first", server)
+    server.kill()
     archive.remember()
-    replica.query("STOP REPLICA", "RESET REPLICA ALL")
+    forget(replica)
     begin = replica.binlogs()[-1][0]
     uuid = uuid_of(replica)
-    write(replica, "promoted")
+    write(replica, "promoted", 12)
     door.turn(replica.port)
     if not gtid:
         wait_for_refusals(stream, uuid)
         assert stream.terminate() == 0
-        stream = start(mysqld, mysql_port=door.port, accept_new_server=uuid)
-        begin = "mysql-bin.000001"
+        stream = life.start(mysql_port=door.port, accept_new_server=uuid)
+        begin = FIRST
     second = archive.works(stream, replica, "second")
-    found = parent(archive, second)
+    found = life.parent(second)
     assert found["lineage"] == first
     if gtid:
         assert (found["join"], found["gtid_set"], found["missing"]) == ("exact", gtids, "")
@@ -655,88 +605,28 @@ def test_a_fail_over(
         assert found["join"] == "unknown"
     assert stream.terminate() == 0
     archive.holds({first: "first", second: "second"}, begins={second: begin})
-    assert archive.binlogs(first)[name].count(b"lost") == (2 if lacking else 0)
-
-
-@pytest.mark.parametrize("lacking", [True, False], ids=["lacking", "whole"])
-def test_a_mariadb_fail_over(
-    mariadb_binaries: ServerBinaries,
-    archive: Archive,
-    start: Start,
-    servers: ExitStack,
-    disk_tmp_path: Path,
-    lacking: bool,
-) -> None:
-    """Two primaries use the same sequence numbers: the greater one is no proof."""
-    primary = servers.enter_context(MariadbServer(mariadb_binaries, disk_tmp_path / "server"))
-    create_table(primary)
-    door = servers.enter_context(Switch(primary.port))
-    stream = start(primary, mysql_port=door.port)
-    write(primary, "before")
-    flush(primary)
-    write(primary, "before")
-    place, options = disk_tmp_path / "replica", ["--log-slave-updates"]
-    replica = MariadbServer(mariadb_binaries, place, server_id=2, options=options)
-    replica.password = primary.password
-    servers.enter_context(replica)
-    replica.query(
-        f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}, "
-        f"MASTER_USER='{primary.repl_user}', MASTER_PASSWORD='{primary.password}', "
-        "MASTER_USE_GTID=slave_pos",
-        "START SLAVE",
-    )
-    caught_up(replica, primary)
-    name, offset = primary.binlogs()[-1]
-    if lacking:
-        replica.query("STOP SLAVE")
-        write(primary, "lost", 5)
-    first = archive.arrived(stream, primary)
-    archive.keep("first", primary)
-    primary.kill()
-    archive.remember()
-    replica.query("STOP SLAVE", "RESET SLAVE ALL")
-    write(replica, "promoted", 12)
-    door.turn(replica.port)
-    second = archive.works(stream, replica, "second")
-    found = parent(archive, second)
-    assert (found["lineage"], found["join"], found["missing"]) == (first, "exact", "")
-    assert (found["binlog"], found["offset"]) == (name, offset)
-    assert stream.terminate() == 0
-    archive.holds({first: "first", second: "second"}, begins={second: "mysql-bin.000001"})
-    assert archive.binlogs(first)[name].count(b"lost") == (5 if lacking else 0)
+    assert archive.binlogs(first)[name].count(b"lost") == lacking
 
 
 @pytest.mark.own_server("it is killed")
-@pytest.mark.parametrize("golden", [True, False], ids=["golden-image", "unrelated"])
-def test_the_source_of_another_live_server(
-    mysqld: MysqlServer,
-    archive: Archive,
-    start: Start,
-    servers: ExitStack,
-    disk_tmp_path: Path,
-    golden: bool,
-) -> None:
+@cells(("gtid", True), ("no-gtid", False), names=",golden")
+def test_the_source_of_another_live_server(life: Life, golden: bool) -> None:
     """--source copied from another machine: refused, and the one that works is not disturbed.
 
     So also with --take-over, without which it would stand by.
     """
-    gtid = has_gtids(mysqld)
-    ours, mistaken = mysqld, sibling(mysqld, disk_tmp_path / "mistaken", server_id=1)
-    gtids = ""
+    archive, gtids = life.archive, ""
     if golden:
-        write(mysqld, "golden")
-        gtids = executed(mysqld)
-        mysqld.kill()
-        image = image_of(mysqld, disk_tmp_path / "image")
-        ours = servers.enter_context(
-            CopiedServer(mysqld, image, disk_tmp_path / "ours", server_id=1, gtid=gtid)
-        )
-        mistaken = CopiedServer(mysqld, image, disk_tmp_path / "mistaken", server_id=1, gtid=gtid)
-    servers.enter_context(mistaken)
-    if not golden:
+        write(life.server, "golden")
+        gtids = executed(life.server)
+        life.server.kill()
+        image = image_of(life.server, life.place / "image")
+        ours, mistaken = life.copy(image, "ours"), life.copy(image, "mistaken")
+    else:
+        ours, mistaken = life.server, life.sibling("mistaken", 1)
         create_table(mistaken)
     # else a slow machine's server would be given up
-    stream = start(ours, "--exit-on-other-writer", stall_timeout=600)
+    stream = life.start("--exit-on-other-writer", server=ours, stall_timeout=600)
     for text in ("ours", "more of ours"):
         write(ours, text)
         if not golden:  # else the image's GTIDs are all that went before the open binlog
@@ -746,16 +636,16 @@ def test_the_source_of_another_live_server(
     write(mistaken, "mistaken", 9)
     pid = stream.wait_for_event("streaming")["pid"]
     writers = archive.writers()
-    refused_at_start(archive, disk_tmp_path / "refused", mistaken, uuid_of(ours))
+    refused_at_start(life, mistaken, uuid_of(ours))
     assert archive.works(stream, ours, "ours") == first
     assert [line["pid"] for line in stream.events("streaming")] == [pid]
     assert Path(f"/proc/{pid}").exists()
     assert archive.writers() == writers
     uuid = uuid_of(mistaken)
-    taken = start(mistaken, "--take-over", spool="taken", accept_new_server=uuid)
+    taken = life.start("--take-over", server=mistaken, spool="taken", accept_new_server=uuid)
     second = archive.works(taken, mistaken, "mistaken")
     assert stream.wait() == 9
-    found = parent(archive, second)
+    found = life.parent(second)
     assert found["lineage"] == first
     assert found["join"] == ("exact" if gtids else "unknown")
     if gtids:
@@ -765,32 +655,28 @@ def test_the_source_of_another_live_server(
     archive.holds({first: "ours", second: "mistaken"})
 
 
-def test_mysqlbinlog_is_kept_on_the_old_primary(
-    mysqld: MysqlServer, archive: Archive, start: Start, servers: ExitStack, disk_tmp_path: Path
-) -> None:
+@cells("gtid", "no-gtid")
+def test_mysqlbinlog_is_kept_on_the_old_primary(life: Life) -> None:
     """Questions go to the new primary, the stream stays on the old one: the run ends, unmixed."""
-    gtid = has_gtids(mysqld)
-    replica = servers.enter_context(sibling(mysqld, disk_tmp_path / "replica", server_id=2))
-    follow(replica, mysqld)
-    asked = servers.enter_context(Switch(mysqld.port))
-    door = servers.enter_context(Switch(mysqld.port))
-    tool = by_two_doors(disk_tmp_path, mysqld.binaries, door.port)
-    options = {"mysql_port": asked.port, "mysqlbinlog": tool}
-    stream = start(mysqld, **options, accept_new_server=uuid_of(replica))
-    write(mysqld, "before")
-    first = archive.arrived(stream, mysqld)
-    caught_up(replica, mysqld)
-    replica.query("STOP REPLICA", "RESET REPLICA ALL")
+    server, archive, gtid = life.server, life.archive, life.has_gtids
+    replica = life.replica()
+    asked, door = life.door(), life.door()
+    options = {"mysql_port": asked.port, "mysqlbinlog": led_by(life, door)}
+    stream = life.start(**options, accept_new_server=uuid_of(replica))
+    write(server, "before")
+    first = archive.arrived(stream, server)
+    caught_up(replica, server)
+    forget(replica)
     write(replica, "promoted")
     asked.turn(replica.port)
-    write(mysqld, "split")
+    write(server, "split")
     stream.wait_for_event("mysqlbinlog ended")
     wait_until(lambda: len(stream.events("mysqlbinlog ended")) >= 3, what="it is tried again")
-    archive.keep("first", mysqld)
-    assert only(archive) == first
+    archive.keep("first", server)
+    assert list(archive.lineages()) == [first]
     door.turn(replica.port)
     second = archive.works(stream, replica, "second")
-    assert parent(archive, second)["join"] == ("exact" if gtid else "unknown")
+    assert life.parent(second)["join"] == ("exact" if gtid else "unknown")
     assert stream.terminate() == 0
     archive.holds({first: "first", second: "second"})
 
@@ -810,37 +696,39 @@ def purge(server: MysqlServer) -> str:
     return name
 
 
-@pytest.mark.parametrize("interval", [1, 0], ids=["open-known", "open-unknown"])
-def test_what_is_archived_is_purged(
-    server: MysqlServer, archive: Archive, start: Start, interval: int
-) -> None:
-    """The source needs none of what the bucket has: no gap, the lineage goes on."""
-    stream = start(server, flush_interval=interval)
+def write_unseen(life: Life, era: str) -> str:
+    """Two binlogs that are purged before anybody has read them; the GTIDs with them."""
+    for _ in range(2):
+        write(life.server, "missing")
+        flush(life.server)
+    life.archive.keep(era, life.server)
+    return executed(life.server)
+
+
+@cells(("gtid", 0), ("no-gtid", 1), ("mariadb", 0), names=",interval")
+def test_what_is_archived_is_purged(life: Life, interval: int) -> None:
+    """The source needs none of what the bucket has, the open binlog or not: the lineage goes on."""
+    server, archive = life.server, life.archive
+    stream = life.start(flush_interval=interval)
     write(server, "before")
     flush(server)
-    closed = server.binlogs()[-2][0]
-    first = wait_until(lambda: next(iter(archive.lineages()), ""), what="a lineage")
-    wait_until(lambda: closed in archive.described(first), what=f"the entry of {closed}")
+    first = life.first()
+    life.wait_described(first, server.binlogs()[-2][0])
     assert stream.terminate() == 0
     archive.remember()
     archive.keep("it", server)
     write(server, "meanwhile")
     purge(server)
-    stream = start(server, spool="another")
+    stream = life.start(spool="another")
     assert archive.works(stream, server, "it") == first
     assert stream.terminate() == 0
     archive.holds({first: "it"})
 
 
-def in_spool(stream: StreamProcess, spool: Path) -> list[str]:
-    """The binlogs that take room there."""
-    assert stream.process.poll() is not None
-    return sorted({path.name for path in spool.glob("run-*/mysql-bin.*") if path.stat().st_size})
-
-
-def test_a_gap(server: MysqlServer, archive: Archive, start: Start, disk_tmp_path: Path) -> None:
+def test_a_gap(life: Life) -> None:
     """What was purged unseen is named; what there is stays readable, and leaves the spool."""
-    stream = start(server)
+    server, archive = life.server, life.archive
+    stream = life.start()
     flush(server)
     write(server, "before")
     first = archive.arrived(stream, server)
@@ -848,72 +736,59 @@ def test_a_gap(server: MysqlServer, archive: Archive, start: Start, disk_tmp_pat
     archive.remember()
     unfinished, size = server.binlogs()[-1]
     gtids = executed(server)
-    write(server, "missing")
-    flush(server)
-    write(server, "missing")
-    flush(server)
-    archive.keep("first", server)
-    both = executed(server)
+    both = write_unseen(life, "first")
     begin = purge(server)
     write(server, "after")
-    stream = start(server)
+    stream = life.start()
     second = archive.works(stream, server, "second")
-    found = parent(archive, second)
+    found = life.parent(second)
     assert (found["lineage"], found["join"]) == (first, "gap")
     assert (found["binlog"], found["offset"]) == (unfinished, size)
     if not gtids:
-        named = f"{unfinished} from {size} on, mysql-bin.000003"
-        assert found["missing"] == named
-    elif server.binaries.flavour == "mysql":
+        assert found["missing"] == f"{unfinished} from {size} on, mysql-bin.000003"
+    elif is_mariadb(server):
+        assert both in found["missing"]
+    else:
         lacks = server.query(f"SELECT GTID_SUBTRACT('{both}', '{gtids}')")[0][0]
         assert found["missing"] == lacks
-    else:
-        assert both in found["missing"]
     assert stream.terminate() == 0
     archive.holds({first: "first", second: "second"}, begins={second: begin})
     assert len(archive.in_chunks(first)[unfinished]) == size
-    assert unfinished not in in_spool(stream, disk_tmp_path / "spool")
+    spooled = (life.place / "spool").glob("run-*/mysql-bin.*")
+    assert unfinished not in {path.name for path in spooled if path.stat().st_size}
 
 
-def test_a_gap_that_is_to_stop_it(
-    server: MysqlServer, archive: Archive, start: Start, disk_tmp_path: Path
-) -> None:
+@cells("no-gtid", "mariadb")
+def test_a_gap_that_is_to_stop_it(life: Life) -> None:
     """--on-gap stop: exit 7, once all that the spool alone had is in the bucket."""
-    stream = start(server, flush_interval=0)
+    server, archive = life.server, life.archive
+    stream = life.start(flush_interval=0)
     write(server, "before")
     flush(server)
     write(server, "in the spool")
     name, size = server.binlogs()[-1]
-    spool = disk_tmp_path / "spool"
-
-    def spooled() -> int:
-        return max((path.stat().st_size for path in spool.glob(f"run-*/{name}")), default=0)
-
-    wait_until(lambda: spooled() == size, what=f"{name} in the spool")
-    first = wait_until(lambda: next(iter(archive.lineages()), ""), what="a lineage")
+    life.wait_spooled(name, size)
+    first = life.first()
     wait_until(lambda: archive.described(first), what="the entry of the first")
     stream.kill()
-    write(server, "missing")
-    flush(server)
-    write(server, "missing")
-    flush(server)
-    archive.keep("it", server)
+    write_unseen(life, "it")
     purge(server)
     archive.remember()
-    stream = start(server, on_gap="stop")
+    stream = life.start(on_gap="stop")
     assert stream.wait() == 7, stream.stderr()
     assert "gap" in stream.events("ended")[0]["error"]
     assert len(archive.in_chunks(first)[name]) == size
     archive.holds({first: "it"})
-    stream = start(server, spool="another", on_gap="stop")
+    stream = life.start(spool="another", on_gap="stop")
     assert stream.wait() == 7
     archive.holds({first: "it"})
 
 
 @pytest.mark.own_server("it is stopped")
-def test_a_lost_stop_event_is_no_gap(server: MysqlServer, archive: Archive, start: Start) -> None:
+def test_a_lost_stop_event_is_no_gap(life: Life) -> None:
     """A purged binlog that lacked its STOP alone: the lineage goes on, as the GTIDs prove."""
-    stream = start(server)
+    server, archive = life.server, life.archive
+    stream = life.start()
     write(server, "before")
     first = archive.arrived(stream, server)
     assert stream.terminate() == 0
@@ -925,7 +800,7 @@ def test_a_lost_stop_event_is_no_gap(server: MysqlServer, archive: Archive, star
     server.start()
     archive.keep("first", server)
     purge(server)
-    stream = start(server)
+    stream = life.start()
     last = archive.works(stream, server, "second")
     assert stream.terminate() == 0
     if gtids:
@@ -933,7 +808,7 @@ def test_a_lost_stop_event_is_no_gap(server: MysqlServer, archive: Archive, star
         archive.keep("first", server)
         archive.holds({first: "first"})
     else:
-        assert parent(archive, last)["join"] == "gap"
-        assert parent(archive, last)["missing"] == f"{name} from {size} on"
+        found = life.parent(last)
+        assert (found["join"], found["missing"]) == ("gap", f"{name} from {size} on")
         archive.holds({first: "first", last: "second"})
     assert len(archive.in_chunks(first)[name]) == size

@@ -6,7 +6,6 @@ import pty
 import re
 import signal
 import subprocess
-import threading
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -14,13 +13,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.fault import Answer, Gate, on
 from lab.load import Load, Shape
 from lab.mysql import MysqlServer
@@ -31,6 +28,7 @@ from tests.documents import ENTRY, ID, LINEAGE, parent_of
 from tests.integration.stream_process import StreamProcess
 from tests.relay import Relay
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import opened
 
 LAYOUT = Layout("pre", "test")
 CHILD = "20260103T000000Z-3e11fa47-b2c3"
@@ -161,11 +159,9 @@ def test_it_agrees_with_the_server_while_it_is_streamed(
 
 def fill(minio: MinioServer, bucket: str) -> None:
     """Two lineages with a gap between them, a missing number, and something foreign."""
-    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
-    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
     parent = parent_of(ID, binlog=str(THIRD), offset=10, join="gap", missing="mysql-bin.000004")
     child = replace(LINEAGE, id=CHILD, source="test", parent=parent)
-    with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as store:
+    with opened(minio, bucket) as store:
         for lineage in (replace(LINEAGE, source="test"), child):
             store.put(LAYOUT.lineage(lineage.id), lineage.to_json())
         for name in (FIRST, THIRD):
@@ -207,23 +203,6 @@ def test_it_only_reads(minio: MinioServer, bucket: str, listing: List) -> None:
     assert "\x1b" not in text
 
 
-def test_one_lineage_and_a_file_made_for_the_streamer(
-    minio: MinioServer, bucket: str, listing: List, tmp_path: Path
-) -> None:
-    """What `stream` wants besides, a password file that is elsewhere, does not matter."""
-    fill(minio, bucket)
-    path = tmp_path / "orders.toml"
-    path.write_text('[stream]\nsource = "test"\n[mysql]\nuser = "u"\npassword_file = "/no/pw"\n')
-    done = listing.run("--config", str(path), "--lineage", CHILD, "--json")
-    assert (done.returncode, done.stderr) == (0, NOTES)
-    (source,) = json.loads(done.stdout)["sources"]
-    assert [one["lineage"] for one in source["lineages"]] == [CHILD]
-    path.write_text('[stream]\nsource = "other"\n')
-    error, hint = listing.error(7, "--config", str(path))
-    assert error == f"there is nothing of source other below {listing.url}"
-    assert hint == "the sources there are: test"
-
-
 def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List) -> None:
     """And gaps in red; with a pipe or a dumb terminal there are none."""
     fill(minio, bucket)
@@ -253,13 +232,6 @@ def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List)
         assert f"\x1b[1;31m{gap}\x1b[0m" in coloured
     assert "\x1b[32marchived" in coloured
     assert "\x1b" not in shown("dumb")
-
-
-def test_nothing_there(listing: List) -> None:
-    """Exit 7, and where to look."""
-    error, hint = listing.error(7)
-    assert error == f"there is nothing below {listing.url}"
-    assert "--s3-url" in hint
 
 
 def test_what_the_store_refuses(minio: MinioServer, bucket: str, listing: List) -> None:
@@ -325,21 +297,5 @@ def test_a_reader_that_goes_away(minio: MinioServer, bucket: str, listing: List)
             timeout=60,
         )
         os.close(theirs)
-        assert done.returncode == 1
+        assert done.returncode == 141
         assert done.stderr == NOTES
-
-
-def test_help_and_usage(listing: List) -> None:
-    """Examples that can be copied; what is wrong is all reported at once, exit 3."""
-    shown = listing.text("-h")
-    assert "\n    binlog2s3 list --s3-url s3://acme-binlogs/prod" in shown
-    assert "Exit codes:\n" in shown
-    listing.url = "bucket"
-    done = listing.run("--source", "a b", "--concurrency", "0")
-    assert done.returncode == 3
-    assert [line.split(":")[1].strip() for line in done.stderr.splitlines()[:-1]] == [
-        "--source",
-        "--s3-url",
-        "--concurrency",
-    ]
-    assert listing.run("--sorce", "x").returncode == 2

@@ -12,10 +12,11 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
-from tests.integration.served import PASSWORD, scene_of
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import replica_status
+from tests.world.serving import PASSWORD, scene_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/guides/managed.md"
 
@@ -48,12 +49,15 @@ def test_it_stops_at_the_goal(
         scene.write(10)
         wait_durable(scene.stream, Bucket(minio, bucket), scene.source)
         recovery = Recovery(minio, bucket, read_only(minio))
-        done = recovery.run(scene.target, "--dry-run", "--json", f"--to-gtid={goal}")
+        words = ("--dry-run", "--json", "--stop-target-threads")  # its events are on, as by default
+        done = recovery.run(scene.target, *words, f"--to-gtid={goal}")
         assert done.status == 0, done.stderr
         last = json.loads(done.stdout)["plan"]["kept"][-1]["gtid"]
         assert last == goal
         scene.target.query(*statements(scene.serve.port, last))
-        wait_until(lambda: scene.replica()["Replica_SQL_Running"] == "No", what="it stops")
-        assert scene.replica()["Last_SQL_Error"] == ""
+        wait_until(
+            lambda: replica_status(scene.target)["Replica_SQL_Running"] == "No", what="it stops"
+        )
+        assert replica_status(scene.target)["Last_SQL_Error"] == ""
         assert scene.target.query("SELECT @@global.gtid_executed") == [(until,)]
         assert scene.count(scene.target) == 10

@@ -15,13 +15,13 @@ from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.apply_pair import HOLD, RELAXED, held_up
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import dump_of, load
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import RELAXED, dump_of, load
+from tests.world.writes import HOLD, held_up
 
 OLD_NAME = "binlog2s3_recovery"
 NOTES = f"SHOW DATABASES LIKE '{OLD_NAME}%'"

@@ -17,19 +17,12 @@ import pytest
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.lineage_lab import (
-    Archive,
-    caught_up,
-    create_table,
-    executed,
-    flush,
-    follow,
-    uuid_of,
-    write,
-)
 from tests.integration.stream_process import StreamProcess
 from tests.integration.test_lineages import wait_for_refusals
 from tests.waiting import wait_until
+from tests.world.archive import Archive
+from tests.world.servers import executed, flush, follow, uuid_of
+from tests.world.writes import caught_up, create_table, write
 
 pytestmark = [pytest.mark.mysql, pytest.mark.minio]
 

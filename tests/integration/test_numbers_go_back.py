@@ -10,13 +10,14 @@ import pymysql
 import pytest
 
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer
+from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
-from tests.integration.served import PASSWORD, Scene, Served, scene_of
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import executed, load
+from tests.world.serving import PASSWORD, Scene, Served, scene_of
 
 MARIADB_GTID = 162
 
@@ -72,18 +73,7 @@ class Story:
 
     def restore(self) -> None:
         """The base backup into the target."""
-        client = self.scene.target.binaries.client
-        with self.dump.open("rb") as file:
-            subprocess.run(
-                [
-                    str(client),
-                    "--no-defaults",
-                    f"--socket={self.scene.target.socket}",
-                    "--user=root",
-                ],
-                stdin=file,
-                check=True,
-            )
+        load(self.scene.target, self.dump)
 
     def recovery(self) -> Recovery:
         return Recovery(self.scene.minio, self.scene.bucket, read_only(self.scene.minio))
@@ -122,46 +112,70 @@ def dumped(port: int, state: str) -> list[str]:
 
 
 def test_a_recovery_begins_behind_its_backup(story: Story) -> None:
-    """Two transactions, not all with a number above the backup's; the value is the source's."""
-    story.restore()
-    target = story.scene.target
-    document = story.recovery().to(
-        target, f"--from-backup={story.dump}", "--accept-backup", "--latest"
-    )
-    assert document["result"]["transactions"] == 2
-    assert story.value(target) == story.value(story.source) == 2102
-    assert str(target.query("SELECT @@global.gtid_slave_pos")[0][0]) == story.last[-1]
+    """Two transactions, not all with a number above the backup's; the value is the source's.
 
-
-def test_a_recovery_by_its_gtid_alone(story: Story) -> None:
-    """The GTID is at one place; what comes after it is applied, whatever its number."""
+    By its GTID alone, too: it is at one place; what comes after that is applied, whatever its
+    number. A run that has ended is not repeated, which would apply all of it twice: gtid_slave_pos
+    says that it was done. Where that is before the backup that is named, as an older one has set
+    it, it is said.
+    """
+    target, recovery = story.scene.target, story.recovery()
+    backup = (f"--from-backup={story.dump}", "--accept-backup")
+    for start in (backup, (f"--from-gtid-set={story.lower}",)):
+        story.restore()
+        document = recovery.to(target, *start, "--latest")
+        assert document["result"]["transactions"] == 2
+        assert story.value(target) == story.value(story.source) == 2102
+        assert executed(target, "gtid_slave_pos") == story.last[-1]
+        as_new(target)
     story.restore()
-    target = story.scene.target
-    document = story.recovery().to(target, f"--from-gtid-set={story.lower}", "--latest")
-    assert document["result"]["transactions"] == 2
+    recovery.to(target, *backup, f"--to-gtid={story.last[0]}")
+    said = recovery.refused(target, *backup, "--latest")
+    assert f"has replicated {story.last[0]}" in said
+    assert "--from-gtid-set" in said
+    recovery.to(target, f"--from-gtid-set={story.last[0]}", "--latest")
     assert story.value(target) == story.value(story.source)
+    assert "has replicated" in recovery.refused(target, *backup, "--latest")
+    as_new(target)
+    story.restore()
+    target.query(f"SET GLOBAL gtid_slave_pos = '{story.first[49]}'")
+    done = recovery.run(target, f"--from-backup={story.dump}", "--latest", "--dry-run")
+    assert done.status == 0, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert f"gtid_slave_pos has {story.first[49]}" in said
 
 
-def test_a_backup_that_contradicts_itself(story: Story) -> None:
-    """A GTID of another place than the file and position beside it: both are named."""
-    text = story.dump.read_text()
-    story.dump.write_text(text.replace(story.lower, story.first[49]))
-    said = story.recovery().refused(None, f"--from-backup={story.dump}", "--latest", "--dry-run")
+def as_new(target: MysqlServer) -> None:
+    """Nothing was restored into it."""
+    target.query("SET GLOBAL gtid_slave_pos = ''", "DROP DATABASE d")
+
+
+def test_what_is_served_goes_by_places(story: Story, disk_tmp_path: Path) -> None:
+    """A replica before the lower number gets it, and one behind it gets what follows.
+
+    Also of files that `pitr --output-dir` wrote. A backup whose GTID is at another place than the
+    file and position beside it contradicts itself. And a GTID that was used again, as by a binlog
+    that was applied with a client, is at two places: error 1236.
+    """
+    recovery = story.recovery()
+    everything = [*story.first, story.lower, *story.last]
+    there = disk_tmp_path / "exported"
+    done = recovery.run(None, f"--output-dir={there}", "--latest", "--yes")
+    assert done.status == 0, done.stderr
+    served = Served(disk_tmp_path / "dir-serve", ["--dir", str(there)], command.environment())
+    served.start()
+    try:
+        for serve in (story.scene.serve, served):
+            for at in (50, 99, 100, 101):
+                assert dumped(serve.port, everything[at]) == everything[at + 1 :]
+    finally:
+        served.kill()
+    other = disk_tmp_path / "other.sql"
+    other.write_text(story.dump.read_text().replace(story.lower, story.first[49]))
+    said = recovery.refused(None, f"--from-backup={other}", "--latest", "--dry-run")
     assert "contradicts itself" in said
     assert story.first[49] in said
     assert story.lower in said
-
-
-@pytest.mark.parametrize("back", [0, 1, 50])
-def test_serve_sends_what_the_source_sends(story: Story, back: int) -> None:
-    """A replica before the lower number gets it, and one behind it gets what follows."""
-    everything = [*story.first, story.lower, *story.last]
-    state = everything[100 - back]
-    assert dumped(story.scene.serve.port, state) == everything[101 - back :]
-
-
-def test_serve_refuses_what_is_at_two_places(story: Story) -> None:
-    """A GTID that was used again, as by a binlog that was applied with a client: error 1236."""
     number = story.first[9].rpartition("-")[2]
     story._add(f"SET SESSION gtid_seq_no = {number}", "UPDATE d.c SET n = n + 5")
     story._add("UPDATE d.c SET n = n + 7")
@@ -169,51 +183,5 @@ def test_serve_refuses_what_is_at_two_places(story: Story) -> None:
     with pytest.raises(pymysql.err.MySQLError, match="2 places") as caught:
         dumped(story.scene.serve.port, story.first[9])
     assert caught.value.args[0] == 1236
-    said = story.recovery().refused(
-        None, f"--from-gtid-set={story.first[9]}", "--latest", "--dry-run"
-    )
+    said = recovery.refused(None, f"--from-gtid-set={story.first[9]}", "--latest", "--dry-run")
     assert "at 2 places" in said
-
-
-def test_a_directory_is_served_by_places_too(story: Story, disk_tmp_path: Path) -> None:
-    """`serve --dir` sends a replica what comes after its GTID, also if its number is lower."""
-    there = disk_tmp_path / "exported"
-    done = story.recovery().run(None, f"--output-dir={there}", "--latest", "--yes")
-    assert done.status == 0, done.stderr
-    served = Served(disk_tmp_path / "dir-serve", ["--dir", str(there)], command.environment())
-    served.start()
-    try:
-        everything = [*story.first, story.lower, *story.last]
-        for at in (49, 99, 100, 101):
-            assert dumped(served.port, everything[at]) == everything[at + 1 :]
-    finally:
-        served.kill()
-
-
-def test_a_run_that_has_ended_is_not_repeated(story: Story) -> None:
-    """The same command again would apply all of it twice: gtid_slave_pos says that it was done."""
-    story.restore()
-    target = story.scene.target
-    backup = f"--from-backup={story.dump}"
-    start = (backup, "--accept-backup")
-    story.recovery().to(target, *start, f"--to-gtid={story.last[0]}")
-    said = story.recovery().refused(target, *start, "--latest")
-    assert f"has replicated {story.last[0]}" in said
-    assert "--from-gtid-set" in said
-    story.recovery().to(target, f"--from-gtid-set={story.last[0]}", "--latest")
-    assert story.value(target) == story.value(story.source)
-    assert "has replicated" in story.recovery().refused(target, *start, "--latest")
-    target.query("SET GLOBAL gtid_slave_pos = ''", "DROP DATABASE d")
-    story.restore()
-    story.recovery().to(target, *start, "--latest")
-    assert story.value(target) == story.value(story.source)
-
-
-def test_a_target_from_an_older_backup_than_the_one_named(story: Story) -> None:
-    """Its gtid_slave_pos, which the load of monday's has set, is before tuesday's: it is said."""
-    story.restore()
-    target = story.scene.target
-    target.query(f"SET GLOBAL gtid_slave_pos = '{story.first[49]}'")
-    done = story.recovery().run(target, f"--from-backup={story.dump}", "--latest", "--dry-run")
-    assert done.status == 0, done.stderr
-    assert f"gtid_slave_pos has {story.first[49]}" in " ".join((done.stdout + done.stderr).split())

@@ -34,11 +34,11 @@ from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer, environment_for
 from tests.documents import BACKUP, BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, turn_of
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery
-from tests.integration.recovery_truth import binlog_files, gtids_of, load
 from tests.integration.stream_process import StreamProcess, proxied
 from tests.integration.test_prune import TABLE, World, policy
 from tests.waiting import wait_until
+from tests.world.commands import Recovery
+from tests.world.servers import binlog_files, executed, load
 
 LOCK = {"object-lock": "COMPLIANCE:1d"}
 DEFAULT = {"Mode": "GOVERNANCE", "Days": 1}
@@ -66,16 +66,16 @@ def forged(world: World, numbers: Sequence[int]) -> dict[str, tuple[bytes, bytes
     The first one makes the account `evil`, which may do everything.
     """
     assert world.server is not None
-    executed = gtids_of(world.server)
+    gtids = executed(world.server)
     ((uuid,),) = world.server.query("SELECT @@server_uuid")
-    last = max(int(one) for one in re.findall(r"\d+", executed.rpartition(":")[2]))
+    last = max(int(one) for one in re.findall(r"\d+", gtids.rpartition(":")[2]))
     name = BinlogName.parse(world.server.binlogs()[-1][0])
     with (
         temporary_directory() as directory,
         MysqlServer(world.server.binaries, directory, server_id=99) as server,
     ):
         server.query(*TABLE)
-        server.query("RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{executed}'")
+        server.query("RESET BINARY LOGS AND GTIDS", f"SET GLOBAL gtid_purged = '{gtids}'")
         for _ in range(numbers[0] - 1):
             server.query("FLUSH BINARY LOGS")
         statements = [
@@ -159,15 +159,14 @@ def is_the_sources(world: World, target: MysqlServer) -> None:
     assert target.query("SELECT COUNT(*) FROM mysql.user WHERE user = 'evil'") == [(0,)]
 
 
-@pytest.mark.parametrize("default_retention", [False, True])
 def test_what_was_planted_before_is_not_restored(
-    mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path, *, default_retention: bool
+    mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path
 ) -> None:
     """Under the keys of the binlog that is open then, and of two that come later.
 
     The streamer says so, and goes on in a lineage of its own; the recovered server is the source's.
     """
-    bucket = locked_bucket(minio, default_retention=default_retention)
+    bucket = locked_bucket(minio, default_retention=True)
     world = World(mysql, minio, bucket, disk_tmp_path)
     mysql.query(*TABLE)
     with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=LOCK) as stream:
@@ -177,10 +176,10 @@ def test_what_was_planted_before_is_not_restored(
         world.back_up("kept")
         lineage = stream.wait_for_event("new lineage")["lineage"]
         plant(world, lineage, forged(world, [3, 4, 5]))
-        if default_retention:  # now nothing shows that the open binlog is not the planted one
-            planned = reader(world).run(None, "--latest")
-            assert planned.status in (7, 8), planned.stdout
-            assert "a lock keeps it" in planned.stderr
+        # now nothing shows that the open binlog is not the planted one
+        planned = reader(world).run(None, "--latest")
+        assert planned.status in (7, 8), planned.stdout
+        assert "a lock keeps it" in planned.stderr
         world.write(4)
         wait_until(
             lambda: (
@@ -207,15 +206,14 @@ def test_what_was_planted_before_is_not_restored(
         assert "evil" not in done.stdout
 
 
-@pytest.mark.parametrize("default_retention", [False, True])
 def test_what_a_streamer_could_not_see_is_not_chosen_in_silence(
-    mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path, *, default_retention: bool
+    mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path
 ) -> None:
     """It may not list versions. The order of the entries decides, but for the binlog that was open.
 
     That one is refused, with the versions, their times and the option that picks one.
     """
-    bucket = locked_bucket(minio, default_retention=default_retention)
+    bucket = locked_bucket(minio, default_retention=False)
     world = World(mysql, minio, bucket, disk_tmp_path)
     mysql.query(*TABLE)
     # MinIO takes s3:ListBucket for s3:ListBucketVersions

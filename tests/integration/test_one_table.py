@@ -4,46 +4,29 @@ The source and the streamer are gone. Its tables at each goal were looked at bef
 """
 
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
-from tests.integration.apply_pair import RELAXED, locked
-from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import (
+from tests.waiting import wait_until
+from tests.world.servers import (
+    RELAXED,
     ImageServer,
     MariadbImageServer,
     dump_of,
-    gtids_of,
+    executed,
+    locked,
     restored,
 )
-from tests.integration.recovery_world import wait_durable
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.world.streamed import Streamed, streamed
 
 Rows = list[tuple[Any, ...]]
-Scratch = Callable[[], MysqlServer]
 TABLES = ("shop.orders", "shop.items", "shop.`odd name`")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
-    """What the source had: in the base backup, just before the DROP, and after a RENAME."""
-
-    dump: Path
-    backup: dict[str, Rows]
-    before: dict[str, Rows]
-    dropped: str
-    renamed: Rows
-    gtids: str
 
 
 def rows_of(server: MysqlServer, table: str) -> Rows:
@@ -54,16 +37,10 @@ def all_of(server: MysqlServer) -> dict[str, Rows]:
     return {table: rows_of(server, table) for table in TABLES}
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
-def binaries(request: pytest.FixtureRequest) -> ServerBinaries:
-    found: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
-    return found
-
-
 def last_gtid(server: MysqlServer) -> str:
     if server.binaries.flavour == "mariadb":
         return str(server.query("SELECT @@global.gtid_binlog_pos")[0][0])
-    uuid, _, numbers = gtids_of(server).partition(":")
+    uuid, _, numbers = executed(server).partition(":")
     return f"{uuid}:{numbers.rpartition('-')[2]}"
 
 
@@ -82,32 +59,80 @@ def write(source: MysqlServer, first: int) -> None:
         )
 
 
-@pytest.fixture
-def past(
-    binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
-) -> Iterator[tuple[Past, Scratch]]:
-    """The history, and scratch servers that were restored from the base backup."""
-    maria = binaries.flavour == "mariadb"
-    dump, image = disk_tmp_path / "dump.sql", disk_tmp_path / "image"
-    kind = MariadbServer if maria else MysqlServer
-    with ExitStack() as stack:
-        options = [*RELAXED, "--binlog-format=ROW"]
-        source = stack.enter_context(kind(binaries, disk_tmp_path / "source", options=options))
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        source.query(
+class Past(Streamed):
+    """What the source had: in the base backup, just before the DROP, and after a RENAME.
+
+    It is gone, and scratch servers are restored from the base backup.
+    """
+
+    dump: Path
+    image: Path
+    backup: dict[str, Rows]
+    before: dict[str, Rows]
+    dropped: str
+    renamed: Rows
+    password: str
+    scratches = 0
+
+    def begin(self) -> None:
+        """Up to the base backup, and on."""
+        self.dump, self.image = self.folder / "dump.sql", self.folder / "image"
+        self.password = self.source.password
+        self.source.query(
             "CREATE DATABASE shop",
             *(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(90))" for table in TABLES),
         )
-        write(source, 100)
-        dump_of(source, dump)
-        backup = all_of(source)
-        write(source, 200)
+        write(self.source, 100)
+        dump_of(self.source, self.dump)
+        self.backup = all_of(self.source)
+        write(self.source, 200)
+
+    def end(self) -> None:
+        """The hosts are gone."""
+        self.wait()
+        self.stream.kill()
+        self.source.kill()
+        gtid, place = self.source._gtid, self.folder / "r"
+        with server_of(self.binaries, place, server_id=3, options=RELAXED, gtid=gtid) as one:
+            restored(one, self.dump, self.image)
+
+    def scratch(self) -> MysqlServer:
+        """A server restored from the base backup."""
+        self.scratches += 1
+        maria = self.is_mariadb
+        made = (MariadbImageServer if maria else ImageServer)(
+            self.binaries,
+            self.folder / f"scratch-{self.scratches}",
+            self.image,
+            70 + self.scratches,
+            self.password,
+            gtid=self.source._gtid,
+        )
+        if not maria:
+            made.options = (*made.options, "--skip-replica-start")
+        return self.stack.enter_context(made)
+
+    @property
+    def goal(self) -> list[str]:
+        return [f"--from-backup={self.dump}", f"--before-gtid={self.dropped}"]
+
+
+OPTIONS = [*RELAXED, "--binlog-format=ROW"]
+
+
+@pytest.fixture
+def past(
+    binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> Iterator[Past]:
+    with streamed(binaries, minio, bucket, disk_tmp_path, options=OPTIONS, kind=Past) as found:
+        source = found.source
+        found.begin()
         source.query("ALTER TABLE shop.orders ADD COLUMN more INT DEFAULT 7")
         source.query("CREATE DATABASE elsewhere", "CREATE TABLE elsewhere.t (i INT)")
-        write_more(source)
-        before = all_of(source)
+        source.query("INSERT INTO shop.orders (id, v) VALUES (5000, 'with more')")
+        found.before = all_of(source)
         source.query("DROP TABLE shop.items")
-        dropped = last_gtid(source)
+        found.dropped = last_gtid(source)
         source.query(
             "CREATE TABLE shop._orders_new LIKE shop.orders",
             "INSERT INTO shop._orders_new SELECT * FROM shop.orders",
@@ -115,57 +140,19 @@ def past(
             "RENAME TABLE shop.orders TO shop._orders_old, shop._orders_new TO shop.orders",
             "INSERT INTO shop.orders VALUES (9001, 'after', 2)",
         )
-        renamed, gtids = rows_of(source, "shop.orders"), gtids_of(source)
-        there = Bucket(minio, bucket)
-        wait_until(
-            lambda: [key for key in there.keys("pre") if "writers" in key], what="a heartbeat"
-        )
-        wait_durable(stream, there, source)
-        stream.kill()
-        source.kill()
-        with kind(binaries, disk_tmp_path / "r", server_id=3, options=RELAXED) as one:
-            restored(one, dump, image)
-        made = MariadbImageServer if maria else ImageServer
-        count = 0
-
-        def scratch() -> MysqlServer:
-            nonlocal count
-            count += 1
-            place = disk_tmp_path / f"scratch-{count}"
-            server = made(binaries, place, image, 70 + count, source.password)
-            if not maria:
-                server.options = (*server.options, "--skip-replica-start")
-            return stack.enter_context(server)
-
-        yield (
-            Past(
-                dump=dump,
-                backup=backup,
-                before=before,
-                dropped=dropped,
-                renamed=renamed,
-                gtids=gtids,
-            ),
-            scratch,
-        )
-
-
-def write_more(source: MysqlServer) -> None:
-    source.query("INSERT INTO shop.orders (id, v) VALUES (5000, 'with more')")
+        found.renamed = rows_of(source, "shop.orders")
+        found.end()
+        yield found
 
 
 @pytest.mark.gate("mysql", "mariadb")
-def test_one_table_back(
-    past: tuple[Past, Scratch], minio: MinioServer, bucket: str, binaries: ServerBinaries
-) -> None:
+def test_one_table_back(past: Past) -> None:
     """Its rows are the source's, the other tables are the backup's, also after a kill -9.
 
     Nobody takes that server for a whole one.
     """
-    was, scratch = past
-    recovery = Recovery(minio, bucket, read_only(minio))
-    server = scratch()
-    goal = [f"--from-backup={was.dump}", f"--before-gtid={was.dropped}"]
+    recovery, server = past.recovery, past.scratch()
+    goal = past.goal
     only = ["--table=shop.orders", "--table=shop.`odd name`"]
     shown = recovery.run(server, "--dry-run", "--json", *only, *goal)
     assert shown.status == 0, shown.stderr
@@ -189,15 +176,15 @@ def test_one_table_back(
     document = recovery.to(server, *only, *goal)
     assert document["result"]["only_tables"] == ["shop.odd name", "shop.orders"]
     found = all_of(server)
-    assert found == {**was.before, "shop.items": was.backup["shop.items"]}
-    assert found["shop.items"] != was.before["shop.items"]
+    assert found == {**past.before, "shop.items": past.backup["shop.items"]}
+    assert found["shop.items"] != past.before["shop.items"]
     for words in ([], ["--table=shop.orders"]):
         said = recovery.refused(server, *words, *goal)
         assert "scratch server" in said, said
-    if binaries.flavour == "mysql":
+    if not past.is_mariadb:
         recovery.to(server, *only, *goal)  # nothing is left to do
-        uuid, _, last = was.dropped.rpartition(":")
-        assert gtids_of(server) == f"{uuid}:1-{int(last) - 1}"
+        uuid, _, last = past.dropped.rpartition(":")
+        assert executed(server) == f"{uuid}:1-{int(last) - 1}"
     else:
         said = recovery.refused(server, *only, *goal)  # it would be applied twice
         assert "gtid_slave_pos" in said or "second time" in said, said
@@ -205,17 +192,13 @@ def test_one_table_back(
     assert not [row for row in server.query(status_of(server)) if "binlog2s3" in row]
 
 
-def test_the_target_crashes(
-    past: tuple[Past, Scratch], minio: MinioServer, bucket: str, binaries: ServerBinaries
-) -> None:
+def test_the_target_crashes(past: Past) -> None:
     """While it applies; it starts again by itself, and the same command goes on: only the tables.
 
     What it had fetched and not applied is not applied without the filter.
     """
-    was, scratch = past
-    recovery = Recovery(minio, bucket, read_only(minio))
-    server = scratch()
-    goal = [f"--from-backup={was.dump}", f"--before-gtid={was.dropped}"]
+    recovery, server = past.recovery, past.scratch()
+    goal = past.goal
     only = ["--table=shop.orders", "--table=shop.`odd name`"]
     for table in ("shop.orders", "shop.`odd name`"):
         with recovery.started(server, "--yes", *only, *goal) as process:
@@ -231,12 +214,12 @@ def test_the_target_crashes(
         server.start()
         seen = rows_of(server, "shop.items")
         wait_until(lambda: _is_at_rest(server), 60, "what it fetched is dealt with")
-        assert rows_of(server, "shop.items") == seen == was.backup["shop.items"]
+        assert rows_of(server, "shop.items") == seen == past.backup["shop.items"]
     recovery.to(server, *only, *goal)
-    assert all_of(server) == {**was.before, "shop.items": was.backup["shop.items"]}
-    if binaries.flavour == "mysql":
-        uuid, _, last = was.dropped.rpartition(":")
-        assert gtids_of(server) == f"{uuid}:1-{int(last) - 1}"
+    assert all_of(server) == {**past.before, "shop.items": past.backup["shop.items"]}
+    if not past.is_mariadb:
+        uuid, _, last = past.dropped.rpartition(":")
+        assert executed(server) == f"{uuid}:1-{int(last) - 1}"
     assert "scratch server" in recovery.refused(server, *goal)
 
 
@@ -244,36 +227,14 @@ def test_mysql_without_gtids(
     mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
     """By position, also after a crash of the target: its table is the source's, others are not."""
-    dump, image = disk_tmp_path / "dump.sql", disk_tmp_path / "image"
-    options = [*RELAXED, "--binlog-format=ROW"]
-    with ExitStack() as stack:
-        source = stack.enter_context(
-            MysqlServer(mysql_binaries, disk_tmp_path / "source", gtid=False, options=options)
-        )
-        stream = stack.enter_context(StreamProcess(disk_tmp_path / "stream", source, minio, bucket))
-        source.query(
-            "CREATE DATABASE shop",
-            *(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(90))" for table in TABLES),
-        )
-        write(source, 100)
-        dump_of(source, dump)
-        backup = all_of(source)
-        write(source, 200)
-        before = all_of(source)
-        wait_durable(stream, Bucket(minio, bucket), source)
-        stream.kill()
-        source.kill()
-        with MysqlServer(
-            mysql_binaries, disk_tmp_path / "r", server_id=3, gtid=False, options=RELAXED
-        ) as one:
-            restored(one, dump, image)
-        server = ImageServer(
-            mysql_binaries, disk_tmp_path / "scratch", image, 71, source.password, gtid=False
-        )
-        server.options = (*server.options, "--skip-replica-start")
-        stack.enter_context(server)
-        recovery = Recovery(minio, bucket, read_only(minio))
-        goal = [f"--from-backup={dump}", "--latest", "--table=shop.orders"]
+    with streamed(
+        mysql_binaries, minio, bucket, disk_tmp_path, options=OPTIONS, kind=Past, gtid=False
+    ) as past:
+        past.begin()
+        before = all_of(past.source)
+        past.end()
+        recovery, server = past.recovery, past.scratch()
+        goal = [f"--from-backup={past.dump}", "--latest", "--table=shop.orders"]
         with recovery.started(server, "--yes", *goal) as process:
             with locked(server, "shop.orders") as is_awaited:
                 wait_until(is_awaited, 120, "the applier waits for the table")
@@ -281,7 +242,7 @@ def test_mysql_without_gtids(
             assert process.wait(120) != 0
         server.start()
         recovery.to(server, *goal)
-        expected = {**backup, "shop.orders": before["shop.orders"]}
+        expected = {**past.backup, "shop.orders": before["shop.orders"]}
         assert all_of(server) == expected
         assert expected != before
         assert "scratch server" in recovery.refused(server, *goal[:2])
@@ -297,31 +258,23 @@ def status_of(server: MysqlServer) -> str:
     return "SHOW ALL SLAVES STATUS" if maria else "SHOW REPLICA STATUS"
 
 
-def test_a_rename_from_a_table_that_is_left_out(
-    past: tuple[Past, Scratch], minio: MinioServer, bucket: str
-) -> None:
+def test_a_rename_from_a_table_that_is_left_out(past: Past) -> None:
     """Is refused with the tables to add; with them it is right."""
-    was, scratch = past
-    recovery = Recovery(minio, bucket, read_only(minio))
-    server = scratch()
-    goal = [f"--from-backup={was.dump}", "--latest"]
+    recovery, server = past.recovery, past.scratch()
+    goal = [f"--from-backup={past.dump}", "--latest"]
     said = recovery.refused(server, "--table=shop.orders", *goal)
     assert "--table 'shop._orders_new' --table 'shop._orders_old'" in said, said
     assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
     more = ["--table=shop._orders_new", "--table=shop._orders_old"]
     recovery.to(server, "--table=shop.orders", *more, *goal)
-    assert rows_of(server, "shop.orders") == was.renamed
-    assert rows_of(server, "shop.items") == was.backup["shop.items"]
+    assert rows_of(server, "shop.orders") == past.renamed
+    assert rows_of(server, "shop.items") == past.backup["shop.items"]
 
 
-def test_what_is_no_scratch_server(
-    past: tuple[Past, Scratch], minio: MinioServer, bucket: str, binaries: ServerBinaries
-) -> None:
+def test_what_is_no_scratch_server(past: Past) -> None:
     """One with transactions of its own, one that is a replica; keys and names that do not fit."""
-    was, scratch = past
-    recovery = Recovery(minio, bucket, read_only(minio))
-    server = scratch()
-    goal = [f"--from-backup={was.dump}", f"--before-gtid={was.dropped}"]
+    recovery, server = past.recovery, past.scratch()
+    goal = past.goal
     said = recovery.refused(server, "--table=shop.ordres", *goal)
     assert "does not show a table shop.ordres" in said
     server.query(
@@ -333,7 +286,7 @@ def test_what_is_no_scratch_server(
     )
     said = recovery.refused(server, "--table=shop.orders", *goal)
     assert "add --table 'shop.parents'" in said
-    maria = binaries.flavour == "mariadb"
+    maria = past.is_mariadb
     server.query(
         "CHANGE MASTER 'theirs' TO MASTER_HOST = '127.0.0.1', MASTER_USER = 'x'"
         if maria
@@ -348,7 +301,7 @@ def test_what_is_no_scratch_server(
         assert "set skip_replica_start = ON" in said
         server.restart([*server.options, "--skip-replica-start"])
     if maria:
-        other = f"0-1-{int(was.dropped.rpartition('-')[2]) - 1}"
+        other = f"0-1-{int(past.dropped.rpartition('-')[2]) - 1}"
         server.query(f"SET GLOBAL gtid_slave_pos = '{other}'")
         wanted = "gtid_slave_pos"
     else:
@@ -356,5 +309,5 @@ def test_what_is_no_scratch_server(
         wanted = "GTIDs that are not in the archive"
     said = recovery.refused(server, "--table=shop.items", *goal)
     assert wanted in said
-    assert rows_of(server, "shop.items") == was.backup["shop.items"]
+    assert rows_of(server, "shop.items") == past.backup["shop.items"]
     assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")

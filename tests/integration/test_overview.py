@@ -1,19 +1,14 @@
 """What the bucket alone says of a real streamer: idle, stuck, dead and stopped are four things."""
 
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import boto3
 import pytest
 
-from binlog2s3.archive.layout import Layout
-from binlog2s3.status.expected import Expected
 from binlog2s3.status.from_bucket import look, look_all
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import judged
@@ -21,13 +16,11 @@ from binlog2s3.store.s3 import S3Store, StoreConfig
 from binlog2s3.workers import Workers
 from lab.mysql import MysqlServer
 from lab.s3 import REGION, MinioServer
-from tests.documents import BEAT, LINEAGE
 from tests.integration.stream_process import StreamProcess
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
 TARGET = "s3://bucket/pre"
-FLEET = 40
 
 
 @pytest.fixture
@@ -134,55 +127,3 @@ def test_a_streamer_that_stopped_says_so(
         assert status.lag.seconds >= later
     (found,) = look_all(store, "pre", TARGET, Workers(2), now=datetime.now(UTC))
     assert (found.source, found.state, found.durable) == ("test", "stopped", status.durable)
-
-
-def test_a_streamer_that_is_stuck_says_so(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
-) -> None:
-    """A frozen mysqlbinlog beside a source that has more: neither idle nor dead."""
-    options = {"stall-timeout": 3600}  # else it would be given up, and another one begun
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=options) as stream:
-        stream.wait_for_event("new lineage")
-        first_rows(mysql)
-        status = settled(stream, mysql, store)
-        assert status.child is not None
-        assert status.child.pid is not None
-        os.kill(status.child.pid, signal.SIGSTOP)
-        try:
-            mysql.query("INSERT INTO d.t VALUES (2)")
-
-            def is_stuck() -> Status | None:
-                found = seen(store)
-                codes = [trouble.code for trouble in found.troubles]
-                return found if "stalled" in codes and "dead" not in codes else None
-
-            found = wait_until(is_stuck, 300, "a heartbeat that says that nothing comes")
-            assert found is not None
-            assert found.state not in ("idle", "dead", "stopped", "unknown")
-            assert found.lag.bytes is None or found.lag.bytes > 0
-        finally:
-            os.kill(status.child.pid, signal.SIGCONT)
-
-
-def test_a_fleet_is_looked_at_in_one_go(store: S3Store) -> None:
-    """Many sources of a real store, the dead one first, and the one that is not there."""
-    now = datetime.now(UTC)
-    long = {"interval_seconds": 3600.0}  # none is dead before all are put
-    beat = replace(BEAT, covered_until=now, at=now, since=now, server=None, **long)
-    for number in range(FLEET):
-        layout = Layout("pre", f"source-{number:03}")
-        own = replace(BEAT if number == 30 else beat, source=layout.source)
-        own = replace(own, state="stopped") if number == 30 else own
-        store.put(layout.lineage(LINEAGE.id), replace(LINEAGE, source=layout.source).to_json())
-        store.put(layout.writer(*own.rank), own.to_json())
-    found = look_all(
-        store,
-        "pre",
-        TARGET,
-        Workers(8),
-        now=datetime.now(UTC),
-        expect=Expected(("source-001", "absent")),
-    )
-    assert [status.source for status in found[:3]] == ["absent", "source-030", "source-000"]
-    assert len(found) == FLEET + 1
-    assert {status.state for status in found[2:]} == {"streaming"}

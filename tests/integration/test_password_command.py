@@ -14,10 +14,10 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.impostor import Impostor, Trick
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.login import ROOT
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
 
 
 @pytest.mark.gate("mysql")

@@ -1,7 +1,7 @@
 """Recoveries of a real MySQL with GTIDs, held against what replicas of its source hold.
 
 The hosts are lost: a source, in the middle of whose life a replica took over that lacked its last
-transactions, and the replica. Their servers' answers were collected before, see recovery_world.
+transactions, and the replica. Their servers' answers were collected before, see tests/world/lost.
 """
 
 import os
@@ -11,31 +11,22 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from shlex import quote
 
 import pytest
-from botocore.exceptions import ClientError
 
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
-from lab.s3 import MinioServer, client_for
-from tests.integration.apply_pair import locked
-from tests.integration.recovery_command import READ_ONLY, Recovery, read_only
-from tests.integration.recovery_truth import (
-    ImageServer,
-    differences,
-    fetch_all,
-    gtids_of,
-    has,
-    state_of,
-)
-from tests.integration.recovery_world import Target, World, build, shared
+from lab.s3 import MinioServer
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import Recovery, read_only
+from tests.world.lost import Target, World, build, shared
+from tests.world.servers import differences, executed, fetch_all, has, locked, state_of
 
 Fresh = Callable[..., MysqlServer]
-KILLS = 10
+KILLS = 5
 
 
 @pytest.fixture(scope="session")
@@ -46,12 +37,11 @@ def world(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[World]:
     """Made once, also where several processes run tests; PITR_SEED makes the same one again."""
-    kind = getattr(request, "param", "lacking")
+    kind = getattr(request, "param", "whole")
 
     def make(folder: Path) -> None:
         seed = int(os.environ.get("PITR_SEED") or secrets.randbelow(1_000_000))
-        chosen = {"lacking": kind != "whole", "large": kind == "large", "small": kind == "small"}
-        build(folder, mysql_binaries, minio_binary, seed=seed, **chosen)
+        build(folder, mysql_binaries, minio_binary, seed=seed, small=kind == "small")
 
     with shared(tmp_path_factory, f"pitr-world-{kind}", make) as folder:
         yield World.load(folder)
@@ -96,7 +86,7 @@ def one_of(world: World, kind: str) -> Target:
 
 
 @pytest.mark.gate("small")
-@pytest.mark.parametrize("world", ["small", "lacking", "whole", "large"], indirect=True)
+@pytest.mark.parametrize("world", ["small", "whole"], indirect=True)
 def test_fifty_places(world: World, command: Recovery, fresh: Fresh) -> None:
     """Times, GTIDs, positions, before a DROP, the newest: tables and GTIDs are the replica's.
 
@@ -110,37 +100,33 @@ def test_fifty_places(world: World, command: Recovery, fresh: Fresh) -> None:
         assert document["result"] is not None, target
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["before-drop", "time", "position"],
-)
-def test_in_one_go(world: World, command: Recovery, fresh: Fresh, kind: str) -> None:
-    """From the dump straight to it."""
+def test_in_one_go(world: World, command: Recovery, fresh: Fresh) -> None:
+    """From the dump straight to it; a dry run changes nothing, and shows the DROP it leaves out."""
     server = fresh()
-    target = [one for one in world.targets if one.kind == kind][-1]
+    before = state_of(server)
+    target = one_of(world, "before-drop")
+    done = command.run(server, "--dry-run", *target.arguments)
+    assert done.status == 0, done.stderr
+    assert world.history[target.applied].gtid in done.stdout
+    assert "DROP TABLE" in done.stdout
+    assert differences(state_of(server), before) == []
     command.to(server, *target.arguments)
     check(server, world, target)
 
 
 def test_transactions_that_are_skipped(world: World, command: Recovery, fresh: Fresh) -> None:
-    """All but these; on to a later place it leaves one more out."""
+    """All but these; on to a later place it leaves one more out.
+
+    The same command again has nothing to do: so it can be run again after a kill -9.
+    """
     server = fresh()
     first, second = [one for one in world.targets if one.skipped]
-    command.to(server, *first.arguments)
-    check(server, world, first)
+    for _ in range(2):
+        command.to(server, *first.arguments)
+        check(server, world, first)
     again = f"--skip-gtid={first.skipped[0]}"
     command.to(server, *(word for word in second.arguments if word != again))
     check(server, world, second)
-
-
-def test_a_skip_that_was_done_is_no_error(world: World, command: Recovery, fresh: Fresh) -> None:
-    """The same command again has nothing to do: so it can be run again after a kill -9."""
-    server = fresh()
-    number = world.first_alone
-    left_out, last = world.history[number].gtid, world.history[number + 20].gtid
-    for _ in range(2):
-        command.to(server, f"--to-gtid={last}", f"--skip-gtid={left_out}")
-        assert has(server, f"{left_out},{last}")
 
 
 def test_what_is_skipped_is_not_fetched_again(
@@ -160,12 +146,12 @@ def test_what_is_skipped_is_not_fetched_again(
         assert has(server, left_out) is not hole
         before = state_of(server)
         wrong = [text.partition(":")[0] for text in differences(before, whole)]
-        expected = ["table shop.skippable"]
+        expected = ["tables shop.skippable"]
         assert [text for text in wrong if text.startswith("table")] == expected
         full.query("CREATE DATABASE sentinel")
         fetch_all(server, full)
         server.query("START REPLICA SQL_THREAD")
-        wanted = gtids_of(full)
+        wanted = executed(full)
         wait_until(
             lambda server=server, wanted=wanted: has(server, wanted), what="the target has followed"
         )
@@ -175,7 +161,7 @@ def test_what_is_skipped_is_not_fetched_again(
 
 
 def test_killed_again_and_again(world: World, command: Recovery, fresh: Fresh) -> None:
-    """kill -9 at ten moments of the apply; run again it ends where it should.
+    """kill -9 at some moments of the apply; run again it ends where it should.
 
     First it stands still when it is killed, so that it is in the middle; then at random moments.
     """
@@ -241,13 +227,10 @@ def test_interrupted_in_the_middle(world: World, command: Recovery, fresh: Fresh
     check(server, world, target)
 
 
-@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_while_the_channel_is_made(
-    command: Recovery, fresh: Fresh, which: signal.Signals
-) -> None:
+def test_interrupted_while_the_channel_is_made(command: Recovery, fresh: Fresh) -> None:
     """Where it is tried whether it can be made, and where it is made: exit 130, nothing is left."""
 
-    def interrupted(times: int) -> bool:
+    def interrupted(times: int, which: signal.Signals) -> bool:
         """Whether it was; where it has ended before we saw the files, on another server again."""
         server = fresh()
         folder = Path(server.query("SELECT @@datadir")[0][0])
@@ -271,8 +254,8 @@ def test_interrupted_while_the_channel_is_made(
         assert not server.query("SHOW REPLICA STATUS")
         return status == 130
 
-    for times in (1, 2):
-        wait_until(lambda times=times: interrupted(times), 300, "a signal before its end")
+    for chosen in ((1, signal.SIGINT), (2, signal.SIGTERM)):
+        wait_until(lambda chosen=chosen: interrupted(*chosen), 300, "a signal before its end")
 
 
 def test_files_give_the_same(world: World, command: Recovery, fresh: Fresh, tmp_path: Path) -> None:
@@ -302,20 +285,18 @@ def run_readme(out: Path, server: MysqlServer) -> None:
 
 def test_a_dead_branch(world: World, command: Recovery, fresh: Fresh) -> None:
     """What the replica lacked: refused by itself, had with --lineage, and then no way back."""
-    if not world.lost:
-        pytest.skip("nothing was lost in this fail-over")
     server = fresh()
     last = world.lost[-1]
     said = command.refused(server, f"--to-gtid={last}")
     assert world.lineages[0] in said
-    assert gtids_of(server) == world.base_gtids
+    assert executed(server) == world.base_gtids
     command.to(server, f"--to-gtid={last}", f"--lineage={world.lineages[0]}")
     ((lost,),) = server.query("SELECT COUNT(*) FROM shop.skippable WHERE writer = -1")
     assert lost == len(world.lost)
-    before = gtids_of(server)
+    before = executed(server)
     said = command.refused(server, "--latest")
     assert world.lineages[0] in said
-    assert gtids_of(server) == before
+    assert executed(server) == before
 
 
 def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
@@ -341,7 +322,7 @@ def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
     server.query("SET GLOBAL event_scheduler = ON")
     assert "--stop-target-threads" in command.refused(server, "--latest")
     server.query("SET GLOBAL event_scheduler = OFF")
-    assert gtids_of(server) == world.base_gtids
+    assert executed(server) == world.base_gtids
     more = history[world.base].gtid
     said = command.refused(
         server, "--latest", f"--from-gtid-set={world.base_gtids},{uuid}:1-999999"
@@ -356,39 +337,3 @@ def test_refusals(world: World, command: Recovery, fresh: Fresh) -> None:
     said = command.refused(server, "--latest")
     assert "read_only" in said
     server.query("SET GLOBAL super_read_only = OFF", "SET GLOBAL read_only = OFF")
-
-
-def test_the_source_is_no_target(
-    world: World, command: Recovery, mysql_binaries: ServerBinaries, disk_tmp_path: Path
-) -> None:
-    """Nor is a copy of its data directory, which has its server_uuid."""
-    place = disk_tmp_path / "image"
-    world.image_with_uuid(place, world.source_uuids[1])
-    copy = ImageServer(mysql_binaries, disk_tmp_path / "copy", place, 1, world.password)
-    with copy as server:
-        assert server.query("SELECT @@server_uuid")[0][0] == world.source_uuids[1]
-        said = command.refused(server, "--latest")
-        assert world.source_uuids[1] in said
-        assert "--allow-source" in said
-        assert gtids_of(server) == world.base_gtids
-
-
-def test_a_dry_run_changes_nothing(world: World, command: Recovery, fresh: Fresh) -> None:
-    """Neither the target nor the bucket; and it shows the DROP that it would leave out."""
-    server = fresh()
-    before = state_of(server)
-    target = one_of(world, "before-drop")
-    done = command.run(server, "--dry-run", *target.arguments)
-    assert done.status == 0, done.stderr
-    assert world.history[target.applied].gtid in done.stdout
-    assert "DROP TABLE" in done.stdout
-    assert differences(state_of(server), before) == []
-
-
-def test_the_credentials_can_only_read(world: World, bucket_server: MinioServer) -> None:
-    """Those that all recoveries here are made with."""
-    given = bucket_server.restricted(READ_ONLY)
-    with closing(client_for(bucket_server.endpoint_url, **given)) as client:
-        assert client.list_objects_v2(Bucket=world.bucket)["KeyCount"] > 0
-        with pytest.raises(ClientError, match="AccessDenied"):
-            client.put_object(Bucket=world.bucket, Key="pre/x", Body=b"x")

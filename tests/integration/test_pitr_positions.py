@@ -23,27 +23,25 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import (
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.happened import Happened, apply_until, history_of
+from tests.world.servers import (
     RELAXED,
-    Happened,
     ImageServer,
     MariadbImageServer,
     State,
-    apply_until,
     differences,
     dump_of,
     fetch_all,
-    history_of,
     in_its_words,
     replica_status,
     restored,
     state_of,
 )
-from tests.integration.recovery_world import wait_durable
-from tests.integration.recovery_writes import SCHEMA, Writers
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.world.writes import SCHEMA, Writers
 
 LINES = 1500
 DUMPED = re.compile(r"_LOG_FILE='(.+?)', \w+_LOG_POS=(\d+);")

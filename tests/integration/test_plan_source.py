@@ -1,33 +1,31 @@
 """A real replica fetches a recovery's pieces from our source, and has what is in them."""
 
-import socket
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 
-import pymysql
 import pytest
 
-from binlog2s3.errors import ArchiveError
 from binlog2s3.recover.model import PlanPiece
 from binlog2s3.recover.plan_source import PlanSource, Served, Window
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from tests.integration.apply_pair import (
+from tests.own_files import Own
+from tests.waiting import wait_until
+from tests.world.pair import Pair
+from tests.world.servers import (
     RELAXED,
-    Pair,
     content,
-    gtids,
     gtids_off,
     gtids_on,
+    in_its_words,
+    replica_status,
+    replicate_from,
     two,
-    write_all_kinds,
-    write_rows,
 )
-from tests.own_files import Own, own, without
-from tests.waiting import wait_until
+from tests.world.writes import write_rows
 
 ACCOUNT = Account("binlog2s3", 'it\'s "secret"')
 ROW = "SET SESSION binlog_format = ROW"
@@ -91,43 +89,10 @@ def serving(
 
 def replicate(pair: Pair, source: PlanSource, *, at: tuple[str, int] | None = None) -> None:
     """The target becomes its replica: by GTIDs, or from a position."""
-    host, port = source.address
-    password = ACCOUNT.password.replace("'", "''")
-    if pair.is_mysql:
-        where = (
-            f"SOURCE_AUTO_POSITION=0, SOURCE_LOG_FILE='{at[0]}', SOURCE_LOG_POS={at[1]}"
-            if at
-            else "SOURCE_AUTO_POSITION=1"
-        )
-        pair.target.query(
-            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='{host}', SOURCE_PORT={port}, {where}, "
-            "SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1, SOURCE_SSL=0",
-            f"START REPLICA USER='{ACCOUNT.user}' PASSWORD='{password}'",
-        )
-    else:
-        where = (
-            f"MASTER_USE_GTID=no, MASTER_LOG_FILE='{at[0]}', MASTER_LOG_POS={at[1]}"
-            if at
-            else "MASTER_USE_GTID=slave_pos"
-        )
-        pair.target.query(
-            f"CHANGE MASTER TO MASTER_HOST='{host}', MASTER_PORT={port}, {where}, "
-            f"MASTER_USER='{ACCOUNT.user}', MASTER_PASSWORD='{password}', MASTER_CONNECT_RETRY=1",
-            "START SLAVE",
-        )
-
-
-def status(server: MysqlServer) -> dict[str, object]:
-    """Of its one channel, with MySQL's new names."""
-    show = "SHOW REPLICA STATUS" if server.binaries.flavour == "mysql" else "SHOW SLAVE STATUS"
-    dicts = pymysql.cursors.DictCursor
-    with closing(server.connect()) as connection, connection.cursor(dicts) as cursor:
-        cursor.execute(show)
-        found = cursor.fetchone() or {}
-    new = {"Master": "Source", "Slave": "Replica"}
-    for old, name in new.items():
-        found = {key.replace(old, name): value for key, value in found.items()}
-    return found
+    more = ["SOURCE_CONNECT_RETRY=1", "SOURCE_SSL=0"]
+    more += ["SOURCE_RETRY_COUNT=1"] if pair.is_mysql else []
+    replicate_from(pair.target, source.address[1], ACCOUNT.user, ACCOUNT.password, at, *more)
+    pair.target.query(in_its_words(pair.target, "START REPLICA"))
 
 
 def failed(found: dict[str, object]) -> str:
@@ -139,7 +104,7 @@ def wait_for_all(pair: Pair, source: PlanSource, files: Own) -> None:
     name, position = str(files.pieces[-1].binlog), files.pieces[-1].end
 
     def has_all() -> bool:
-        found = status(pair.target)
+        found = replica_status(pair.target)
         assert not failed(found), failed(found)
         assert source.failure is None
         source.window.reached(
@@ -150,67 +115,8 @@ def wait_for_all(pair: Pair, source: PlanSource, files: Own) -> None:
     wait_until(has_all)
 
 
-@pytest.mark.gate
-def test_all_kinds_of_statements(pair: Pair) -> None:
-    """Every kind, over several binlogs, by GTIDs: the target is what the source is."""
-    directory = pair.source.datadir
-    write_all_kinds(pair.source, directory)
-    files = pair.files()
-    with serving(pair, files) as source:
-        replicate(pair, source)
-        wait_for_all(pair, source, files)
-    found, expected = content(pair.target), content(pair.source)
-    events = found.pop("events")
-    assert [row[:3] for row in events] == [row[:3] for row in expected.pop("events")]
-    assert found == expected
-    if pair.is_mysql:
-        assert gtids(pair.target) == gtids(pair.source)
-
-
-@contextmanager
-def without_gtids(pair: Pair) -> Iterator[None]:
-    """MySQL with gtid_mode OFF; a MariaDB always has them, and may be asked by position."""
-    if not pair.is_mysql:
-        yield
-        return
-    for server in (pair.source, pair.target):
-        gtids_off(server)
-    try:
-        yield
-    finally:
-        for server in (pair.source, pair.target):
-            gtids_on(server)
-
-
 def rows(server: MysqlServer) -> list[tuple[object, ...]]:
     return server.query("SELECT id, v FROM shop.a ORDER BY id")
-
-
-@pytest.mark.gate
-def test_what_is_left_out_moves_the_position(pair: Pair) -> None:
-    """The next run, behind transactions that were left out, begins at the right place.
-
-    The receiver counts bytes: without a rotate event behind the omission it would be too early.
-    """
-    with without_gtids(pair):
-        pair.clear()
-        write_rows(pair.source)
-        every, first = pair.files(), pair.names[0]
-        stops = every.transactions[9][1].begin
-        upto = without(own(every.directory, [first], end=stops), (6, 7))
-        with serving(pair, upto, gtid_mode="OFF") as source:
-            replicate(pair, source, at=(first, every.pieces[0].begin))
-            wait_for_all(pair, source, upto)
-        found = status(pair.target)
-        place = (str(found["Source_Log_File"]), int(str(found["Read_Source_Log_Pos"])))
-        assert place == (first, stops)
-        forget(pair.target)
-        rest = own(every.directory, pair.names, begin=stops)
-        with serving(pair, rest, gtid_mode="OFF") as source:
-            replicate(pair, source, at=place)
-            wait_for_all(pair, source, rest)
-        present = {row[0] for row in rows(pair.target)}
-        assert len(present) == len(rows(pair.source)) - 2
 
 
 def test_the_source_does_not_run_ahead(pair: Pair) -> None:
@@ -226,7 +132,7 @@ def test_the_source_does_not_run_ahead(pair: Pair) -> None:
         replicate(pair, source)
 
         def received() -> int:
-            found = status(pair.target)
+            found = replica_status(pair.target)
             assert not failed(found), failed(found)
             return int(str(found["Read_Source_Log_Pos"]))
 
@@ -260,60 +166,27 @@ def test_a_transaction_larger_than_the_window(pair: Pair) -> None:
     assert content(pair.target) == content(pair.source)
 
 
-def test_a_stream_that_fails_stops_the_replica(pair: Pair) -> None:
-    """It is told why, and nothing of the rest arrives."""
-    write_rows(pair.source)
-    files = pair.files()
-
-    def opened(_: Sequence[PlanPiece]) -> "Iterator[object]":
-        for piece, data in files.stream():
-            if piece is files.pieces[1]:
-                raise ArchiveError(f"{piece.binlog} is damaged")
-            yield piece, data
-
-    served = Served(pieces=files.pieces, name_of=lambda piece: str(piece.binlog), open=opened)  # type: ignore[arg-type]
-    with PlanSource(identity(pair), ACCOUNT, served) as source:
-        replicate(pair, source)
-        wait_until(lambda: f"{files.pieces[1].binlog} is damaged" in failed(status(pair.target)))
-        assert str(source.failure) == f"{files.pieces[1].binlog} is damaged"
-    assert 0 < len(rows(pair.target)) < len(rows(pair.source))
-
-
-@pytest.mark.parametrize("at", ["an unknown binlog", "before what is served", "not a boundary"])
-def test_a_place_that_is_not_served(pair: Pair, at: str) -> None:
+@pytest.mark.parametrize("pair", ["mysql"], indirect=True)
+def test_a_place_that_is_not_served(pair: Pair) -> None:
     """Is refused, and named: the replica stops."""
-    with without_gtids(pair):
-        pair.clear()
+    for server in (pair.source, pair.target):
+        gtids_off(server)
+    try:
         write_rows(pair.source)
         files = pair.files()
-        second = files.pieces[1]
-        place = {
-            "an unknown binlog": ("binlog.000099", 4),
-            "before what is served": (str(files.pieces[0].binlog), 4),
-            "not a boundary": (str(second.binlog), second.begin + 1),
-        }[at]
-        pieces = replace(files, pieces=files.pieces[1:])
-        with serving(pair, pieces, gtid_mode="OFF") as source:
-            replicate(pair, source, at=place)
-            wait_until(lambda: place[0] in failed(status(pair.target)))
-
-
-def test_strangers_do_no_harm(pair: Pair) -> None:
-    """Wrong passwords, silence, rubbish and too many connections, while a replica is served."""
-    write_rows(pair.source)
-    files = pair.files()
-    with serving(pair, files) as source:
-        host, port = source.address
-        with pytest.raises(pymysql.err.OperationalError, match="1045"):
-            pymysql.connect(host=host, port=port, user=ACCOUNT.user, password="another")
-        silent = [socket.create_connection((host, port)) for _ in range(6)]
-        silent[0].sendall(b"GET / HTTP/1.1\r\n\r\n")
-        silent[1].sendall(b"\xff\xff\xff\xff" * 100)
-        replicate(pair, source)
-        wait_for_all(pair, source, files)
-        for one in silent:
-            one.close()
-        assert source.failure is None
-    assert rows(pair.target) == rows(pair.source)
-    with pytest.raises(OSError, match="refused"):
-        socket.create_connection((host, port))
+        first, second = files.pieces[:2]
+        with serving(pair, replace(files, pieces=(second,)), gtid_mode="OFF") as source:
+            for place in (
+                ("binlog.000099", 4),
+                (str(first.binlog), 4),
+                (str(second.binlog), second.begin + 1),
+            ):
+                replicate(pair, source, at=place)
+                wait_until(
+                    lambda place=place: place[0] in failed(replica_status(pair.target)),
+                    what=f"{place} is refused",
+                )
+                forget(pair.target)
+    finally:
+        for server in (pair.source, pair.target):
+            gtids_on(server)

@@ -1,14 +1,13 @@
 """The servers that tests share: whatever one leaves behind, the next one finds nothing of it."""
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pymysql
 import pytest
 
 from lab.mysql import MysqlServer
-from tests.pool import Pool, SharedMariadb, SharedMysql
+from tests.pool import Pool, shared
 
 LEFT: Sequence[tuple[str, ...]] = [
     ("CREATE DATABASE d", "CREATE TABLE d.t (n INT)", "INSERT INTO d.t VALUES (1)"),
@@ -45,12 +44,7 @@ def found(server: MysqlServer) -> list[Any]:
 def test_nothing_is_left_to_the_next_test(request: pytest.FixtureRequest, flavour: str) -> None:
     """Each of these, and an open session with a lock, is gone when the server is taken again."""
     binaries = request.getfixturevalue(f"{flavour}_binaries")
-    kind: Callable[..., Any] = SharedMysql if flavour == "mysql" else SharedMariadb
-
-    def make(directory: Path) -> Any:
-        return kind(binaries, directory)
-
-    pool = Pool(make)
+    pool = Pool(lambda directory: shared(binaries, directory))
     try:
         server = pool.take()
         fresh, uuid = found(server), server.pid

@@ -4,12 +4,9 @@ import os
 import re
 import struct
 import subprocess
-import threading
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
-import boto3
 import pytest
 
 from binlog2s3.archive.catalog import Catalog, Listed
@@ -17,14 +14,14 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError
-from binlog2s3.store.s3 import S3Store, StoreConfig
+from binlog2s3.store.s3 import S3Store
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.reference import ROOT
 from lab.s3 import REGION, MinioServer
 from tests.documents import ID, LINEAGE, NAME
+from tests.world.commands import opened
 
 LAYOUT = Layout("a/b", "orders")
 ARCHIVED = LAYOUT.binlog(ID, NAME)
@@ -52,10 +49,8 @@ def data(mysql_binaries: ServerBinaries) -> bytes:
 
 @pytest.fixture
 def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
-    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
-    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
-    with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as opened:
-        yield opened
+    with opened(minio, bucket) as made:
+        yield made
 
 
 def event_ends(data: bytes) -> list[int]:
@@ -107,29 +102,6 @@ def test_our_code_reads_the_open_binlog(store: S3Store, data: bytes) -> None:
     assert b"".join(binlog.blocks(PART - 7, PART + 7)) == data[PART - 7 : PART + 7]
     assert len(catalog.foreign) == 3
     assert b"".join(catalog.binlog(LINEAGE, other).blocks()) == b"another binlog"
-
-
-def test_our_code_goes_on_where_chunks_vanish(store: S3Store, data: bytes) -> None:
-    """Covered by a longer one after the first block, archived after the second, byte for byte."""
-    keys = put_chunks(store, data)
-    binlog = Catalog(store, LAYOUT).binlog(LINEAGE, NAME)
-    blocks = binlog.blocks()
-    found = next(blocks)
-    put_chunk(store, data, PART, len(data))
-    store.delete(keys[1:])
-    while len(found) <= PART:
-        found += next(blocks)
-    store.put(ARCHIVED, data)
-    store.delete([info.key for info in store.list(LAYOUT.chunks(ID, NAME))])
-    assert found + b"".join(blocks) == data
-
-
-def test_our_code_names_a_damaged_chunk(store: S3Store, data: bytes) -> None:
-    """A store that gives other bytes than were put is not believed."""
-    key = put_chunks(store, data)[1]
-    store.put(key, bytes(len(store.get(key))))
-    with pytest.raises(ArchiveError, match=re.escape(key)):
-        list(Catalog(store, LAYOUT).binlog(LINEAGE, NAME).blocks())
 
 
 # Without our code
@@ -251,42 +223,29 @@ def test_the_script_finds_what_was_archived_meanwhile(
     assert store.head(keys[2]) is None
 
 
-def test_the_script_takes_the_archived_binlog(store: S3Store, data: bytes, script: Script) -> None:
-    """With chunks left or without."""
-    put_chunk(store, data, 0, 900)
-    store.put(ARCHIVED, data)
-    assert script.joined() == data
-
-
-def test_the_script_names_a_chunk_that_disagrees(
+def test_the_script_fails_rather_than_give_too_little(
     store: S3Store, data: bytes, script: Script
 ) -> None:
-    """Two histories are not joined."""
-    other = bytearray(data[:2000])
-    other[850] ^= 1
-    put_chunk(store, data, 0, 900)
-    key = put_chunk(store, bytes(other), 800, 2000)
-    done = script.run()
-    assert done.returncode == 1
-    assert f"{key} disagrees" in done.stderr
+    """Nothing is there, or for another reason no bucket; a hole; two histories.
 
-
-def test_the_script_ends_at_a_hole_with_an_error(
-    store: S3Store, data: bytes, script: Script
-) -> None:
-    """It does not say that it has all when there is more."""
-    put_chunk(store, data, 0, 900)
-    put_chunk(store, data, 901, 2000)
-    done = script.run()
-    assert done.returncode == 1
-    assert "from 900 on cannot be had" in done.stderr
-
-
-def test_the_script_fails_where_there_is_nothing(script: Script) -> None:
-    """Neither the binlog nor, for another reason, the bucket."""
+    With the archived binlog, chunks that are left do not matter.
+    """
     done = script.run()
     assert done.returncode == 1
     assert f"nothing of {NAME}" in done.stderr
     done = script.run("no-such-bucket-here")
     assert done.returncode not in (0, 1) or "NoSuchBucket" in done.stderr
     assert f"nothing of {NAME}" not in done.stderr
+    put_chunk(store, data, 0, 900)
+    put_chunk(store, data, 901, 2000)
+    done = script.run()
+    assert done.returncode == 1
+    assert "from 900 on cannot be had" in done.stderr
+    other = bytearray(data[:2000])
+    other[850] ^= 1
+    key = put_chunk(store, bytes(other), 800, 2000)
+    done = script.run()
+    assert done.returncode == 1
+    assert f"{key} disagrees" in done.stderr
+    store.put(ARCHIVED, data)
+    assert script.joined() == data

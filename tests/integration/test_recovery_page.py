@@ -19,20 +19,18 @@ from lab.company import BUCKET, Checksums, CompanyFailedError, Site
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import PREFIX, on_disk
-from tests.integration.lineage_lab import masked as masked_bytes
 from tests.integration.recovery_page import (
     PAGES,
     START,
     VARIABLES,
     Block,
     Shell,
-    differs,
-    masked,
     programs,
     read_pages,
 )
 from tests.waiting import wait_until
+from tests.world.servers import PREFIX, on_disk
+from tests.world.servers import masked as masked_bytes
 
 ROOT = START.parents[1]
 SETTINGS, DUMP = "second-server: Its settings", "second-server: The dump"
@@ -357,27 +355,3 @@ def test_the_messages_that_are_named_are_there() -> None:
     assert len(rows) > 8
     missing = [words for _code, words in rows if words not in sources]
     assert missing == []
-
-
-@pytest.mark.parametrize(
-    ("shown", "printed", "same"),
-    [
-        ("a 1\n", "a 27\n", True),
-        ("a\n", "b\n", False),
-        ("a\n...\nb\n", "a\nx\ny\nb\n", True),
-        ("a\n...\nb\n", "a\nx\nb\nc\n", False),
-        ("...b...\n", "a b c\n", True),
-        ("at 2026-01-02 03:04:05Z\n", "at 2030-10-20 13:14:15Z\n", True),
-        ("...\n", "", True),
-        ("a\n", "", False),
-    ],
-)
-def test_what_is_shown_is_compared(shown: str, printed: str, *, same: bool) -> None:
-    """Numbers and times may be others, words and lines may not."""
-    assert (differs(shown, printed) == "") == same
-
-
-def test_a_range_is_masked_as_a_number() -> None:
-    """A GTID set of one transaction looks like one of many."""
-    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-    assert masked(f"{uuid}:7") == masked(f"{uuid}:1-103") == "UUID:N"

@@ -12,9 +12,9 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.asking import Monitor
 from tests.integration.stream_process import StreamProcess, proxied
+from tests.integration.streaming import no_litter, objects, settle, wait_until_archived, write
 from tests.integration.test_late import critical
-from tests.integration.test_store_faults import kind, no_litter, says
-from tests.integration.test_stream import objects, wait_until_archived, write
+from tests.integration.test_store_faults import says
 from tests.waiting import wait_until
 
 HTML = {"Content-Type": "text/html"}
@@ -23,8 +23,6 @@ MEGABYTES = 19
 REFUSALS = {
     "413": (Answer(413, HTML, b"<html>Request Entity Too Large</html>"), "--part-size"),
     "500": (says(500, "InternalError"), "the store's own logs"),
-    "400": (says(400, "InvalidRequest"), "binlog2s3 check"),
-    "507": (says(507, "InsufficientStorage"), "quota"),
 }
 
 
@@ -86,40 +84,7 @@ def test_a_binlog_that_is_refused_is_no_secret(
         assert "Traceback" not in stream.stderr()
         assert stream.terminate() == 0
     with StreamProcess(disk_tmp_path / "one", mysql, minio, bucket) as stream:
-        wait_until_archived(stream, mysql, minio, bucket)
-        no_litter(minio, bucket)
-        assert stream.terminate() == 0
-
-
-def test_what_was_refused_for_a_while_goes_on_by_itself(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
-) -> None:
-    """The store is away altogether, also for the bytes: when it is back, the log says so."""
-    write(mysql, MEGABYTES)
-    mysql.query("FLUSH BINARY LOGS")
-    away = threading.Event()
-    away.set()
-
-    def rule(request: Request) -> Action | None:
-        return says(503, "SlowDown") if away.is_set() and kind(request) != "lineage" else None
-
-    with proxied(disk_tmp_path, mysql, minio, bucket) as (stream, proxy):
-        stream.wait_for_event("new lineage")
-        proxy.rules.append(rule)
-        write(mysql, MEGABYTES)
-        mysql.query("FLUSH BINARY LOGS")
-        wait_until(
-            lambda: any(line["attempt"] > 9 for line in stream.events(TRYING)),
-            what="it is away for long",
-        )
-        away.clear()
-        stream.wait_for_event("the store answers again")
-        wait_until_archived(stream, mysql, minio, bucket)
-        no_litter(minio, bucket)
-        assert stream.terminate() == 0
-
-
-TRYING = "the store failed, trying again"
+        settle(stream, mysql, minio, bucket)
 
 
 def test_deletes_that_are_denied_keep_nothing_up(

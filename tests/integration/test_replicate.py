@@ -17,35 +17,25 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BinlogPosition, Checked, PlanPiece, ProgressReport
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from tests.integration.apply_pair import (
-    RELAXED,
-    content,
-    gtids,
-    gtids_off,
-    gtids_on,
+from tests.own_files import Own, own, planned, without
+from tests.waiting import wait_until
+from tests.world.pair import Pair, Process, kill_again_and_again, same
+from tests.world.servers import RELAXED, content, executed, two
+from tests.world.writes import (
     held_up,
-    leave_temporary_table,
-    stand_in_the_way,
-    two,
     write_all_kinds,
-    write_rows,
-)
-from tests.integration.replicate_pair import (
-    Pair,
-    Process,
-    kill_again_and_again,
     write_counting,
     write_definitions,
     write_large,
+    write_rows,
 )
-from tests.own_files import Own, own, planned, without
-from tests.waiting import wait_until
 
 NAMES_ANOTHER = (
     "INSERT INTO shop.a VALUES (50, 'Worker 1 failed executing transaction ''0-1-9'' at source "
     "log b.000001, end_log_pos 9; the event''s master log own.mysql-bin.000001, end_log_pos 9')"
 )
 """A row that speaks like an error of a server."""
+STATE = "gtid_binlog_state"
 STATEMENT = "SET SESSION binlog_format = 'STATEMENT'"
 
 
@@ -82,45 +72,33 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     yield from as_new(request.getfixturevalue(f"{request.param}_pair"))
 
 
-@pytest.fixture
-def without_gtids(mysql_pair: Pair) -> Iterator[Pair]:
-    """MySQL, both with gtid_mode OFF, the target also behind a crash."""
-    gtids_off(mysql_pair.source)
-    mysql_pair.target.restart([*RELAXED, "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"])
-    for server in (mysql_pair.source, mysql_pair.target):
-        server.query("RESET BINARY LOGS AND GTIDS")
-    yield from as_new(mysql_pair)
-    gtids_on(mysql_pair.source)
-    mysql_pair.target.restart(RELAXED)
+@pytest.fixture(scope="module")
+def off_pair(mysql_binaries: ServerBinaries) -> Iterator[Pair]:
+    """MySQL, both with gtid_mode OFF."""
+    off = [*RELAXED, "--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"]
+    with two(MysqlServer, mysql_binaries, off) as both:
+        yield Pair(*both)
 
 
-@pytest.fixture(params=["mysql", "mariadb", "mysql without GTIDs"])
+@pytest.fixture(params=["mysql", "mariadb", "off"])
 def any_pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """Each flavour, and MySQL without GTIDs."""
-    if request.param == "mysql without GTIDs":
-        yield request.getfixturevalue("without_gtids")
-    else:
-        yield from as_new(request.getfixturevalue(f"{request.param}_pair"))
-
-
-def same(pair: Pair, *, with_gtids: bool = True) -> None:
-    """The target is what the source is; events arrive disabled."""
-    found, expected = content(pair.target), content(pair.source)
-    assert [row[:3] for row in found.pop("events")] == [row[:3] for row in expected.pop("events")]
-    assert found == expected
-    if with_gtids:
-        assert gtids(pair.target) == gtids(pair.source)
+    yield from as_new(request.getfixturevalue(f"{request.param}_pair"))
 
 
 # Everything arrives
 
 
-@pytest.mark.gate("mysql-1048576", "mariadb-1048576")
-@pytest.mark.parametrize("cut", [333, 1 << 20])
-def test_everything_arrives(pair: Pair, disk_tmp_path: Path, cut: int) -> None:
+def cells(*rows: object, names: str = "") -> pytest.MarkDecorator:
+    """The pairs for a test, each with the values of `names`."""
+    return pytest.mark.parametrize(f"any_pair{names}", rows, indirect=["any_pair"])
+
+
+@pytest.mark.gate
+def test_everything_arrives(pair: Pair, disk_tmp_path: Path) -> None:
     """All kinds of statements and rows, over several binlogs; how far it is never goes back."""
     write_all_kinds(pair.source, disk_tmp_path)
-    files = pair.files(cut=cut)
+    files = pair.files(cut=333)
     told: list[ProgressReport] = []
     assert pair.obstacle() is None
     pair.apply(files, told.append)
@@ -132,9 +110,10 @@ def test_everything_arrives(pair: Pair, disk_tmp_path: Path, cut: int) -> None:
     assert [at.size for at in told] == sorted(at.size for at in told)
 
 
-def test_everything_arrives_without_gtids(without_gtids: Pair) -> None:
+@cells("off")
+def test_everything_arrives_without_gtids(any_pair: Pair) -> None:
     """Anonymous transactions; the place that is noted at the end is the stream's end."""
-    pair = without_gtids
+    pair = any_pair
     write_counting(pair.source, 20)
     files, noted = pair.files(cut=500), list[BinlogPosition]()
     assert pair.obstacle() is None
@@ -144,11 +123,10 @@ def test_everything_arrives_without_gtids(without_gtids: Pair) -> None:
     assert noted == [BinlogPosition(lineage="own", binlog=piece.binlog, offset=last.end)]
 
 
-@pytest.mark.parametrize("ahead_most", [1 << 20, 1 << 30])
-def test_large_transactions(pair: Pair, ahead_most: int) -> None:
+def test_large_transactions(pair: Pair) -> None:
     """One that is greater than what may be ahead goes whole; and without checksums."""
     write_large(pair.source)
-    pair.apply(pair.files(cut=1 << 18), ahead_most=ahead_most)
+    pair.apply(pair.files(cut=1 << 18), ahead_most=1 << 20)
     same(pair)
 
 
@@ -178,7 +156,13 @@ def has(pair: Pair) -> list[str]:
     return [str(one.gtid) for _, one in there.transactions]
 
 
-@pytest.mark.parametrize("numbers", [(2,), (6, 7, 9), (28, 29), tuple(range(2, 30))])
+@cells(
+    ("mysql", (2, 6, 7, 9, 28, 29)),
+    ("mariadb", (2, 6, 7, 9, 28, 29)),
+    ("off", (2, 6, 7, 9, 28, 29)),
+    ("off", tuple(range(2, 30))),
+    names=",numbers",
+)
 def test_what_is_left_out(any_pair: Pair, numbers: tuple[int, ...]) -> None:
     """It ends all the same; the place behind what was left out is the one that is noted."""
     pair = any_pair
@@ -220,9 +204,20 @@ def test_temporary_tables_end_with_the_server_that_had_them(pair: Pair) -> None:
     same(pair, with_gtids=False)
 
 
-@pytest.mark.parametrize("form", ["STATEMENT", "ROW", "MIXED"])
-def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
+def leave_temporary_table(pair: Pair) -> tuple[Own, str]:
+    """A session has one and goes on: what the source has written until then, and its GTIDs."""
+    with pair.source.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop")
+        cursor.execute("SET SESSION binlog_format = 'STATEMENT'")
+        cursor.execute("CREATE TEMPORARY TABLE shop.tmp (i INT)")
+        cursor.execute("INSERT INTO shop.tmp VALUES (1)")
+        return pair.files(), executed(pair.source, STATE)
+
+
+@cells(("mariadb", "STATEMENT"), ("mysql", "ROW"), ("mysql", "MIXED"), names=",form")
+def test_a_temporary_table_that_is_left(any_pair: Pair, form: str) -> None:
     """The target drops it at the end, and logs nothing of its own for that."""
+    pair = any_pair
     files, there = leave_temporary_table(pair)
     before = pair.target.query("SELECT @@global.binlog_format")[0][0]
     pair.target.query(f"SET GLOBAL binlog_format = '{form}'")
@@ -231,7 +226,7 @@ def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
     finally:
         pair.target.query(f"SET GLOBAL binlog_format = '{before}'")
     if pair.is_mysql:
-        assert gtids(pair.target) == there
+        assert executed(pair.target, STATE) == there
     else:  # what it logs of a temporary table is its own affair
         assert pair.target.query("SELECT @@global.gtid_slave_pos") == [(there,)]
 
@@ -240,7 +235,14 @@ def test_a_temporary_table_that_is_left(pair: Pair, form: str) -> None:
 
 
 @pytest.mark.gate("mysql-both", "mariadb-both")
-@pytest.mark.parametrize("what", ["us", "the server", "both"])
+@cells(
+    ("mysql", "both"),
+    ("mariadb", "both"),
+    ("mariadb", "the server"),
+    ("off", "both"),
+    ("off", "us"),
+    names=",what",
+)
 def test_killed_anywhere_and_again(any_pair: Pair, disk_tmp_path: Path, what: str) -> None:
     """Killed at random moments, it goes on where it was: nothing twice, nothing left out."""
     pair, seed = any_pair, random.randrange(1 << 32)
@@ -262,10 +264,7 @@ def test_killed_anywhere_and_again(any_pair: Pair, disk_tmp_path: Path, what: st
 
 PARTS = "CREATE TABLE shop.p (id INT, v INT) PARTITION BY HASH (id) PARTITIONS 2"
 DEFINITIONS = {
-    "CREATE DATABASE other": [],
-    "CREATE TABLE shop.b LIKE shop.a": [],
     "CREATE OR REPLACE TABLE shop.a (id INT)": [],
-    "DROP TABLE shop.a": [],
     "ALTER TABLE shop.a ADD INDEX (v)": [],
     "ALTER TABLE shop.p ADD PARTITION PARTITIONS 1": [PARTS],
     "ALTER TABLE shop.p EXCHANGE PARTITION p0 WITH TABLE shop.q": [
@@ -297,7 +296,7 @@ def up_to(pair: Pair, statement: str) -> Own:
 
 
 @pytest.mark.gate("ALTER TABLE shop.a ADD INDEX (v)")
-@pytest.mark.parametrize("statement", DEFINITIONS)
+@pytest.mark.parametrize("statement", [one for one in DEFINITIONS if "EXCHANGE" not in one])
 def test_killed_between_a_definition_and_its_place(
     mariadb_pair: Pair, disk_tmp_path: Path, statement: str
 ) -> None:
@@ -311,7 +310,7 @@ def test_killed_between_a_definition_and_its_place(
     pair.target.query(f"SET GLOBAL gtid_slave_pos = '{before}'")  # as after a crash there
     pair.target.kill()
     pair.target.start()
-    assert str(files.transactions[-1][1].gtid) in gtids(pair.target)
+    assert str(files.transactions[-1][1].gtid) in executed(pair.target, STATE)
     pair.source.query("CREATE DATABASE later")
     assert Process(pair, note).end() == ""
     same(pair)
@@ -349,7 +348,7 @@ def test_killed_between_a_definition_and_the_binlog(
 
 
 @pytest.mark.gate("mariadb-both")
-@pytest.mark.parametrize("what", ["the server", "both"])
+@cells(("mariadb", "both"), ("mariadb", "the server"), ("mysql", "both"), names=",what")
 def test_killed_in_definitions_and_again(any_pair: Pair, disk_tmp_path: Path, what: str) -> None:
     """Killed at random moments of a history of definitions: nothing twice, nothing left out."""
     pair, seed = any_pair, random.randrange(1 << 32)
@@ -370,7 +369,7 @@ def test_killed_in_definitions_and_again(any_pair: Pair, disk_tmp_path: Path, wh
         assert pair.target.query("SELECT @@global.gtid_slave_pos") == [(place,)]
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGINT"])
+@cells(("mysql", "SIGINT"), ("mariadb", "SIGTERM"), ("off", "SIGINT"), names=",how")
 def test_it_is_ended(any_pair: Pair, disk_tmp_path: Path, how: str) -> None:
     """Ctrl-C: the channel is gone, and the next run goes on."""
     pair = any_pair
@@ -426,12 +425,14 @@ def test_a_target_that_starts_again_goes_no_further(any_pair: Pair, disk_tmp_pat
 # What stands against it
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "otherwise"),
-    [
+SETTINGS = {
+    "mysql": (
         ("replica_exec_mode", "'IDEMPOTENT'", "'STRICT'"),
         ("replica_checkpoint_period", "60000", "300"),
         ("init_replica", "'SET @a = 1'", "''"),
+        ("innodb_flush_log_at_trx_commit", "0", "2"),
+    ),
+    "mariadb": (
         ("innodb_flush_log_at_trx_commit", "0", "2"),
         ("slave_exec_mode", "'IDEMPOTENT'", "'STRICT'"),
         ("init_slave", "'SET @a = 1'", "''"),
@@ -439,19 +440,20 @@ def test_a_target_that_starts_again_goes_no_further(any_pair: Pair, disk_tmp_pat
         ("gtid_ignore_duplicates", "ON", "OFF"),
         ("replicate_events_marked_for_skip", "FILTER_ON_SLAVE", "REPLICATE"),
         ("replicate_do_db", "'shop'", "''"),
-    ],
-)
-def test_settings_that_stand_against_it(pair: Pair, name: str, value: str, otherwise: str) -> None:
+    ),
+}
+"""Of each flavour: a name, the value that stands against it, and the one that does not."""
+
+
+def test_settings_that_stand_against_it(pair: Pair) -> None:
     """Each is named before anything was changed."""
-    there = pair.target.query(f"SHOW GLOBAL VARIABLES LIKE '{name}'")
-    if not there or (pair.is_mysql and "slave" in name):
-        return  # the other flavour's
-    pair.target.query(f"SET GLOBAL {name} = {value}")
-    try:
-        assert name in str(pair.obstacle())
-    finally:
-        pair.target.query(f"SET GLOBAL {name} = {otherwise}")
-    assert pair.obstacle() is None
+    for name, value, otherwise in SETTINGS["mysql" if pair.is_mysql else "mariadb"]:
+        pair.target.query(f"SET GLOBAL {name} = {value}")
+        try:
+            assert name in str(pair.obstacle())
+        finally:
+            pair.target.query(f"SET GLOBAL {name} = {otherwise}")
+        assert pair.obstacle() is None
 
 
 def test_filters(mysql_pair: Pair) -> None:
@@ -487,11 +489,12 @@ def test_a_server_id_of_its_own(pair: Pair) -> None:
     assert pair.target.query("SELECT MAX(id) FROM shop.a") == [(29,)]
 
 
-def test_gtids_into_a_target_without_them(without_gtids: Pair) -> None:
+@cells("off")
+def test_gtids_into_a_target_without_them(any_pair: Pair) -> None:
     """Is refused, with what to set."""
-    files = without_gtids.files()
+    files = any_pair.files()
     piece = replace(files.pieces[0], gtids=GtidSet.parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:1"))
-    said = without_gtids.obstacle(plan=planned(replace(files, pieces=(piece,))))
+    said = any_pair.obstacle(plan=planned(replace(files, pieces=(piece,))))
     assert "gtid_mode" in str(said)
 
 
@@ -577,8 +580,18 @@ def test_domains_come_in_the_order_of_the_binlog(mariadb_pair: Pair) -> None:
 # What goes wrong
 
 
-@pytest.mark.gate("mysql-False", "mariadb-False")
-@pytest.mark.parametrize("compressed", [False, True])
+def stand_in_the_way(server: MysqlServer) -> None:
+    """That table with a row that `write_rows` writes, outside of the binlog."""
+    server.query(
+        "SET sql_log_bin = 0",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
+        "INSERT INTO shop.a VALUES (21, 'there')",
+    )
+
+
+@pytest.mark.gate("mysql-True", "mariadb-True")
+@cells(("mysql", True), ("mariadb", True), ("off", False), names=",compressed")
 def test_a_transaction_that_fails_is_named(any_pair: Pair, compressed: bool) -> None:
     """The server's own words; all before it is applied, no more, and the next run goes on."""
     pair = any_pair
@@ -615,8 +628,9 @@ def test_a_transaction_that_fails_is_named(any_pair: Pair, compressed: bool) -> 
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("workers", [0, 4])
-@pytest.mark.parametrize("kind", ["rows", "statement", "table"])
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("rows", 4), ("statement", 0), ("statement", 4), ("table", 4)]
+)
 def test_the_transaction_that_a_mariadb_refuses(
     mariadb_pair: Pair, workers: int, kind: str
 ) -> None:
@@ -662,6 +676,7 @@ def test_the_transaction_that_a_mariadb_refuses(
         assert pair.target.query("SELECT COUNT(*) FROM shop.a WHERE id >= 100") == [(300,)]
 
 
+@cells("mariadb", "off")
 def test_the_target_goes_down(any_pair: Pair, disk_tmp_path: Path) -> None:
     """It is said so, and the same again finishes the work."""
     pair = any_pair
@@ -706,6 +721,7 @@ def test_somebody_stops_it(pair: Pair) -> None:
     assert pair.left() == []
 
 
+@cells("mariadb", "off")
 def test_what_comes_before_damage_is_applied(any_pair: Pair) -> None:
     """Where the bucket breaks off within a transaction, all that is whole before it is applied."""
     pair = any_pair

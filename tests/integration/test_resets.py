@@ -15,27 +15,30 @@ from pathlib import Path
 
 import pytest
 
-from lab.mysql import MariadbServer, MysqlServer
+from lab.disk import temporary_directory
+from lab.get import ServerBinaries
+from lab.mysql import MariadbServer, MysqlServer, server_of
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import locked
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import flush, reset
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_truth import (
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import PATIENCE, wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.servers import (
     RELAXED,
     ImageServer,
     MariadbImageServer,
     State,
     differences,
     dump_of,
+    flush,
+    locked,
     position_of,
+    reset,
     restored,
     state_of,
 )
-from tests.integration.recovery_world import wait_durable
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import PATIENCE, wait_until
 
 Target = Callable[[str], MysqlServer]
 
@@ -89,23 +92,29 @@ def quiet(server: MysqlServer) -> str:
     return datetime.fromtimestamp(begin + 2, UTC).isoformat()
 
 
-@pytest.fixture(params=["gtid", "no-gtid", "mariadb"])
-def world(
-    request: pytest.FixtureRequest, minio: MinioServer, bucket: str, disk_tmp_path: Path
-) -> World:
+@pytest.fixture(scope="module", params=["gtid", "no-gtid", "mariadb"])
+def world(request: pytest.FixtureRequest, minio: MinioServer) -> Iterator[World]:
     """Dump a, a RESET, dump b with fewer GTIDs than the old history had, and many more then."""
-    name = {"gtid": "mysql", "no-gtid": "mysql_without_gtids", "mariadb": "mariadb"}[request.param]
-    source: MysqlServer = request.getfixturevalue(name)
+    flavour = "mariadb" if request.param == "mariadb" else "mysql"
+    binaries: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
+    with temporary_directory() as folder:
+        with server_of(binaries, folder / "source", gtid=request.param != "no-gtid") as source:
+            made = lived(source, minio, folder, is_gtid=request.param == "gtid")
+        yield made
+
+
+def lived(source: MysqlServer, minio: MinioServer, folder: Path, *, is_gtid: bool) -> World:
+    bucket = minio.make_bucket()
     columns = "(n INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(200))"
     source.query("CREATE DATABASE shop", *[f"CREATE TABLE shop.{t} {columns}" for t in "tu"])
     store = Bucket(minio, bucket)
-    places, states, options = {}, {}, ["--set-gtid-purged=ON"] if request.param == "gtid" else []
+    places, states, options = {}, {}, ["--set-gtid-purged=ON"] if is_gtid else []
 
     def dump(of: str) -> None:
         places[of] = position_of(source)
-        dump_of(source, disk_tmp_path / f"{of}.sql", *options)
+        dump_of(source, folder / f"{of}.sql", *options)
 
-    with StreamProcess(disk_tmp_path / "stream", source, minio, bucket) as stream:
+    with StreamProcess(folder / "stream", source, minio, bucket) as stream:
         insert(source, "old", 10)
         flush(source)
         insert(source, "old", 4)
@@ -130,17 +139,22 @@ def world(
     keys = [key for key in list(store.keys()) if key.endswith("/lineage.json")]
     old, new = sorted(json.loads(store.get(key))["lineage"] for key in keys)
     return World(
-        source=source, store=minio, bucket=bucket, folder=disk_tmp_path, old=old, new=new,
+        source=source, store=minio, bucket=bucket, folder=folder, old=old, new=new,
         places=places, states=states, at=at,
     )  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def images(world: World) -> dict[str, Path]:
+    """Data directories of the dumps that were restored."""
+    return {}
+
+
 @pytest.fixture
-def target(world: World) -> Iterator[Target]:
+def target(world: World, images: dict[str, Path], disk_tmp_path: Path) -> Iterator[Target]:
     """Servers that hold a dump, each restored once."""
-    images: dict[str, Path] = {}
-    count = 0
     with ExitStack() as stack:
+        count = 0
 
         def start(of: str) -> MysqlServer:
             nonlocal count
@@ -156,7 +170,7 @@ def target(world: World) -> Iterator[Target]:
                 ) as one:  # fmt: skip
                     images[of] = restored(one, world.folder / f"{of}.sql", world.folder / f"i-{of}")
             kind = MariadbImageServer if maria else ImageServer
-            place = world.folder / f"target-{count}"
+            place = disk_tmp_path / f"target-{count}"
             made = kind(source.binaries, place, images[of], 70 + count, source.password, gtid=gtid)
             return stack.enter_context(made)
 
@@ -249,15 +263,11 @@ def test_gtids_alone_are_of_both(world: World, target: Target, of: str, lineage:
     world.check(server, lineage)
 
 
-@pytest.mark.parametrize(("of", "lineage"), [("a", "old"), ("b", "new")])
-def test_a_killed_run_is_resumed_by_the_same_command(
-    world: World, target: Target, of: str, lineage: str
-) -> None:
+def test_a_killed_run_is_resumed_by_the_same_command(world: World, target: Target) -> None:
     """It stands in the middle when it is killed; the rest is of the same history."""
     recovery = Recovery(world.store, world.bucket, read_only(world.store))
-    server = target(of)
-    words = [world.dump(of), "--latest"]
-    words += [f"--lineage={world.old}"] if lineage == "old" else []
+    server = target("a")
+    words = [world.dump("a"), "--latest", f"--lineage={world.old}"]
     before = state_of(server)["tables"]["shop.t"]
     with (
         locked(server, "shop.u") as is_awaited,
@@ -272,7 +282,7 @@ def test_a_killed_run_is_resumed_by_the_same_command(
         process.kill()
         process.wait(PATIENCE)
     recovery.to(server, *words)
-    world.check(server, lineage)
+    world.check(server, "old")
 
 
 def state_of_table(server: MysqlServer) -> object:

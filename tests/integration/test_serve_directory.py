@@ -19,13 +19,22 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import RELAXED, Pair, content
 from tests.integration.bucket import Bucket
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
-from tests.integration.served import Scene, Served, scene_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only
+from tests.world.pair import Pair
+from tests.world.servers import (
+    RELAXED,
+    content,
+    executed,
+    follow,
+    forget,
+    in_its_words,
+    replica_status,
+)
+from tests.world.serving import Scene, Served, scene_of
 
 BEATS = 5
 
@@ -42,13 +51,13 @@ class FailOver:
         scene.write(10)
         scene.source.query("FLUSH BINARY LOGS")
         scene.write(5)
-        self._follow()
+        follow(second, scene.source)
         wait_until(lambda: scene.count(second) == 15, what="the second server has all")
         bucket = Bucket(scene.minio, scene.bucket)
         wait_durable(scene.stream, bucket, scene.source)
         assert scene.stream.terminate() == 0
         scene.source.kill()
-        second.query(*(("STOP REPLICA",) if kind is MysqlServer else ("STOP SLAVE",)))
+        second.query(in_its_words(second, "STOP REPLICA"))
         stream = StreamProcess(
             scene.place / "stream-second", second, scene.minio, scene.bucket,
             options={"spool": scene.place / "spool", "spool-min-free-bytes": 0},
@@ -61,23 +70,6 @@ class FailOver:
             wait_durable(stream, bucket, second)
             assert stream.terminate() == 0
 
-    def _follow(self) -> None:
-        source, second = self.scene.source, self.second
-        login = (source.port, source.repl_user, source.password)
-        if self.scene.pair.is_mysql:
-            second.query(
-                "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={}, "
-                "SOURCE_USER='{}', SOURCE_PASSWORD='{}', SOURCE_SSL=1, "
-                "SOURCE_AUTO_POSITION=1".format(*login),
-                "START REPLICA",
-            )
-        else:
-            second.query(
-                "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={}, MASTER_USER='{}', "
-                "MASTER_PASSWORD='{}', MASTER_SSL=0, MASTER_USE_GTID=slave_pos".format(*login),
-                "START SLAVE",
-            )
-
     def write(self, text: str, count: int) -> None:
         self.second.query(*[f"INSERT INTO d.t (x) VALUES ('{text}')"] * count)
 
@@ -85,20 +77,13 @@ class FailOver:
     def recovery(self) -> Recovery:
         return Recovery(self.scene.minio, self.scene.bucket, read_only(self.scene.minio))
 
-    def gtids(self, server: MysqlServer) -> str:
-        """All that a server has executed."""
-        is_maria = not self.scene.pair.is_mysql
-        own = "gtid_slave_pos" if server is self.scene.target else "gtid_binlog_pos"
-        name = own if is_maria else "gtid_executed"
-        return str(server.query(f"SELECT @@global.{name}")[0][0])
-
     def earlier(self, count: int) -> str:
         """What the second server had executed so many transactions ago."""
         second = self.second
         if self.scene.pair.is_mysql:
             ask = "SELECT GTID_SUBTRACT(@@gtid_executed, CONCAT(@@server_uuid, ':{}-10'))"
             return str(second.query(ask.format(11 - count))[0][0])
-        domain, server, number = self.gtids(second).split("-")
+        domain, server, number = executed(second).split("-")
         return f"{domain}-{server}-{int(number) - count}"
 
     def beats(self) -> int:
@@ -144,8 +129,27 @@ def cpu_seconds(pid: int) -> float:
 
 
 def test_a_replica_of_what_was_written(fail_over: FailOver, disk_tmp_path: Path) -> None:
-    """Two lineages whose ids are in the other order; once it has all, it costs next to nothing."""
-    scene, out = fail_over.scene, disk_tmp_path / "out"
+    """Two lineages whose ids are in the other order; once it has all, it costs next to nothing.
+
+    Files that begin where a base backup ends, which the replica is not restored from, it does not
+    get.
+    """
+    scene, out, later = fail_over.scene, disk_tmp_path / "out", disk_tmp_path / "later"
+    start = f"--from-gtid-set={fail_over.earlier(5)}"
+    done = fail_over.recovery.run(None, "--latest", start, f"--output-dir={later}")
+    assert done.status == 0, done.stderr
+    scene.serve = Served(disk_tmp_path / "serve", ["--dir", str(later)], command.environment())
+    scene.serve.start()
+    scene.replicate()
+
+    def error() -> str:
+        found = replica_status(scene.target)
+        return str(found["Last_IO_Error"]) if found["Last_IO_Errno"] else ""
+
+    assert "missing GTIDs" in wait_until(error, what="error 1236")
+    assert scene.count(scene.target) == -1
+    forget(scene.target)
+    assert scene.serve.end() == 0
     done = fail_over.recovery.run(None, "--latest", "--json", f"--output-dir={out}")
     assert done.status == 0, done.stderr
     lineages = [one["lineage"] for one in done.document["plan"]["pieces"]]
@@ -155,38 +159,17 @@ def test_a_replica_of_what_was_written(fail_over: FailOver, disk_tmp_path: Path)
     scene.replicate()
     wait_until(lambda: scene.count(scene.target) == 25, what="the replica has all")
     assert content(scene.target) == content(fail_over.second)
-    wait_until(
-        lambda: fail_over.gtids(scene.target) == fail_over.gtids(fail_over.second), what="GTIDs"
-    )
+    wanted = executed(fail_over.second)
+    wait_until(lambda: executed(scene.target, "gtid_slave_pos") == wanted, what="GTIDs")
     assert scene.serve.process is not None
     pid = scene.serve.process.pid
     beats = wait_until(fail_over.beats, what="a heartbeat")
     used = cpu_seconds(pid)
     wait_until(lambda: fail_over.beats() >= beats + BEATS, what="heartbeats, one in a second")
     assert cpu_seconds(pid) - used < 0.3 * BEATS  # a loop that does not wait uses all of it
-    found = scene.replica()
+    found = replica_status(scene.target)
     assert (found["Replica_IO_Running"], found["Replica_SQL_Running"]) == ("Yes", "Yes")
     assert scene.serve.end() == 0
-
-
-def test_a_replica_that_lacks_what_comes_before(fail_over: FailOver, disk_tmp_path: Path) -> None:
-    """The files begin where the base backup ends, which this one is not restored from."""
-    scene, out = fail_over.scene, disk_tmp_path / "out"
-    done = fail_over.recovery.run(
-        None, "--latest", f"--from-gtid-set={fail_over.earlier(5)}", f"--output-dir={out}"
-    )
-    assert done.status == 0, done.stderr
-    scene.serve = Served(disk_tmp_path / "dir", ["--dir", str(out)], command.environment())
-    scene.serve.start()
-    scene.replicate()
-
-    def error() -> str:
-        found = scene.replica()
-        return str(found["Last_IO_Error"]) if found["Last_IO_Errno"] else ""
-
-    said = wait_until(error, what="error 1236")
-    assert "missing GTIDs" in said
-    assert scene.count(scene.target) == -1
 
 
 def test_a_replica_by_position(
@@ -210,7 +193,7 @@ def test_a_replica_by_position(
         scene.replicate((scene.pair.names[0], 4))
         scene.wait_until_equal()
         target.query("STOP REPLICA")
-        found = scene.replica()
+        found = replica_status(scene.target)
         base = (str(found["Relay_Source_Log_File"]), int(found["Exec_Source_Log_Pos"]))
         scene.write(5)
         source.kill()  # the binlog ends without a rotate event
@@ -230,20 +213,25 @@ def test_a_replica_by_position(
         scene.serve.end()
         scene.serve = Served(disk_tmp_path / "dir", ["--dir", str(out)], command.environment())
         scene.serve.start()
-        scene.forget()
+        forget(scene.target)
         scene.replicate((base[0], 4))
-        said = wait_until(lambda: str(scene.replica()["Last_IO_Error"]), what="error 1236")
+        said = wait_until(
+            lambda: str(replica_status(scene.target)["Last_IO_Error"]), what="error 1236"
+        )
         assert f"is here from byte {base[1]} on" in said
-        scene.forget()
+        forget(scene.target)
         end = pieces[0]["end"]
         scene.replicate(base)
         target.query(
             "STOP REPLICA",
             f"START REPLICA UNTIL SOURCE_LOG_FILE='{base[0]}', SOURCE_LOG_POS={end}",
         )
-        wait_until(lambda: scene.replica()["Replica_SQL_Running"] == "No", what="the file's end")
+        wait_until(
+            lambda: replica_status(scene.target)["Replica_SQL_Running"] == "No",
+            what="the file's end",
+        )
         target.query("STOP REPLICA")
-        scene.forget()
+        forget(scene.target)
         scene.replicate((base[0], end))
         scene.wait_until_equal()
         target.query("STOP REPLICA IO_THREAD", "START REPLICA IO_THREAD")

@@ -5,7 +5,6 @@ import re
 import resource
 import signal
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,14 +17,12 @@ from binlog2s3.recover.listen import Listen
 from lab.child import free_port
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
-from tests.integration.apply_pair import two
-from tests.integration.replicate_pair import Pair, write_counting
-from tests.integration.served import PASSWORD, Scene, scene_of
 from tests.own_files import own
-from tests.unit.replication.test_source import intervals
 from tests.waiting import PATIENCE, wait_until
-
-DUMP_GTID = 0x1E
+from tests.world.pair import Pair
+from tests.world.servers import replica_status, two
+from tests.world.serving import PASSWORD, Scene, scene_of
+from tests.world.writes import write_counting
 
 
 @pytest.fixture
@@ -45,15 +42,6 @@ def is_served(scene: Scene) -> bool:
     with contextlib.suppress(pymysql.err.OperationalError), client_of(scene) as client:
         return client.query("SELECT VERSION()") == 1
     return False
-
-
-def ask(client: "pymysql.connections.Connection[Any]", gtids: bytes, uuid: str = "") -> None:
-    """COM_BINLOG_DUMP_GTID with a set as it is encoded."""
-    client.query("SET @source_binlog_checksum = @@global.binlog_checksum")
-    if uuid:
-        client.query(f"SET @replica_uuid = '{uuid}'")
-    payload = struct.pack("<HIIQI", 0, 77, 0, 4, len(gtids)) + gtids
-    client._execute_command(DUMP_GTID, payload)  # type: ignore[attr-defined]
 
 
 def number_of_replica(scene: Scene) -> int:
@@ -121,58 +109,6 @@ def test_strangers_and_a_limit_of_threads_end_no_replica(scene: Scene) -> None:
     assert scene.serve.end() == 0
 
 
-def test_large_gtid_sets_take_little_memory(scene: Scene) -> None:
-    """Of one account, in 20 connections; the replica of another one goes on."""
-    scene.serve.end()
-    password = scene.place / "serve" / "password"
-    scene.serve.start("--user", "cdc", "--password-file", str(password))
-    scene.write(10)
-    scene.replicate()
-    scene.wait_until_equal()
-    number = number_of_replica(scene)
-    process = scene.serve.process
-    assert process is not None
-    before = status_of(process.pid, "VmHWM")
-    most = intervals(65_000)
-    codes = []
-    with contextlib.ExitStack() as ends:
-        for _ in range(20):
-            client = ends.enter_context(contextlib.closing(client_of(scene, "cdc")))
-            ask(client, most)
-            try:
-                client._read_packet()  # type: ignore[attr-defined]
-            except pymysql.err.MySQLError as error:
-                codes.append(error.args[0])
-        larger = ends.enter_context(contextlib.closing(client_of(scene, "cdc")))
-        ask(larger, intervals(8 << 16))
-        with pytest.raises(pymysql.err.MySQLError) as refused:
-            larger._read_packet()  # type: ignore[attr-defined]
-        assert refused.value.args[0] == 1153
-        assert status_of(process.pid, "VmHWM") - before < 200 * 1024, codes
-    scene.write(10)
-    scene.wait_until_equal()
-    assert number_of_replica(scene) == number
-
-
-def test_an_account_cannot_end_the_replica_of_another(scene: Scene) -> None:
-    """By saying that it is that replica; its own older connection it ends."""
-    scene.serve.end()
-    password = scene.place / "serve" / "password"
-    scene.serve.start("--user", "cdc", "--password-file", str(password))
-    scene.write(10)
-    scene.replicate()
-    scene.wait_until_equal()
-    number = number_of_replica(scene)
-    uuid = str(scene.target.query("SELECT @@server_uuid")[0][0])
-    for _ in range(3):
-        with contextlib.closing(client_of(scene, "cdc")) as client:
-            ask(client, struct.pack("<Q", 0), uuid)
-            client._read_packet()  # type: ignore[attr-defined]
-    scene.write(10)
-    scene.wait_until_equal()
-    assert number_of_replica(scene) == number
-
-
 def live_keys(scene: Scene) -> list[str]:
     listed = scene.minio.client().list_objects_v2(Bucket=scene.bucket, Prefix="pre/live/test/")
     keys = [one["Key"] for one in listed.get("Contents", [])]
@@ -181,7 +117,7 @@ def live_keys(scene: Scene) -> list[str]:
 
 def refusal(scene: Scene) -> str:
     def said() -> str:
-        return str(scene.replica().get("Last_IO_Error") or "")
+        return str(replica_status(scene.target).get("Last_IO_Error") or "")
 
     wait_until(lambda: "1236" in said(), what="a refusal")
     return said()

@@ -19,9 +19,9 @@ from lab.get import ServerBinaries
 from lab.load import Load
 from lab.mysql import MariadbServer, MysqlServer
 from lab.verify import closed_binlogs
-from tests.integration.at_rest import open_binlog
-from tests.integration.both_ways import login_to
+from tests.integration.streaming import open_binlog
 from tests.waiting import wait_until
+from tests.world.logins import login_to
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -3,55 +3,34 @@
 import http.server
 import re
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Any, Self, get_args
+from typing import Any, Self
 
 import pytest
-from botocore.exceptions import ClientError
-from prometheus_client.parser import text_string_to_metric_families
 
-from binlog2s3.status.metrics import METRICS, Metric
-from binlog2s3.status.model import State
 from lab.fault import Gate
 from lab.get import ServerBinaries
-from lab.load import Load, Shape
-from lab.mysql import MariadbServer, MysqlServer, faketime
+from lab.load import Load
+from lab.mysql import MariadbServer, MysqlServer, faketime, server_of
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from lab.tcp import Switch
 from lab.verify import closed_binlogs
 from tests.integration.asking import Commits, Document, Monitor, commit, prepare, told
 from tests.integration.bucket import Bucket
-from tests.integration.stream_process import StreamProcess
+from tests.integration.streaming import MIXED, Start, documents, reach
 from tests.integration.test_durable import marks_in
-from tests.integration.test_stream import documents
-from tests.integration.test_supervision import reach
 from tests.waiting import wait_until
 
 BINLOGS = r"/live/test/\d|/archive/.*/(binlogs|entries)/"
-MIXED = Shape(row_bytes=(1, 3000), many_rows_chance=0.2)
 Labels = frozenset[tuple[str, str]]
-Start = Callable[..., StreamProcess]
 
 
-@pytest.fixture
-def start(minio: MinioServer, bucket: str, disk_tmp_path: Path) -> Start:
-    """Makes a streamer; use the answer in a `with`."""
-
-    def make(server: MysqlServer, monitor: Monitor, **options: Any) -> StreamProcess:
-        chosen = {name.replace("_", "-"): value for name, value in options.items()}
-        chosen |= monitor.options
-        return StreamProcess(disk_tmp_path / "one", server, minio, bucket, options=chosen)
-
-    return make
-
-
-@pytest.fixture(params=["mysql", "mysql_without_gtids", "mariadb"])
+@pytest.fixture(params=["mysql_without_gtids", "mariadb"])
 def any_server(request: pytest.FixtureRequest) -> MysqlServer:
     """Each kind of source in turn, fresh."""
     made: MysqlServer = request.getfixturevalue(request.param)
@@ -89,65 +68,6 @@ class Collecting:
         return wait_until(lambda: self.found.get(at), what=f"the status of {at}")
 
 
-def samples(text: str) -> dict[str, dict[Labels, float]]:
-    """What /metrics says in metrics of ours: by name, then by labels."""
-    found: dict[str, dict[Labels, float]] = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            if sample.name.startswith("binlog2s3_"):
-                labels = frozenset(sample.labels.items())
-                assert labels not in found.setdefault(sample.name, {})
-                found[sample.name][labels] = sample.value
-    return found
-
-
-def expected(document: Document) -> dict[str, dict[Labels, float]]:
-    """What /metrics has to say where /status says this."""
-    return {metric.name: rows for metric in METRICS if (rows := dict(_rows(metric, document)))}
-
-
-def _rows(metric: Metric, document: Document) -> Iterator[tuple[Labels, float]]:
-    source = ("source", document["source"])
-    value = at(document, metric.field)
-    if metric.name == "binlog2s3_info":
-        where = {
-            "target": "target",
-            "lineage": "lineage",
-            "host": "writer.host",
-            "version": "writer.version",
-            "server_uuid": "server.uuid",
-            "flavour": "server.flavour",
-        }
-        assert set(where) == set(metric.labels)
-        texts = {(label, str(at(document, field) or "")) for label, field in where.items()}
-        yield frozenset({source, *texts}), 1
-    elif metric.name == "binlog2s3_state":
-        for state in get_args(State):
-            yield frozenset({source, ("state", state)}), state == value
-    elif metric.name == "binlog2s3_troubles":
-        for (code, level), count in Counter((t["code"], t["level"]) for t in value).items():
-            yield frozenset({source, ("code", code), ("level", level)}), count
-    elif value is not None:
-        yield frozenset({source}), number(value)
-
-
-def at(document: Document, path: str) -> Any:
-    """What stands there; None if it, or what it stands in, is not known."""
-    found: Any = document
-    for name in path.split("."):
-        found = None if found is None else found[name]
-    return found
-
-
-def number(value: Any) -> float:
-    """A value of the document as a metric has it."""
-    if isinstance(value, str) and (binlog := re.fullmatch(r"[^:]+\.(\d{6,})", value)):
-        return int(binlog[1])
-    if isinstance(value, str):
-        return datetime.fromisoformat(value).timestamp()
-    return len(value) if isinstance(value, list) else float(value)
-
-
 def without_gtids(document: Document) -> Document:
     """As it lies in the bucket: GTID sets may be long, and stand beside it there."""
     server = document["server"]
@@ -163,51 +83,40 @@ def without_gtids(document: Document) -> Document:
 def test_all_that_it_says_is_one_value(
     mysql: MysqlServer, start: Start, minio: MinioServer, bucket: str
 ) -> None:
-    """Under load: HTTP on both ways, metrics, health, command and bucket agree in each number."""
+    """Under load: HTTP on both ways, health, metrics, command and bucket agree in each number.
+
+    tests/unit/status/test_metrics.py has each metric of a status.
+    """
     monitor, there = Monitor(), Bucket(minio, bucket)
     with (
-        start(mysql, monitor) as stream,
+        start(mysql, **monitor.options) as stream,
         Load(mysql, threads=1, seconds=150, flush_seconds=2, pause_seconds=0.02, shape=MIXED),
     ):
         local = Monitor(stream.spool / "status.sock")
         monitor.wait_until_well()
-        compared: Counter[str] = Counter()
         with Collecting(monitor) as collecting:
             wait_until(
                 lambda: there.heartbeat()["status"]["at"] in collecting.found,
-                60,
-                "a heartbeat of after the first look",
+                what="a heartbeat of after the first look",
             )
-            until = monotonic() + 140
+            until, compared = monotonic() + 140, 0
 
             def moved() -> set[int]:
                 return {found["totals"]["read_bytes"] for found in list(collecting.found.values())}
 
-            while (compared["metrics"] < 16 or len(moved()) <= 5) and monotonic() < until:
+            while (len(moved()) <= 5 or compared < 5) and monotonic() < until:
                 for voice in (monitor, local):
-                    code, text = voice.get("/metrics")
-                    assert code == 200
                     document = voice.status()
                     assert collecting.same(document) == document
-                    said, wanted = samples(text.decode()), expected(document)
-                    if (
-                        said["binlog2s3_status_timestamp_seconds"]
-                        == (wanted["binlog2s3_status_timestamp_seconds"])
-                    ):
-                        assert said == wanted
-                        compared["metrics"] += 1
                     health = voice.health()
                     whole = collecting.same(health.document)
                     assert health.code == (200 if whole["healthy"] else 503)
+                    same = ("healthy", "severity", "state", "source", "at", "troubles")
                     assert health.document == {
-                        **{
-                            name: whole[name]
-                            for name in ("healthy", "severity", "state", "source", "at")
-                        },
+                        **{name: whole[name] for name in same},
                         "lag_seconds": whole["lag"]["seconds"],
-                        "troubles": whole["troubles"],
                     }
-                    compared["health"] += 1
+                    compared += metrics_agree(voice, collecting)
                 beat = there.heartbeat()
                 assert beat["status"] == without_gtids(collecting.same(beat["status"]))
                 assert beat["status"]["format"] == 1
@@ -215,42 +124,52 @@ def test_all_that_it_says_is_one_value(
                 # the command looks by itself how far the backups reach
                 own = {**by_command, "backups": collecting.same(by_command)["backups"]}
                 assert collecting.same(by_command) == own
-            assert compared["metrics"] >= 16, "they were hardly ever of one moment"
             assert len(moved()) > 5, "nothing was going on"
-        assert collecting.found
+            assert compared >= 5, "they were hardly ever of one moment"
         assert stream.terminate() == 0
+
+
+def metrics_agree(voice: Monitor, collecting: Collecting) -> bool:
+    """Whether /metrics is of the moment of a status that was seen; then it has its numbers."""
+    code, text = voice.get("/metrics")
+    assert code == 200
+    found = dict(re.findall(r"(?m)^(binlog2s3_\w+)\{[^}]*\} (\S+)$", text.decode()))
+    at = float(found["binlog2s3_status_timestamp_seconds"])
+    for one in list(collecting.found.values()):
+        if datetime.fromisoformat(one["at"]).timestamp() == at:
+            assert float(found["binlog2s3_read_bytes_total"]) == one["totals"]["read_bytes"]
+            return True
+    return False
 
 
 # It is true
 
 
-@pytest.mark.parametrize("offset", ["", "-2h"])
 def test_covered_until_is_true(
     mysql_binaries: ServerBinaries,
+    faketime_library: Path,
     start: Start,
     minio: MinioServer,
     bucket: str,
     disk_tmp_path: Path,
-    request: pytest.FixtureRequest,
-    offset: str,
 ) -> None:
     """Each commit before that moment, by the source's clock, can be read from the bucket."""
     monitor, there = Monitor(), Bucket(minio, bucket)
-    clock = faketime(request.getfixturevalue("faketime_library"), offset) if offset else {}
+    clock = faketime(faketime_library, "-2h")
     place = disk_tmp_path / "server"
     with (
         MysqlServer(mysql_binaries, place, environment=clock) as server,
-        start(server, monitor) as stream,
+        start(server, **monitor.options) as stream,
         Commits(server, pause=0.01, size=3000) as commits,
     ):
         monitor.wait_until_well()
         seen = [datetime.min.replace(tzinfo=UTC)]
-        for number in range(20):
+        for number in range(10):
             found = monitor.wait_for(lambda status: covered(status) > seen[-1])
             seen.append(covered(found))
             done = list(commits.done)
             due = {n for n, moment in done if moment.replace(tzinfo=UTC) <= seen[-1]}
-            assert due <= marks_in(whole(there)), "not all of it is there"
+            assert due <= marks_in(there.binlogs()), "not all of it is there"
             assert found["lag"]["seconds"] < 3600
             if number % 3 == 2:
                 server.query("FLUSH BINARY LOGS")
@@ -265,17 +184,6 @@ def test_covered_until_is_true(
 
 def covered(document: Document) -> datetime:
     return datetime.fromisoformat(document["covered_until"])
-
-
-def whole(there: Bucket) -> dict[str, bytes]:
-    """All that can be read; what goes while it is being read is read again."""
-    for _ in range(20):
-        try:
-            return there.binlogs()
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "NoSuchKey":
-                raise
-    raise AssertionError("something always went meanwhile")
 
 
 @contextmanager
@@ -320,7 +228,7 @@ def test_the_lag_is_what_the_bucket_lacks(
     gate = Gate(method="PUT", path=BINLOGS)
     with (
         RecordingProxy(minio.endpoint_url) as proxy,
-        start(server, monitor, endpoint_url=proxy.url) as stream,
+        start(server, **monitor.options, endpoint_url=proxy.url) as stream,
         opened(gate),
     ):
         monitor.wait_for(is_idle)
@@ -369,40 +277,45 @@ def test_the_lag_is_what_the_bucket_lacks(
 
 
 @pytest.mark.parametrize(
-    ("flavour", "options", "seconds"),
+    ("flavour", "settings"),
     [
-        ("mysql", ["--binlog-expire-logs-seconds=7200"], 7200),
-        ("mysql", [], 2592000),
-        ("mysql", ["--binlog-expire-logs-seconds=0"], None),
-        ("mysql", ["--binlog-expire-logs-auto-purge=OFF"], None),
-        ("mariadb", ["--expire-logs-days=2"], 172800),
-        ("mariadb", ["--binlog-expire-logs-seconds=3600"], 3600),
-        ("mariadb", [], None),
+        (
+            "mysql",
+            [
+                (None, 2592000),
+                ("binlog_expire_logs_seconds = 7200", 7200),
+                ("binlog_expire_logs_auto_purge = OFF", None),
+                (
+                    "binlog_expire_logs_auto_purge = ON, GLOBAL binlog_expire_logs_seconds = 0",
+                    None,
+                ),
+            ],
+        ),
+        ("mariadb", [(None, None), ("expire_logs_days = 2", 172800)]),
     ],
-    ids=["seconds", "default", "zero", "no-auto-purge", "days", "mariadb-seconds", "for-ever"],
+    ids=["mysql", "mariadb"],
 )
 def test_the_expiry_is_the_servers(
     request: pytest.FixtureRequest,
     start: Start,
     disk_tmp_path: Path,
     flavour: str,
-    options: list[str],
-    seconds: float | None,
+    settings: list[tuple[str | None, int | None]],
 ) -> None:
     """As its variables say; where it keeps binlogs for ever nothing counts down."""
     binaries = request.getfixturevalue(f"{flavour}_binaries")
-    kind = MysqlServer if flavour == "mysql" else MariadbServer
     monitor = Monitor()
-    with (
-        kind(binaries, disk_tmp_path / "server", options=options) as server,
-        start(server, monitor) as stream,
-    ):
+    with server_of(binaries, disk_tmp_path / "server") as server:
         prepare(server)
-        monitor.wait_for(is_idle)
-        monitor.wait_for_lag(is_zero)
-        found = monitor.status()["purge"]
-        assert (found["expire_seconds"], found["seconds"]) == (seconds, seconds)
-        assert stream.terminate() == 0
+        for number, (setting, seconds) in enumerate(settings):
+            if setting is not None:
+                server.query(f"SET GLOBAL {setting}")
+            with start(server, str(number), source=f"s{number}", **monitor.options) as stream:
+                monitor.wait_for(is_idle)
+                monitor.wait_for_lag(is_zero)
+                found = monitor.status()["purge"]
+                assert (found["expire_seconds"], found["seconds"]) == (seconds, seconds)
+                assert stream.terminate() == 0
 
 
 def test_the_hours_of_rds(mysql: MysqlServer, start: Start) -> None:
@@ -416,12 +329,12 @@ def test_the_hours_of_rds(mysql: MysqlServer, start: Start) -> None:
         " ('source delay', '0', '')",
         f"GRANT SELECT ON mysql.rds_configuration TO {mysql.repl_user}@'%'",
     )
-    with start(mysql, monitor) as stream:
+    with start(mysql, **monitor.options) as stream:
         monitor.wait_for(lambda status: status["purge"]["expire_seconds"] == 86400)
         monitor.wait_for(lambda status: status["purge"]["seconds"] == 86400)
         mysql.query("SET sql_log_bin = 0", "UPDATE mysql.rds_configuration SET value = NULL")
         assert stream.terminate() == 0
-    with start(mysql, monitor) as stream:
+    with start(mysql, **monitor.options) as stream:
         found = monitor.wait_for(lambda status: status["purge"]["expire_seconds"] == 0)
         assert found["purge"]["seconds"] in (None, 0)
         monitor.wait_for(lambda status: status["purge"]["seconds"] == 0)
@@ -442,7 +355,7 @@ def test_purge_counts_down_and_its_statement_is_safe(
     with (
         MysqlServer(mysql_binaries, disk_tmp_path / "server", options=options) as server,
         RecordingProxy(minio.endpoint_url) as proxy,
-        start(server, monitor, endpoint_url=proxy.url) as stream,
+        start(server, **monitor.options, endpoint_url=proxy.url) as stream,
         opened(gate),
     ):
         prepare(server)
@@ -533,17 +446,9 @@ def silence(door: Switch) -> Iterator[None]:
         door.release()
 
 
-@contextmanager
-def downtime(server: MysqlServer) -> Iterator[None]:
-    server.kill()
-    yield
-    server.start()
-
-
 INTERVAL = 2.0
 
 
-@pytest.mark.own_server("it is killed")
 def test_the_dead_mans_switch(
     mysql: MysqlServer, start: Start, minio: MinioServer, disk_tmp_path: Path
 ) -> None:
@@ -559,16 +464,13 @@ def test_the_dead_mans_switch(
             "heartbeat_interval": INTERVAL,
             "endpoint_url": f"http://127.0.0.1:{door.port}",
         }
-        with start(mysql, monitor, **options) as stream:
+        with start(mysql, **monitor.options, **options) as stream:
             prepare(mysql)
             monitor.wait_for(is_idle)
             listening.wait_for_more(3)
             with Commits(mysql):
                 listening.wait_for_more(3)
                 with silence(door):
-                    assert_silent(listening, monitor)
-                listening.wait_for_more(2)
-                with downtime(mysql):
                     assert_silent(listening, monitor)
                 listening.wait_for_more(2)
             assert stream.terminate() == 0

@@ -13,32 +13,22 @@ import pytest
 from botocore.exceptions import ClientError
 
 from lab.fault import DropAnswer
-from lab.load import Load, Shape
+from lab.load import Load
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
-from tests.integration.bucket import CHUNK
 from tests.integration.stream_process import StreamProcess
-from tests.integration.test_store_faults import WRITES, FirstOf, HoldFirst, says, write_for_all
-from tests.integration.test_stream import (
+from tests.integration.streaming import (
+    MIXED,
     documents,
-    objects,
-    uploads,
-    wait_for_new_object,
+    no_litter,
     wait_until_archived,
     write,
+    write_for_all,
 )
+from tests.integration.test_store_faults import WRITES, FirstOf, HoldFirst, says
+from tests.integration.test_stream import wait_for_new_object
 from tests.waiting import wait_until
-
-MIXED = Shape(row_bytes=(1, 3000), many_rows_chance=0.2, large_chance=0.02)
-
-
-def left(store: Store, bucket: str) -> list[str]:
-    """Chunks of archived binlogs and unfinished uploads under their keys."""
-    keys = objects(store, bucket)
-    archived = {Path(key).name: key for key in keys if "/binlogs/" in key}
-    chunks = [key for key in keys if (m := CHUNK.search(key)) and m["name"] in archived]
-    return chunks + [key for key in uploads(store, bucket) if key in archived.values()]
 
 
 def take_away_the_upload(proxy: RecordingProxy, store: Store, bucket: str, name: str) -> None:
@@ -122,7 +112,7 @@ def test_everything_happens_to_one_stream(
                 write_for_all(mysql, store, bucket)
                 wait_until_archived(other, mysql, store, bucket)
                 wait_until(lambda: faults.spent, what="each kind of write was spoiled")
-                wait_until(lambda: not left(store, bucket), what="nothing is left of their growing")
+                no_litter(store, bucket)
                 assert other.terminate() == 0
             assert "Traceback" not in stream.stderr() + other.stderr()
     assert len(documents(store, bucket, "lineage.json")) == 1

@@ -1,7 +1,7 @@
 """Questions to a real target, and what is done to it besides the apply."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from threading import Thread
 from typing import Any
@@ -117,27 +117,32 @@ def test_read_only_and_the_events(server: MysqlServer) -> None:
         server.query("SET GLOBAL read_only = OFF", f"SET GLOBAL {transactions} = OFF")
 
 
-def test_replica_threads(mysql_binaries: ServerBinaries, mariadb_binaries: ServerBinaries) -> None:
+def test_replica_threads(server: MysqlServer) -> None:
     """A channel that runs is named and stopped."""
-    for binaries, kind in ((mysql_binaries, MysqlServer), (mariadb_binaries, MariadbServer)):
-        with ExitStack() as stack:
-            one = stack.enter_context(
-                kind(binaries, stack.enter_context(temporary_directory()), server_id=6)
-            )
-            mysql = is_mysql(one)
-            one.query(
+    make, start, end = (
+        (
+            (
                 "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1 "
                 "FOR CHANNEL 'other'"
-                if mysql
-                else "CHANGE MASTER 'other' TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1",
-                "START REPLICA" if mysql else "START SLAVE 'other'",
-            )
-            login = login_of(one)
-            with Server(lambda login=login: login) as asks:  # type: ignore[misc]
-                found = facts(asks, login)
-                assert found.channels == ("other",)
-                stop_threads(asks, found)
-                assert facts(asks, login).channels == ()
+            ),
+            "START REPLICA",
+            "RESET REPLICA ALL FOR CHANNEL 'other'",
+        )
+        if is_mysql(server)
+        else (
+            "CHANGE MASTER 'other' TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1",
+            "START SLAVE 'other'",
+            "RESET SLAVE 'other' ALL",
+        )
+    )
+    server.query(make, start)
+    login = login_of(server)
+    with Server(lambda: login) as asks:
+        found = facts(asks, login)
+        assert found.channels == ("other",)
+        stop_threads(asks, found)
+        assert facts(asks, login).channels == ()
+    server.query(end)
 
 
 def test_what_an_account_lacks(server: MysqlServer) -> None:

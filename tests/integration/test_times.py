@@ -18,11 +18,11 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.asking import Monitor
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import flush
-from tests.integration.recovery_command import Recovery, read_only
-from tests.integration.recovery_world import wait_durable
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.commands import Recovery, read_only, where
+from tests.world.servers import flush
 
 LIE = 2_145_916_800
 """2038"""
@@ -43,8 +43,7 @@ def seconds_pass(server: MysqlServer, seconds: float = 2.1) -> datetime:
 
 def told(minio: MinioServer, bucket: str, what: str, *arguments: str) -> Any:
     """The JSON of a command."""
-    words = (f"--s3-url=s3://{bucket}/pre", f"--endpoint-url={minio.endpoint_url}")
-    words += ("--addressing-style=path", "--region=us-east-1", "--json", *arguments)
+    words = [*where(minio, bucket), "--json", *arguments]
     done = command.run(what, *words, **read_only(minio))
     assert done.stdout, done.stderr
     return json.loads(done.stdout)

@@ -28,16 +28,13 @@ from lab.toxiproxy import Toxiproxy
 from tests.integration.asking import Commits, Monitor, Watching, commit, prepare, told
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.integration.test_disk import Disk, commit_large, disk, large_server
-from tests.integration.test_stream import wait_until_archived, write
-from tests.integration.test_supervision import kill_connections
+from tests.integration.streaming import MB, wait_until_archived, write
+from tests.integration.test_disk import MIB, Disk, commit_large, large_server
 from tests.timed import hurried
 from tests.waiting import wait_until
 
-__all__ = ["disk", "large_server"]
+__all__ = ["large_server"]
 
-MIB = 1 << 20
-MB = 1_000_000
 RELIEF_SECONDS = 90
 QUICK = hurried(10)
 DENIED = Answer(
@@ -84,14 +81,6 @@ def dark(door: Switch) -> Iterator[None]:
 
 
 @contextmanager
-def crashed_server(scene: Scene) -> Iterator[None]:
-    """`kill -9` of the server."""
-    scene.server.kill()
-    yield
-    scene.server.start()
-
-
-@contextmanager
 def stopped_server(scene: Scene) -> Iterator[None]:
     """A clean stop of the server."""
     scene.server.stop()
@@ -100,19 +89,9 @@ def stopped_server(scene: Scene) -> Iterator[None]:
 
 
 @contextmanager
-def rotated_password(scene: Scene) -> Iterator[None]:
-    """The server knows another password, the streamer's file does not."""
-    user = f"{scene.server.repl_user}@'%'"
-    scene.server.query("SET sql_log_bin = 0", f"ALTER USER {user} IDENTIFIED BY 'Another-1'")
-    kill_connections(scene.server)
-    yield
-    scene.server.password_file.write_text("Another-1")
-
-
-@contextmanager
-def denied(scene: Scene, method: str) -> Iterator[None]:
-    """The store's policy has been taken away for these requests."""
-    rule = on(DENIED, method=method)
+def denied(scene: Scene) -> Iterator[None]:
+    """The store's policy has been taken away for what is put."""
+    rule = on(DENIED, method="PUT")
     scene.proxy.rules.append(rule)
     yield
     scene.proxy.rules.remove(rule)
@@ -154,11 +133,8 @@ ROWS: dict[str, tuple[Fault, dict[str, Any], str, str]] = {
     ),
     "full spool": (refused_connections, {"spool-max-bytes": 16 * MIB}, "paused", "store"),
     "full file system": (foreign_file, {"spool-min-free-bytes": 8 * MIB}, "paused", "paused"),
-    "MySQL crashed": (crashed_server, {}, "source unreachable", "source"),
     "MySQL stopped": (stopped_server, {}, "source unreachable", "source"),
-    "password rotated": (rotated_password, {}, "source unreachable", "source"),
-    "PutObject denied": (lambda scene: denied(scene, "PUT"), {}, "store unreachable", "store"),
-    "everything denied": (lambda scene: denied(scene, ""), {}, "store unreachable", "store"),
+    "PutObject denied": (denied, {}, "store unreachable", "store"),
 }
 
 
@@ -301,10 +277,11 @@ def test_a_writer_that_steps_back_answers_all_the_time(mysql: MysqlServer, stage
 # What is no fault
 
 
-def idle_for(mysql: MysqlServer, stage: Stage, heartbeats: int, interval: float) -> None:
+def test_an_idle_source_is_well(mysql: MysqlServer, stage: Stage) -> None:
+    """Nobody commits, for some heartbeats: idle, no lag, nothing is wrong."""
     prepare(mysql)
     commit(mysql, 3)
-    scene = stage(mysql, {"heartbeat-interval": interval})
+    scene = stage(mysql, {"heartbeat-interval": 5})
     monitor = scene.monitor
     monitor.wait_for(lambda status: status["state"] == "idle")
     seen = set()
@@ -314,22 +291,11 @@ def idle_for(mysql: MysqlServer, stage: Stage, heartbeats: int, interval: float)
         assert (found["state"], found["lag"]["seconds"]) == ("idle", 0)
         assert found["troubles"] == []
         seen.add(found["writer"]["heartbeat_at"])
-        return len(seen) > heartbeats
+        return len(seen) > 3
 
     with Watching(monitor) as watching:
-        wait_until(over, 60 + 2 * heartbeats * interval, "some heartbeats", interval=0.5)
-    assert watching.never_ill() >= heartbeats
-
-
-def test_an_idle_source_is_well(mysql: MysqlServer, stage: Stage) -> None:
-    """Nobody commits, for some heartbeats: idle, no lag, nothing is wrong."""
-    idle_for(mysql, stage, 3, 5)
-
-
-@pytest.mark.soak
-def test_a_source_that_is_idle_for_long_is_well(mysql: MysqlServer, stage: Stage) -> None:
-    """As above, for ten minutes."""
-    idle_for(mysql, stage, 20, 30)
+        wait_until(over, 90, "some heartbeats", interval=0.5)
+    assert watching.never_ill() >= 3
 
 
 def many_binlogs(server: MysqlServer, count: int, megabytes: int) -> None:
@@ -342,17 +308,15 @@ def many_binlogs(server: MysqlServer, count: int, megabytes: int) -> None:
             cursor.execute("FLUSH BINARY LOGS")
 
 
-@pytest.mark.parametrize("way", ["slow store", "small spool"])
 def test_a_catch_up_is_well(
     mysql: MysqlServer,
     minio: MinioServer,
     bucket: str,
     toxiproxy_binary: Path,
     disk_tmp_path: Path,
-    way: str,
 ) -> None:
-    """144 MB wait at the start: it catches up for long, and says that it is well."""
-    many_binlogs(mysql, 12, 12)
+    """100 MB wait at the start, the store is slow: it catches up for long, and says it is well."""
+    many_binlogs(mysql, 10, 10)
     monitor = Monitor()
     with Toxiproxy(toxiproxy_binary, disk_tmp_path) as toxiproxy:
         door = toxiproxy.door("store", minio.port)
@@ -361,7 +325,6 @@ def test_a_catch_up_is_well(
         options: dict[str, Any] = {
             "endpoint-url": door.url,
             "heartbeat-interval": None,
-            "spool-max-bytes": None if way == "slow store" else 64 * MIB,
             "concurrency": 3,  # so that requests end in good time, however busy the machine
             **monitor.options,
         }
@@ -370,13 +333,12 @@ def test_a_catch_up_is_well(
             Watching(monitor) as watching,
         ):
             there = Bucket(minio, bucket)
-            wait_until(lambda: len(there.archived()) >= 12, 120, "all of it", interval=1)
+            wait_until(lambda: len(there.archived()) >= 10, 120, "all of it", interval=1)
             monitor.wait_for(lambda status: status["state"] == "idle")
-            assert watching.never_ill() >= 20
+            assert watching.never_ill() >= 15
             states = {one.document["state"] for one in watching.seen if one.code}
-            assert states - {"starting"} <= {"catching up", "streaming", "idle", "paused"}
-            assert ("paused" in states) == (way == "small spool")
-            assert way == "small spool" or "catching up" in states
+            assert states - {"starting"} <= {"catching up", "streaming", "idle"}
+            assert "catching up" in states
             assert stream.terminate() == 0
 
 
@@ -401,10 +363,10 @@ def test_rotations_and_a_killed_child_are_well(
     with Commits(mysql, pause=0.02):
         before = scene.monitor.wait_until_well()
         with Watching(scene.monitor, 0.2) as watching:
-            for number in range(40):
+            for number in range(16):
                 mysql.query("FLUSH BINARY LOGS")
                 pause.wait(0.5)
-                if number == 15:
+                if number == 5:
                     os.kill(before["child"]["pid"], signal.SIGKILL)
             found = wait_until(lambda: _restarted(scene.monitor), what="the restart is counted")
             assert found["child"]["pid"] != before["child"]["pid"]
@@ -418,16 +380,13 @@ def _restarted(monitor: Monitor) -> dict[str, Any] | None:
     return found if found["child"]["restarts"] == 1 and found["child"]["pid"] else None
 
 
-@pytest.mark.parametrize("interval", [0, 150])
-def test_an_open_binlog_without_flushes_is_well(
-    mysql: MysqlServer, stage: Stage, interval: int
-) -> None:
-    """With such a --flush-interval it is durable much later: the lag is told, nothing is ill."""
-    scene = stage(mysql, {"flush-interval": interval, "heartbeat-interval": 10}, timing=hurried(3))
+def test_an_open_binlog_without_flushes_is_well(mysql: MysqlServer, stage: Stage) -> None:
+    """With --flush-interval 0 it is durable much later: the lag is told, nothing is ill."""
+    scene = stage(mysql, {"flush-interval": 0, "heartbeat-interval": 10}, timing=hurried(3))
     with Commits(mysql), Watching(scene.monitor) as watching:
         scene.monitor.wait_for(lambda status: status["state"] == "streaming")
         found = scene.monitor.wait_for_lag(lambda seconds: seconds > 25)
-        assert found["flush_interval"] == interval
+        assert found["flush_interval"] == 0
         assert found["lag"]["bytes"] > 0
         mysql.query("FLUSH BINARY LOGS")
         scene.monitor.wait_for_lag(lambda seconds: seconds < 20)

@@ -6,24 +6,27 @@ first one's, and the bucket decides between them. test_standby.py has the orderl
 
 import contextlib
 import json
-import os
 import re
-import signal
 import socket
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lab.fault import Gate
-from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from tests.integration.bucket import Bucket, again
 from tests.integration.stream_process import Line, StreamProcess
-from tests.integration.test_stream import wait_until_archived, write
+from tests.integration.streaming import (
+    child_of,
+    freeze,
+    thaw,
+    wait_until_proved,
+    write_binlog,
+    written,
+)
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
 
@@ -36,17 +39,9 @@ REQUESTS = {
     "entry": ("PUT", r"archive/.*/entries/", 2),
 }
 BOTH = pytest.mark.stores("minio", "nanio")  # with conditional writes, and without
+CELLS = [("minio", "put"), ("minio", "body"), ("minio", "entry"),
+         ("nanio", "put"), ("nanio", "complete")]  # fmt: skip
 BUSY = 10  # seconds between heartbeats: a busy machine manages one in time
-
-
-def objects(store: Store, bucket: str, part: str) -> dict[str, Any]:
-    """What lies below pre/archive or pre/live, by key; `bytes` are the object's."""
-    with closing(store.client()) as client:
-        pages = client.get_paginator("list_objects_v2").paginate(
-            Bucket=bucket, Prefix=f"pre/{part}/"
-        )
-        found = {row["Key"]: row for page in pages for row in page.get("Contents", [])}
-    return {key: (row.get("ETag"), row["LastModified"]) for key, row in found.items()}
 
 
 def writers(store: Store, bucket: str) -> dict[int, dict[str, Any]]:
@@ -58,40 +53,6 @@ def writers(store: Store, bucket: str) -> dict[int, dict[str, Any]]:
         return {int(Path(key).name.partition("-")[0]): json.loads(there.get(key)) for key in keys}
 
     return again(read)
-
-
-def write_binlog(server: MysqlServer, megabytes: int) -> None:
-    """Write so many megabytes in transactions of one, and close the binlog."""
-    write(server, megabytes)
-    server.query("FLUSH BINARY LOGS")
-
-
-def wait_until_proved(
-    stream: StreamProcess, server: MysqlServer, store: Store, bucket: str
-) -> None:
-    """As `wait_until_archived`; and all is of one lineage."""
-    wait_until_archived(stream, server, store, bucket)
-    assert sum("lineage.json" in key for key in objects(store, bucket, "archive")) == 1
-
-
-def child_of(stream: StreamProcess) -> int:
-    """The process id of its mysqlbinlog, which it started once."""
-    (line,) = stream.events("streaming")
-    return int(line["pid"])
-
-
-def freeze(stream: StreamProcess) -> list[int]:
-    """SIGSTOP, as of a paused machine: the streamer and its mysqlbinlog; what to thaw."""
-    pids = [stream.pid, child_of(stream)]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    return pids
-
-
-def thaw(pids: list[int]) -> None:
-    """Let them go on, the streamer last."""
-    for pid in reversed(pids):
-        os.kill(pid, signal.SIGCONT)
 
 
 def heard_late(proxy: RecordingProxy, method: str, path: str) -> None:
@@ -129,9 +90,9 @@ def undisturbed(
     stream: StreamProcess, server: MysqlServer, store: Store, bucket: str, child: int
 ) -> None:
     """It is the only writer, its mysqlbinlog is the one that it started, and it goes on."""
-    (generation,) = [line["generation"] for line in stream.events("writer")]
+    (generation,) = [line["writer"] for line in stream.events("this process is the writer")]
     wait_until(lambda: set(writers(store, bucket)) == {generation}, what="one writer's object")
-    assert child_of(stream) == child
+    assert [line["pid"] for line in stream.events("streaming")] == [child]
     assert Path(f"/proc/{child}").exists()
     assert not stream.events("mysqlbinlog says")
     write_binlog(server, 1)
@@ -168,7 +129,7 @@ def test_exit_on_other_writer(mysql: MysqlServer, store: Store, disk_tmp_path: P
                 place, mysql, store, bucket, options=options, arguments=exits
             ) as again:
                 ended_by_another(again)
-                assert not again.events("writer")
+                assert not again.events("this process is the writer")
                 assert not again.events("streaming")
         undisturbed(b, mysql, store, bucket, child)
         assert b.terminate() == 0
@@ -190,7 +151,7 @@ def test_the_claim_of_a_killed_one_arrives_late(
     Both have the same generation. The dead one's claim ends nobody, each time, and is removed.
     """
     spool = disk_tmp_path / "spool"
-    for attempt in range(4):
+    for attempt in range(2):
         claims = re.compile(r"live/.*/writers/")
         with RecordingProxy(store.endpoint_url) as proxy, contextlib.ExitStack() as stack:
             gate = Gate(method="PUT", path=claims.pattern)
@@ -209,10 +170,10 @@ def test_the_claim_of_a_killed_one_arrives_late(
                 heard_late(proxy, "PUT", claims.pattern)
                 undisturbed(after, mysql, store, bucket, child_of(after))
                 assert after.terminate() == 0
-                (line,) = after.events("writer")
+                (line,) = after.events("this process is the writer")
                 late = [one.request.path for one in proxy.matching(method="PUT", path="/writers/")]
                 assert late
-                assert all(f"/{line['generation']:06d}-" in path for path in late)
+                assert all(f"/{line['writer']:06d}-" in path for path in late)
 
 
 def test_take_over_does_not_wait(
@@ -243,14 +204,13 @@ def test_take_over_does_not_wait(
         undisturbed(b, mysql, store, bucket, child_of(b))
         assert b.terminate() == 0
         a.wait_for_event("the other writer is gone", why="it has stopped")
-        wait_until(lambda: len(a.events("writer")) == 2, what="it writes again")
+        wait_until(lambda: len(a.events("this process is the writer")) == 2, what="it writes again")
         write_binlog(mysql, 1)
         wait_until_proved(a, mysql, store, bucket)
         assert a.terminate() == 0
 
 
-@BOTH
-@pytest.mark.parametrize("held", REQUESTS)
+@pytest.mark.parametrize(("store", "held"), CELLS, indirect=["store"])
 def test_the_older_one_is_frozen_in_the_middle_of_a_request(
     mysql: MysqlServer, store: Store, disk_tmp_path: Path, held: str
 ) -> None:
@@ -281,13 +241,13 @@ def test_the_older_one_is_frozen_in_the_middle_of_a_request(
         started(b)
         write_binlog(mysql, 1)
         wait_until_proved(b, mysql, store, bucket)
-        before = objects(store, bucket, "archive")
+        before = written(store, bucket, "archive")
         gate.open()
         if held != "body":
             heard_late(proxy, method, path)
         thaw(frozen)
         stepped_back(a)
-        after = objects(store, bucket, "archive")
+        after = written(store, bucket, "archive")
         assert set(after) == set(before)
         if "conditions" not in store.lacks:
             assert after == before
@@ -326,39 +286,37 @@ def test_both_start_at_once(mysql: MysqlServer, store: Store, disk_tmp_path: Pat
         assert other.terminate() == 0
 
 
-@pytest.mark.parametrize("mistake", ["password", "server"])
 def test_a_start_that_fails_does_not_disturb_the_writer(
     mysql: MysqlServer,
-    mysql_binaries: ServerBinaries,
+    mysql_shared: MysqlServer,
     store: Store,
     bucket: str,
     disk_tmp_path: Path,
-    mistake: str,
 ) -> None:
     """A wrong password, or another server's address under the same --source: exit 4, no claim.
 
-    The other server is refused when it would be streamed; until then the start stands by.
+    With --take-over the other server is refused at once, both named; else the start stands by
+    until it would be streamed.
     """
-    options: dict[str, Any] = {}
-    with contextlib.ExitStack() as stack:
-        a = stack.enter_context(StreamProcess(disk_tmp_path / "a", mysql, store, bucket))
+    wrong = disk_tmp_path / "wrong"
+    wrong.write_text("wrong")
+    uuid = mysql_shared.query("SELECT @@server_uuid")[0][0]
+    with StreamProcess(disk_tmp_path / "a", mysql, store, bucket) as a:
         a.wait_for_event("new lineage")
         child = child_of(a)
-        if mistake == "password":
-            wrong = disk_tmp_path / "wrong"
-            wrong.write_text("wrong")
-            options["mysql-password-file"] = wrong
-        else:
-            other = stack.enter_context(MysqlServer(mysql_binaries, disk_tmp_path / "other"))
-            options["mysql-port"] = other.port
-            options["mysql-password-file"] = other.password_file
+        options: dict[str, Any] = {"mysql-password-file": wrong}
         with StreamProcess(disk_tmp_path / "b", mysql, store, bucket, options=options) as b:
-            if mistake == "server":
-                b.wait_for_event("standing by")
-            else:
-                assert b.wait() == 4, b.stderr()
+            assert b.wait() == 4, b.stderr()
+            assert "denied" in b.stderr()
+        place, takes = disk_tmp_path / "c", ["--take-over"]
+        with StreamProcess(place, mysql_shared, store, bucket, arguments=takes) as c:
+            assert c.wait() == 4, c.stderr()
+            assert uuid in c.events("ended")[0]["error"]
+        with StreamProcess(disk_tmp_path / "d", mysql_shared, store, bucket) as d:
+            d.wait_for_event("standing by")
             undisturbed(a, mysql, store, bucket, child)
             assert a.terminate() == 0
-            assert b.wait() == 4, b.stderr()
-            assert not b.events("writer")
-            assert re.search("denied|copied from another machine", b.stderr())
+            assert d.wait() == 4, d.stderr()
+            assert "copied from another machine" in d.stderr()
+    for refused in (b, c, d):
+        assert not refused.events("this process is the writer")

@@ -2,29 +2,26 @@
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 
-from binlog2s3.store.s3 import S3Store, StoreConfig
+from binlog2s3.store.s3 import S3Store
 from lab.load import Load, Shape
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import REGION, MinioServer, allow, environment_for
-from tests.damage import BYTES, DAMAGES, FIELDS, NEW, OLD, Damage, fill
+from lab.s3 import MinioServer, allow, environment_for
+from tests import command
+from tests.damage import BYTES, DAMAGES, NEW, OLD, fill
 from tests.integration.bucket import of_its_bytes
-from tests.integration.recovery_truth import dump_of
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.commands import opened, where
+from tests.world.servers import dump_of
 
 BUSY = {"heartbeat-interval": 10}
 """Its writer counts as dead after half a minute: a busy machine renews the object before."""
@@ -63,21 +60,8 @@ class Verify:
         self.rights: Mapping[str, str] = environment_for(**minio.restricted(allow(*READ_ONLY)))
 
     def run(self, *arguments: str) -> Done:
-        given = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "BINLOG2S3_"))}
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "binlog2s3", "verify", f"--s3-url=s3://{self.bucket}/pre"),
-                *(f"--endpoint-url={self.endpoint_url}", "--addressing-style=path"),
-                *(f"--region={REGION}", *arguments),
-            ],
-            capture_output=True,
-            check=False,
-            env={**given, **self.rights},
-            stdin=subprocess.DEVNULL,
-            text=True,
-            timeout=300,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
+        words = [*where(self.minio, self.bucket), f"--endpoint-url={self.endpoint_url}"]
+        done = command.run("verify", *words, *arguments, **self.rights)
         return Done(done.returncode, done.stdout, done.stderr)
 
     def json(self, *arguments: str) -> Done:
@@ -94,10 +78,7 @@ def verify(minio: MinioServer, bucket: str) -> Verify:
 
 @pytest.fixture
 def store(minio: MinioServer, bucket: str) -> Iterator[S3Store]:
-    session = boto3.session.Session(minio.access_key, minio.secret_key, region_name=REGION)
-    config = StoreConfig(bucket=bucket, endpoint_url=minio.endpoint_url, addressing_style="path")
-    stop = threading.Event()
-    with closing(S3Store(config, stop=stop, session=lambda **_: session)) as made:
+    with opened(minio, bucket) as made:
         yield made
 
 
@@ -145,15 +126,15 @@ def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify
     assert text.stderr == ""
 
 
-SOME = ("a missing object", "a missing entry", "a truncated object", "foreign in the archive")
-"""Kinds that a process of its own is started for; else: tests/unit/inspect/test_verify.py."""
+ROTTEN = next(iter(BYTES))
 CHOSEN = {
-    **BYTES,
-    **{name: DAMAGES[name] for name in (*SOME, "a missing chunk", "a rotten chunk")},
-    "an entry's gtid_set_before": FIELDS["gtid_set_before"],
-    "a parent with other GTIDs": DAMAGES["a parent with other GTIDs"],
-    "a missing lineage.json": DAMAGES["a missing lineage.json"],
+    ROTTEN: BYTES[ROTTEN],
+    **{
+        name: DAMAGES[name]
+        for name in ("a truncated object", "a rotten chunk", "foreign in the archive")
+    },
 }
+"""Kinds that a process of its own is started for; else: tests/unit/inspect/test_verify.py."""
 
 
 @pytest.mark.parametrize("name", CHOSEN)
@@ -170,29 +151,13 @@ def test_damage_is_found(name: str, store: S3Store, verify: Verify) -> None:
             assert all(one[field] for field in ("text", "follows", "todo"))
 
 
-@pytest.mark.parametrize("name", BYTES)
 def test_other_bytes_of_which_the_store_knows_no_checksum(
-    name: str, minio: MinioServer, bucket: str, store: S3Store, verify: Verify
+    minio: MinioServer, bucket: str, store: S3Store, verify: Verify
 ) -> None:
     """Then a look finds nothing, and only --deep does."""
-    damage: Damage = BYTES[name]
-    damage.act(fill(store, lambda key, data: bare(minio, bucket, key, data)))
+    BYTES[ROTTEN].act(fill(store, lambda key, data: bare(minio, bucket, key, data)))
     assert verify.json().kinds() == set()
     assert verify.json("--deep").kinds() == {"bytes"}
-
-
-def test_intervals_end_at_damage(store: S3Store, verify: Verify) -> None:
-    """What lies before it and behind it is recoverable by itself."""
-    archive = fill(store)
-    store.delete([archive.key(OLD, 3), archive.entry(OLD, 3)])
-    first, second = verify.json().source["recoverable"]
-    assert (first["first"]["binlog"], first["last"]["binlog"]) == (
-        "mysql-bin.000001",
-        "mysql-bin.000002",
-    )
-    assert first["ends"] == "mysql-bin.000003 is missing"
-    assert second["first"] == {"lineage": OLD, "binlog": "mysql-bin.000004"}
-    assert second["last"]["lineage"] == NEW
 
 
 def repairing(minio: MinioServer, verify: Verify) -> None:
@@ -221,26 +186,6 @@ def test_repair(minio: MinioServer, bucket: str, store: S3Store, verify: Verify)
     assert {key: sha for key, sha in now.items() if key not in keys} == rest
     assert verify.json("--deep").status == 0
     assert contents(minio, bucket) == now
-
-
-@pytest.mark.parametrize("name", ["cut", "rotten", "another", "foreign"])
-def test_repair_refuses(
-    name: str, minio: MinioServer, bucket: str, store: S3Store, verify: Verify
-) -> None:
-    """An object that is not proved to be the whole binlog that belongs there gets no entry."""
-    archive = fill(store)
-    data = archive.data[OLD, 2]
-    flipped = bytes([*data[:300], data[300] ^ 1, *data[301:]])
-    wrong = {"cut": data[:-50], "rotten": flipped, "another": archive.data[OLD, 3]}
-    store.put(archive.key(OLD, 2), wrong.get(name, b"nothing of the kind"))
-    store.delete([archive.entry(OLD, 2)])
-    before = contents(minio, bucket)
-    repairing(minio, verify)
-    done = verify.json("--repair")
-    assert done.status == 7
-    (one,) = done.source["repaired"]
-    assert one["refused"]
-    assert contents(minio, bucket) == before
 
 
 def test_can_this_backup_be_brought_to_now(store: S3Store, verify: Verify) -> None:
@@ -373,15 +318,6 @@ def test_the_newest_entry_is_lost(
     assert (alone.status, alone.stderr) == (0, "")
     assert "note: no writer's object is below pre/live/test/writers/" in alone.stdout
     assert "no defects" in alone.stdout
-
-
-def test_another_server(mysql: MysqlServer, store: S3Store, verify: Verify) -> None:
-    """One that has nothing to do with the archive is said to be so."""
-    fill(store)
-    done = verify.json(*source_options(mysql))
-    assert done.kinds() == {"source-is-another"}
-    (defect,) = done.source["defects"]
-    assert mysql.query("SELECT @@server_uuid")[0][0] in defect["text"]
 
 
 def test_a_mariadb_and_a_repair_while_it_streams(

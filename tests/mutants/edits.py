@@ -114,11 +114,6 @@ def when(number: int = 1, *, of: int = 1) -> Place:
     return Place("if", _of_kind(ast.If), number, of)
 
 
-def loop(number: int = 1, *, of: int = 1) -> Place:
-    """A `while`."""
-    return Place("while", _of_kind(ast.While), number, of)
-
-
 def choice(number: int = 1, *, of: int = 1) -> Place:
     """An `a if b else c`."""
     return Place("x if y else z", _of_kind(ast.IfExp), number, of)

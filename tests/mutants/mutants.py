@@ -433,7 +433,7 @@ MUTANTS = (
         "complete-size",
         Promise.FILE,
         "Complete returns only if the object has the size that was sent.",
-        ("tests/contract/test_store.py::test_a_wrong_size_is_noticed",),
+        ("tests/contract/test_store.py::test_another_whole_than_was_computed_is_noticed",),
         (
             (S3Store.complete_upload, never(when(1, of=4))),
             (S3Store.complete_upload, never(when(3, of=4))),

@@ -9,7 +9,7 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.integration.test_stream import uploads, wait_until_archived
+from tests.integration.streaming import uploads, wait_until_archived
 from tests.waiting import wait_until
 
 MIB = 1 << 20

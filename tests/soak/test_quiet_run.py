@@ -14,7 +14,7 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.integration.test_stream import documents, uploads, wait_until_archived
+from tests.integration.streaming import documents, uploads, wait_until_archived
 
 MINUTES = float(os.environ.get("MINUTES", "5"))
 RESTART_SECONDS = min(300.0, MINUTES * 60 / 3)

@@ -17,7 +17,6 @@ from binlog2s3.config.drill import DRILL
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
 from binlog2s3.config.serve import SERVE_OPTIONS
-from lab import images
 
 ROOT = Path(__file__).parents[2]
 DOCKER, KUBERNETES = ROOT / "docker", ROOT / "kubernetes"
@@ -56,17 +55,6 @@ def test_hadolint_is_content() -> None:
     assert judged(program("hadolint"), str(DOCKERFILE)) == (0, "")
 
 
-def test_hadolint_would_see_it(tmp_path: Path) -> None:
-    """A base image without a version, and the last user root, are said."""
-    bad = tmp_path / "Dockerfile"
-    text = DOCKERFILE.read_text().replace("python:3.13-slim-trixie", "python")
-    bad.write_text(text.replace("USER 10001:10001", "USER root"))
-    code, said = judged(program("hadolint"), str(bad))
-    assert code != 0
-    assert "DL3006" in said
-    assert "DL3002" in said
-
-
 def test_the_dockerfile_agrees_with_the_code() -> None:
     """The spool is where the code's default is; the ignored context lets through what it copies."""
     text = DOCKERFILE.read_text()
@@ -88,15 +76,6 @@ def test_the_dockerfile_agrees_with_the_code() -> None:
     wanted = {name.rstrip("/") for line in copied for name in line.split()[:-1]}
     assert wanted == let_through
     assert all((ROOT / name).exists() for name in wanted)
-
-
-def test_images_have_stand_ins() -> None:
-    """Each image that the Dockerfile and the trial take from elsewhere can be made by the lab."""
-    named = set(re.findall(r"(?m)^FROM (\S+)", DOCKERFILE.read_text()))
-    services = loaded(COMPOSE)["services"].values()
-    named |= {service["image"] for service in services if "build" not in service}
-    known = {tag.removeprefix("docker.io/").removeprefix("library/") for tag in images.ALL}
-    assert named == known
 
 
 def compose_environment() -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -168,24 +147,14 @@ def test_the_guide_names_what_the_trial_has() -> None:
 # kubernetes/
 
 
-def test_the_manifests_are_valid() -> None:
+@pytest.mark.parametrize("folder", ["base", "serve", "drill"])
+def test_the_manifests_are_valid(folder: str) -> None:
     """Against Kubernetes' own schemas, strictly; the PodMonitor is no kind of Kubernetes' own."""
-    own = [str(path) for path in resources() if path.name != "podmonitor.yaml"]
-    assert len(own) == 4
+    files = resources() if folder == "base" else sorted((KUBERNETES / folder).iterdir())
+    own = [str(path) for path in files if path.name != "podmonitor.yaml"]
     code, said = judged(program("kubernetes-validate"), "--strict", *own)
-    assert code == 0, said
-    assert said.count("passed") == len(own)
+    assert (code, said.count("passed")) == (0, len(own)), said
     assert "WARN" not in said
-
-
-def test_a_misspelt_field_would_be_seen(tmp_path: Path) -> None:
-    """The judge judges."""
-    bad = tmp_path / "deployment.yaml"
-    text = (BASE / "deployment.yaml").read_text()
-    bad.write_text(text.replace("readOnlyRootFilesystem", "readOnlyRootFileSystem"))
-    code, said = judged(program("kubernetes-validate"), "--strict", str(bad))
-    assert code != 0
-    assert "readOnlyRootFileSystem" in said
 
 
 def test_every_manifest_is_in_the_base() -> None:
@@ -344,12 +313,9 @@ SERVE = KUBERNETES / "serve"
     ("name", "args", "options"),
     [("drill", ["drill"], DRILL.options), ("backup", ["backup", "run"], BACKUP["run"].options)],
 )
-def test_a_cron_job_is_valid_and_confined(name: str, args: list[str], options: Any) -> None:
+def test_a_cron_job_is_confined(name: str, args: list[str], options: Any) -> None:
     """It names options of its command, runs one at a time, and repeats no failure."""
-    path = KUBERNETES / f"{name}/cronjob.yaml"
-    code, said = judged(program("kubernetes-validate"), "--strict", str(path))
-    assert (code, said.count("passed")) == (0, 1), said
-    spec = loaded(path)["spec"]
+    spec = loaded(KUBERNETES / f"{name}/cronjob.yaml")["spec"]
     assert spec["concurrencyPolicy"] == "Forbid"
     assert spec["jobTemplate"]["spec"]["backoffLimit"] == 0
     pod = spec["jobTemplate"]["spec"]["template"]["spec"]
@@ -363,15 +329,6 @@ def test_a_cron_job_is_valid_and_confined(name: str, args: list[str], options: A
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
-
-
-def test_the_manifests_of_serve_are_valid() -> None:
-    """By Kubernetes' own schemas, strictly."""
-    files = sorted(map(str, SERVE.iterdir()))
-    code, said = judged(program("kubernetes-validate"), "--strict", *files)
-    assert code == 0, said
-    assert said.count("passed") == len(files) == 2
-    assert "WARN" not in said
 
 
 def test_the_pod_of_serve() -> None:

@@ -74,24 +74,17 @@ def test_text() -> None:
 
 @pytest.mark.parametrize("style", ["text", "json"])
 def test_one_event_is_one_line(style: str) -> None:
-    """Whatever a server says: it breaks no line, colours no terminal, formats nothing."""
+    """Whatever a server says: it breaks no line, formats nothing, and commands no terminal.
+
+    Neither by C1 controls, which JSON leaves as they are, nor by text that goes backwards.
+    """
     stream = io.StringIO()
     configure(style, "debug", stream)
-    PART.info("100% %s", text="a\nb\r\x1b[31m\u2028\udcff")
-    assert stream.getvalue().count("\n") == 1
-    assert "\x1b" not in stream.getvalue()
-    assert "100% %s" in stream.getvalue()
-
-
-@pytest.mark.parametrize("style", ["text", "json"])
-def test_no_line_commands_a_terminal(style: str) -> None:
-    """Neither by C1 controls, which JSON leaves as they are, nor by text that goes backwards."""
-    out = io.StringIO()
-    configure(style, "info", out)
-    Log("x").info("said", text="a\x1b[2J\x9b31m\u202eb\u2028c\ud800", plain="büro")
-    line = out.getvalue().removesuffix("\n")
+    PART.info("100% %s", text="a\nb\r\x1b[2J\x9b31m\u202eb\u2028c\udcff\ud800", plain="büro")
+    line = stream.getvalue().removesuffix("\n")
     assert line.isprintable()
     assert line.encode()
+    assert "100% %s" in line
 
 
 def test_fields_do_not_replace_what_every_line_has() -> None:
@@ -213,6 +206,38 @@ def test_another_outage_is_logged_at_once() -> None:
     assert thinning.filter(other)
     now[0] = 20.0
     assert thinning.filter(recurring(error=SpoolError("away again")))
+
+
+def test_who_saw_the_outage_sees_its_end() -> None:
+    """However short it was; the end of what was left out is not logged."""
+    thinning, now = thinned()
+    end = recurring("it answers again")
+    setattr(end, "ends", ("the store failed",))  # noqa: B010
+    assert not thinning.filter(end)
+    assert thinning.filter(recurring(error=SpoolError("away")))
+    assert not thinning.filter(recurring(error=SpoolError("away")))
+    assert thinning.filter(end)
+    now[0] = 1.0
+    assert not thinning.filter(recurring(error=SpoolError("away")))
+    assert not thinning.filter(end)
+    now[0] = 61.0
+    assert thinning.filter(recurring(error=SpoolError("away")))
+    assert thinning.filter(end)
+
+
+@pytest.mark.parametrize("level", ["info", "debug"])
+def test_the_end_of_an_outage_is_one_line(level: str) -> None:
+    """At each level, with people's units in text."""
+    stream = io.StringIO()
+    configure("text", level, stream)
+    PART.over("back", "away", after_seconds=1)
+    PART.recurring("away", error=SpoolError("503"), again_in_seconds=90.0)
+    PART.over("back", "away", after_seconds=0.25)
+    PART.over("back", "away", after_seconds=2)
+    assert [line[13:] for line in stream.getvalue().splitlines()] == [
+        'WARNING away  error=503  again_in="90 s"',
+        'INFO    back  after="0.3 s"',
+    ]
 
 
 @pytest.mark.parametrize(("level", "lines"), [("info", 1), ("debug", 3)])

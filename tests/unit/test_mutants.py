@@ -1,40 +1,33 @@
 """The mutants of tests/mutants fit the tree, and what runs them tells red from broken."""
 
 import ast
-import importlib.util
+import json
 import shutil
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import SimpleNamespace
 
 import pytest
 
 from tests.mutants.edits import (
     DoesNotApplyError,
     Edit,
-    always,
     answers,
     arithmetic,
     becomes,
     call,
-    choice,
-    compared,
-    comparison,
     definition,
     gone,
-    keyword,
-    loop,
     never,
     operand,
     part,
-    reads,
-    receiver,
     returned,
     swapped,
     when,
 )
 from tests.mutants.mutants import MUTANTS, Mutant, Promise
+from tests.mutants.pure import JUDGED, entries, judged, kind, new_survivors, results, stale
 from tests.mutants.run import ROOT, Run, changed, check, exists, judge
 
 TEST = "tests/test_sums.py::test_sums"
@@ -71,106 +64,42 @@ def test_a_promise_is_given_in_its_document(promise: Promise) -> None:
     assert f"**{words}" in text
 
 
-# What an edit does, to a module of its own
-
 SUMS = """
-def add(one, two, *, most=None):
+def add(one, two):
     if one is None:
         raise ValueError
     if one > 5 and two > 5:
-        return most
-    while one and two:
-        note(one, most=2)
-        write(two)
-        break
-    return sum([one, two + 0], start=one.real.bit_length() if two else 0)
-
-def note(one, most): ...
-def write(one): ...
+        return two
+    note(one)
+    return sum([one, two])
 """
 
 
-@pytest.fixture(scope="module")
-def sums(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """The module."""
-    path = tmp_path_factory.mktemp("sums") / "sums.py"
-    path.write_text(SUMS)
-    spec = importlib.util.spec_from_file_location("sums", path)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def add() -> None:
+    """Stands for the function of a tree of its own."""
 
 
-EDITS: list[tuple[Any, str, str]] = [
-    (lambda _: never(when(2, of=2)), "if one > 5 and two > 5:", "if False:"),
-    (lambda _: never(part(when(2, of=2), 2, of=2)), "and two > 5", "and False"),
-    (lambda _: always(loop()), "while one and two:", "while True:"),
-    (lambda _: always(part(loop(), 1, of=2)), "while one and", "while True and"),
-    (lambda _: always(comparison(2, of=3)), "one > 5 and", "True and"),
-    (lambda _: never(choice()), "if two else", "if False else"),
-    (lambda _: becomes(returned(1, of=2), "7"), "return most", "return 7"),
-    (lambda _: operand(arithmetic(), 1), "two + 0", "two"),
-    (lambda _: operand(call(sum), 1), "sum([", "["),
-    (lambda m: gone(call(m.note)), "note(one, most=2)", "pass"),
-    (lambda m: keyword(call(m.note), most=None), "(one, most=2)", "(one)"),
-    (lambda m: keyword(call(m.note), most="3"), "most=2", "most=3"),
-    (lambda _: compared(comparison(2, of=3), ast.Lt()), "one > 5", "one < 5"),
-    (lambda _: reads("real", "imag"), "one.real", "one.imag"),
-    (lambda _: receiver(call(int.bit_length)), ".bit_length()", ""),
-]  # fmt: skip
+add.__module__ = "binlog2s3.sums"
 
 
-@pytest.mark.parametrize(("edit", "old", "new"), EDITS, ids=[old for _, old, _ in EDITS])
-def test_an_edit_changes_its_place_alone(edit: Any, old: str, new: str, sums: ModuleType) -> None:
-    """Whatever the variables are called, and however the text is laid out."""
-    for text in (SUMS, SUMS.replace("two", "second").replace("5 and", "5 and \\\n")):
-        tree = ast.parse(text)
-        before = ast.unparse(tree)
-        edit(sums)(definition(tree, sums.add))
-        old_here, new_here = (one.replace("two", "second") if text != SUMS else one
-                              for one in (old, new))  # fmt: skip
-        wanted = before.replace(old_here, new_here)
-        if old == "sum([":
-            start = before.index("sum([")
-            wanted = before[:start] + before[start:].partition("sum(")[2].partition("]")[0] + "]"
-            wanted += before[before.index("\n", start) :]
-        assert wanted != before
-        assert ast.unparse(ast.fix_missing_locations(tree)) == wanted
+def note() -> None:
+    """Stands for what it calls."""
 
 
-def test_statements_change_places(sums: ModuleType) -> None:
-    """Of one block; and a function's answer stands for all of it."""
-    tree = ast.parse(SUMS)
-    swapped(call(sums.note), call(sums.write))(definition(tree, sums.add))
-    text = ast.unparse(tree)
-    assert text.index("write(two)") < text.index("note(one")
-    answers("4")(definition(tree, sums.add))
-    assert ast.unparse(definition(tree, sums.add).body[0]) == "return 4"
-
-
-def test_a_place_is_not_guessed(sums: ModuleType) -> None:
-    """What is there more or fewer times than the mutant says does not apply."""
-    edits: list[Edit] = [
+@pytest.mark.parametrize(
+    "edit",
+    [
         never(when()),
         never(when(1, of=3)),
         never(part(when(2, of=2), 1, of=3)),
-        gone(call(sum)),
         gone(call(print)),
-        keyword(call(sums.note), least="1"),
-        swapped(call(sums.write), call(sums.note)),
-        swapped(call(sums.note), call(sum)),
-        reads("imag", "real"),
-    ]
-    for edit in edits:
-        with pytest.raises(DoesNotApplyError):
-            edit(definition(ast.parse(SUMS), sums.add))
+        swapped(call(sum), call(note)),
+    ],
+)
+def test_a_place_is_not_guessed(edit: Edit) -> None:
+    """What is there more or fewer times than the mutant says does not apply."""
     with pytest.raises(DoesNotApplyError):
-        definition(ast.parse("def other(): ..."), sums.add)
-
-
-# A tree of its own
+        edit(definition(ast.parse(SUMS), add))
 
 
 @pytest.fixture
@@ -190,13 +119,6 @@ def tree(tmp_path: Path) -> Path:
     )
     (tmp_path / "pyproject.toml").write_text('[tool.pytest.ini_options]\npythonpath = ["."]\n')
     return tmp_path
-
-
-def add() -> None:
-    """Stands for the function of that tree."""
-
-
-add.__module__ = "binlog2s3.sums"
 
 
 def mutant(name: str, edit: Edit, *tests: str) -> Mutant:
@@ -264,3 +186,80 @@ def test_what_is_red(mutated: Outcomes, without: Outcomes, result: str) -> None:
     one = mutant("m", answers("1"), TEST, OTHER)
     assert judge(one, Run(mutated), Run(without)).result == result
     assert judge(one, Run({}, "no end within 9 s"), Run(without)).result == "broken"
+
+
+# What mutmut leaves, judged once
+
+BEFORE = "def f(a: int, b):\n    return a is not None and 1 < a and (b or a == b) and b < a\n"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "named"),
+    [
+        ("is not None", "is None", "IsNot>Is 1"),
+        ("1 < a", "1 <= a", "Lt>LtE 1"),
+        ("b < a", "b <= a", "Lt>LtE 2"),
+        ("b or a", "b and a", "Or>And 1"),
+        ("1 <", "2 <", "1>2 1"),
+    ],
+)
+def test_a_mutation_is_named_by_what_became_of_what(old: str, new: str, named: str) -> None:
+    """And its number, however the text is laid out."""
+    for text in (BEFORE, BEFORE.replace("a: int", "a: str").replace("(b ", "(\nb ")):
+        assert kind(ast.parse(text), ast.parse(text.replace("(\nb", "(b").replace(old, new))) == (
+            named
+        )
+
+
+@pytest.fixture
+def mutated(tmp_path: Path) -> SimpleNamespace:
+    """A folder as mutmut leaves it, and what writes down how its mutations ended."""
+    (tmp_path / "sums.py").write_text(
+        "def x_add__mutmut_orig(a, b):\n    return a < b\n"
+        "def x_add__mutmut_1(a, b):\n    return a <= b\n"
+        "class Sum:\n"
+        "    def xǁSumǁadd__mutmut_orig(self, a, b):\n        return self and a and b\n"
+        "    def xǁSumǁadd__mutmut_1(self, a, b):\n        return self and a or b\n"
+        "    def xǁSumǁadd__mutmut_2(self, a, b):\n        return self or a and b\n"
+    )
+    names = ["x_add__mutmut_1", "xǁSumǁadd__mutmut_1", "xǁSumǁadd__mutmut_2"]
+    keys = [f"binlog2s3.sums.{name}" for name in names]
+
+    def ended(*codes: int | None) -> list[tuple[str, str, str]]:
+        noted = {"exit_code_by_key": dict(zip(keys, codes, strict=True))}
+        (tmp_path / "sums.py.meta").write_text(json.dumps(noted))
+        return list(results(tmp_path))
+
+    return SimpleNamespace(ended=ended)
+
+
+def test_what_nobody_has_judged_is_told(mutated: SimpleNamespace) -> None:
+    """As an entry of the file; two mutations of one condition are two, `*` judges a function."""
+    found = mutated.ended(0, 0, 0)
+    assert found == [
+        ("sums:add", "Lt>LtE 1", "survived"),
+        ("sums:Sum.add", "And>Or 1", "survived"),
+        ("sums:Sum.add", "And>Or 1.2", "survived"),
+    ]
+    known = {"sums:add": {"Lt>LtE 1": "why"}, "sums:Sum.add": {"And>Or 1": "why"}}
+    new = new_survivors(found, known)
+    assert new == {"sums:Sum.add": {"And>Or 1.2": ""}}
+    assert tomllib.loads(entries(new)) == new
+    assert new_survivors(found, known | {"sums:Sum.add": {"*": "why"}}) == {}
+
+
+def test_what_survives_no_more_is_told(mutated: SimpleNamespace) -> None:
+    """And what is not there; a run that did not come to its end proves nothing."""
+    known = {"sums:add": {"Lt>LtE 1": "why"}, "sums:Sum.add": {"*": "why"}, "x": {"Or>And 1": "w"}}
+    assert stale(mutated.ended(1, 0, 1), known) == ["sums:add Lt>LtE 1", "x Or>And 1"]
+    with pytest.raises(ValueError, match="did not come to"):
+        mutated.ended(1, 1, None)
+
+
+def test_every_entry_has_its_reason() -> None:
+    """For a function of a module that is there."""
+    for where, reasons in judged(ROOT / JUDGED).items():
+        module, _, _ = where.partition(":")
+        assert (ROOT / f"binlog2s3/{module.replace('.', '/')}.py").is_file(), where
+        assert reasons, where
+        assert all(len(why) > 10 for why in reasons.values()), where

@@ -148,12 +148,3 @@ def test_the_table_of_instances_is_one_that_was_measured() -> None:
     for line in lines[2:]:
         whole, each = float(line[1].replace(",", "")), float(line[2])
         assert whole == pytest.approx(int(line[0]) * each, rel=0.02)
-
-
-def test_the_table_is_put_in_its_place() -> None:
-    """And nothing else of the page is touched; a page without the place is left alone."""
-    page = f"before\n{instances.BEGIN}\nold\n{instances.END}\nafter\n"
-    found = instances.written(page, "| new |")
-    assert found == f"before\n{instances.BEGIN}\n\n| new |\n\n{instances.END}\nafter\n"
-    with pytest.raises(ValueError, match="no place"):
-        instances.written("nothing", "| new |")

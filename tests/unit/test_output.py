@@ -85,24 +85,24 @@ def asked(answers: str) -> tuple[str, str]:
 
 
 QUESTION = "do it? [yes/no] "
+NO = "not done: the answer was not yes"
 
 
-@pytest.mark.parametrize("answer", ["yes", "y", "Y", " YES "])
-def test_a_yes(answer: str) -> None:
-    """One letter is enough."""
-    assert asked(f"{answer}\n") == (QUESTION, "")
+@pytest.mark.parametrize(
+    ("answers", "times", "error"),
+    [
+        *((f"{yes}\n", 1, "") for yes in ("yes", "y", "Y", " YES ")),
+        *((no, 1, NO) for no in ("no\n", "n\n", "N\n", "")),
+        ("\nja\ny\n", 3, ""),
+        ("a\nyess\n\ny\n", 3, NO),
+    ],
+)
+def test_an_answer(answers: str, times: int, error: str) -> None:
+    """One letter is enough; the end of the input is a no.
 
-
-@pytest.mark.parametrize("answer", ["no\n", "n\n", "N\n", ""])
-def test_a_no(answer: str) -> None:
-    """Also the end of the input."""
-    assert asked(answer) == (QUESTION, "not done: the answer was not yes")
-
-
-def test_what_is_neither_yes_nor_no_is_asked_again() -> None:
-    """A few times: it is never taken for an answer."""
-    assert asked("\nja\ny\n") == (QUESTION * 3, "")
-    assert asked("a\nyess\n\ny\n") == (QUESTION * 3, "not done: the answer was not yes")
+    What is neither is asked again, a few times, and never taken for an answer.
+    """
+    assert asked(answers) == (QUESTION * times, error)
 
 
 def test_a_question_needs_a_terminal() -> None:

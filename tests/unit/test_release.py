@@ -67,23 +67,12 @@ def test_workflows_call_targets_that_there_are(path: Path) -> None:
     assert any(".ci/run" in step.get("run", "") for step in steps)
 
 
-def test_workflows_are_what_github_takes(actionlint: Path, tmp_path: Path) -> None:
-    """Keys, expressions, types of values and needs of jobs; a wrong expression is seen."""
+def test_workflows_are_what_github_takes(actionlint: Path) -> None:
+    """Keys, expressions, types of values and needs of jobs."""
     # without the checkers of scripts that may be on PATH: other versions find other things
-    argv = [actionlint, "-no-color", "-shellcheck=", "-pyflakes="]
-    done = subprocess.run([*argv, *WORKFLOWS], check=False, capture_output=True, text=True)
+    argv = [actionlint, "-no-color", "-shellcheck=", "-pyflakes=", *WORKFLOWS]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    wrong = tmp_path / "wrong.yml"
-    text = (ROOT / ".github/workflows/release.yml").read_text()
-    wrong.write_text(text.replace("github.ref_name", "github.no_such_name"))
-    done = subprocess.run([*argv, wrong], check=False, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "no_such_name" in done.stdout
-
-
-def test_there_are_two_workflows() -> None:
-    """One for each change, one for a release."""
-    assert [path.name for path in WORKFLOWS] == ["ci.yml", "release.yml"]
 
 
 def test_documents_name_targets_that_there_are() -> None:

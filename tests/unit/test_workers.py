@@ -17,30 +17,24 @@ def collect(workers: Workers, count: int) -> list[Outcome]:
     return [wait_until(lambda: workers.take(1.0), what="an outcome") for _ in range(count)]
 
 
-def test_values_come_back_with_their_tokens() -> None:
-    """Each outcome says which task it is of."""
-    workers = Workers(3)
-    for number in range(20):
-        workers.submit(("task", number), lambda number=number: number * number)  # type: ignore[misc]
-    found = {outcome.token: outcome.value for outcome in collect(workers, 20)}
-    assert found == {("task", number): number * number for number in range(20)}
-    assert workers.busy == 0
-
-
-def test_errors_come_back_too() -> None:
-    """Of any kind; the thread goes on."""
-    workers = Workers(1)
+def test_outcomes_come_back_with_their_tokens() -> None:
+    """Values, and errors of any kind; the threads go on."""
+    workers = Workers(2)
 
     def fail(error: BaseException) -> object:
         raise error
 
     errors = [ValueError("x"), KeyboardInterrupt(), SystemExit(3)]
     for error in errors:
-        workers.submit(error, lambda error=error: fail(error))  # type: ignore[misc]
-    workers.submit("last", lambda: 1)
-    *failed, last = collect(workers, 4)
-    assert [(outcome.token, outcome.error) for outcome in failed] == [(e, e) for e in errors]
-    assert (last.value, last.error) == (1, None)
+        workers.submit(error, partial(fail, error))
+    for number in range(20):
+        workers.submit(("task", number), partial(pow, number, 2))
+    found = {outcome.token: (outcome.value, outcome.error) for outcome in collect(workers, 23)}
+    assert found == {
+        **{error: (None, error) for error in errors},
+        **{("task", number): (number * number, None) for number in range(20)},
+    }
+    assert workers.busy == 0
 
 
 def test_as_many_as_asked_for_work_at_once() -> None:

@@ -97,7 +97,7 @@ def look(
         opened(_store_config(config.s3), policy=_TWICE, session=outside.session) as store,
     ):
         bucket = BucketCheck(config, store, store.settings, target, now=outside.now)
-        yield from _source_rows(source)
+        yield from _source_rows(config, source)
         yield source.clock_row()
         yield bucket.clock_row()
         yield from _guarded("store", bucket.reading_rows())
@@ -142,7 +142,6 @@ def _store_config(s3: S3Config) -> StoreConfig:
 def _configuration_rows(config: Config, target: str) -> Iterator[Row]:
     stream = config.stream
     yield ok("configuration", "options", f"source {stream.source} to {target}")
-    yield from login_rows(config)
     if stream.heartbeat_url_file is not None:
         try:
             read_url(stream.heartbeat_url_file)
@@ -152,7 +151,8 @@ def _configuration_rows(config: Config, target: str) -> Iterator[Row]:
             yield ok("configuration", "heartbeat URL", f"in {stream.heartbeat_url_file}")
 
 
-def _source_rows(source: SourceCheck) -> Iterator[Row]:
+def _source_rows(config: Config, source: SourceCheck) -> Iterator[Row]:
+    yield from login_rows(config)
     yield from _guarded("server", source.server_rows())
     yield from _guarded("settings", source.setting_rows())
     yield from _guarded("mysqlbinlog", source.binlog_rows())

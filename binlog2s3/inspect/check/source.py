@@ -357,20 +357,20 @@ def login_rows(config: Config) -> Iterator[Row]:
     try:
         login = resolve(config.mysql)
     except SourceError as error:
-        yield failed("configuration", "login", error)
+        yield failed("server", "login", error)
         return
     found = f"user {login.user} at {login.address}, ssl-mode {login.ssl_mode}"
     readable = readable_by_others(config.mysql)
     if readable:
-        yield warn("configuration", "login", f"{found}; others can read {readable[0]}", CHMOD)
+        yield warn("server", "login", f"{found}; others can read {readable[0]}", CHMOD)
     elif login.doubt:
-        yield warn("configuration", "login", f"{found}; {login.doubt}", "is that intended?")
+        yield warn("server", "login", f"{found}; {login.doubt}", "is that intended?")
     elif not login.guarded and not login.local:
-        yield warn("configuration", "login", f"{found}; {_ACCEPTED}", how_to_prove(login))
+        yield warn("server", "login", f"{found}; {_ACCEPTED}", how_to_prove(login))
     elif not login.guarded:
-        yield ok("configuration", "login", found, _ON_THIS_HOST)
+        yield ok("server", "login", found, _ON_THIS_HOST)
     else:
-        yield ok("configuration", "login", found)
+        yield ok("server", "login", found)
 
 
 def _by_hand(login: Login) -> str:

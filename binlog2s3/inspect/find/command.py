@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import where_to_look
+from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.find import FindConfig
@@ -143,10 +143,7 @@ def _check(config: FindConfig, query: SearchQuery, store: S3Store, survey: Surve
     if not ids and survey.unreadable:
         raise survey.unreadable[0]
     if not ids:
-        raise ArchiveError(
-            f"there is nothing of source {config.source} below {url(config.s3)}",
-            hint=where_to_look(store, config.s3.prefix),
-        )
+        raise nothing_of(store, config.s3.prefix, config.source, url(config.s3))
     wanted = query.lineage
     if wanted is not None and wanted not in ids:
         raise ArchiveError(

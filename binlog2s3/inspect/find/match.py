@@ -389,7 +389,8 @@ class Hit:
 class SearchStats:
     """The progress and the outcome of a search. `size` of `of_size` bytes are done.
 
-    `left_out`: binlogs that did not have to be read. `ended_early`: the limit was reached.
+    `left_out`: binlogs that did not have to be read; `unreadable`: those that could not be, as
+    warnings say. `ended_early`: the limit was reached.
     `covered_us`: everything committed until then is in the bucket, None: not known. `streamer`:
     when the streamer last reported, in words; `is_silent`: it does not report any more.
     """
@@ -397,6 +398,7 @@ class SearchStats:
     binlogs: int = 0
     size: int = 0
     left_out: int = 0
+    unreadable: int = 0
     of_size: int = 0
     lineages: tuple[str, ...] = ()
     ended_early: bool = False

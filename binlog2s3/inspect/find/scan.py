@@ -276,7 +276,7 @@ class TransactionSearch:
         except ArchiveError as error:
             stretch, lineage = line.route.stretches[number], line.route.leg(number).lineage.id
             yield partial(self._warn, f"not searched: {stretch.name} of {lineage}: {error}")
-            yield partial(self._pass, size)
+            yield partial(self._lose, size)
             return
         yield from self._problems_of_survey()
         if not self._may_have(line, found.known):
@@ -381,6 +381,10 @@ class TransactionSearch:
 
     def _pass(self, size: int) -> None:
         self.stats.left_out += 1
+        self._done(size)
+
+    def _lose(self, size: int) -> None:
+        self.stats.unreadable += 1
         self._done(size)
 
     def _done(self, size: int) -> None:

@@ -51,13 +51,19 @@ def pitr_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str
     lineage = query.lineage
     if query.everywhere and hit.lineage != context.tip:
         lineage = hit.lineage
-    if gtid is None and context.several:
+    by_place = not _names_one(gtid)
+    if by_place and context.several:
         lineage = hit.lineage  # other lineages may have a binlog of this name
     if lineage is not None:
         words += ["--lineage", lineage]
-    if gtid is not None:
+    if gtid is not None and not by_place:
         return [*words, "--before-gtid", gtid]
     return [*words, "--to-position", f"{hit.binlog}:{hit.transaction.begin}"]
+
+
+def _names_one(gtid: str | None) -> bool:
+    """Whether a GTID names one transaction. A MariaDB's may have been used twice."""
+    return gtid is not None and ":" in gtid
 
 
 def pitr_text(hit: Hit, context: SearchContext, query: SearchQuery) -> str:
@@ -147,16 +153,37 @@ class TextOutput:
                 "yellow",
             )
         if not self._first:
+            if not self.found:
+                self._explain_nothing(stats)
             return
+        gtids = [one.transaction.gtid for one in self._first if one.transaction.gtid is not None]
+        is_mariadb = not all(map(_names_one, gtids))
         page.line("")
-        page.line("to recover a restored server to just before it (add the --target-... options):")
+        why = ", by its place, as a MariaDB's GTID may have been used twice" if is_mariadb else ""
+        add = "(add the --target-... options):"
+        page.line(f"to recover a restored server to just before it{why} {add}")
         for hit in self._first:
             page.line(f"  {pitr_text(hit, self.context, self.query)}")
         if self.found > len(self._first):
-            page.line(
-                "likewise for any other one: --before-gtid GTID, or without a GTID "
-                "--to-position BINLOG:POSITION"
-            )
+            gtid = "" if is_mariadb else "--before-gtid GTID, or without a GTID "
+            page.line(f"likewise for any other one: {gtid}--to-position BINLOG:POSITION")
+
+    def _explain_nothing(self, stats: SearchStats) -> None:
+        """Say what it means that no transaction of these tables was found."""
+        wanted = self.query.wanted
+        if wanted.tables is None:
+            return
+        names = " or ".join(wanted.tables.names)
+        if wanted.kinds or wanted.min_rows or self.query.gtids:
+            text = f"there may be other changes of {names}: the same command without "
+            text += "--type, --min-rows and --gtid shows them"
+        elif not stats.binlogs:
+            return
+        else:
+            text = f"nothing that was searched names {names}: is it written as the source does, "
+            text += "DATABASE.TABLE, with its capital letters? "
+            text += "--table 'DATABASE.*' shows what a database has"
+        self.page.line(text, "yellow")
 
     def _covered_text(self, stats: SearchStats) -> str:
         """Up to when everything is in the bucket, if what is searched for may not be there yet.
@@ -253,6 +280,8 @@ def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
     looked = f"{count_text(stats.binlogs, 'binlog')} searched"
     if stats.left_out:
         looked += f", {stats.left_out} skipped, as their times or GTIDs exclude a match"
+    if stats.unreadable:
+        looked += f", {stats.unreadable} NOT READABLE"
     if query.everywhere:
         looked += f", in {count_text(len(stats.lineages), 'lineage')}"
     return f"{what} found; {looked}; {size_text(stats.size)} of {size_text(stats.of_size)}"
@@ -362,6 +391,7 @@ def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> di
             "lineages": list(stats.lineages),
             "binlogs": stats.binlogs,
             "left_out": stats.left_out,
+            "unreadable": stats.unreadable,
             "bytes": stats.size,
             "of_bytes": stats.of_size,
             "covered_until": _time(stats.covered_us),

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.archive.sources import all_sources, where_to_look
+from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -163,12 +163,8 @@ class Verifier:
             )
 
     def _nothing(self) -> ArchiveError:
-        config = self._config
-        whose = f" of source {config.source}" if config.source else ""
-        return ArchiveError(
-            f"there is nothing{whose} below {url(config.s3)}",
-            hint=where_to_look(self._store, config.s3.prefix),
-        )
+        s3 = self._config.s3
+        return nothing_of(self._store, s3.prefix, self._config.source, url(s3))
 
 
 @contextmanager

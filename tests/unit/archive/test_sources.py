@@ -1,30 +1,23 @@
 """Which sources a bucket has."""
 
-import pytest
-
 from binlog2s3.archive.sources import all_sources, sources
 from tests.memory_store import MemoryStore
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    """With one source that has an archive, one that has only begun, and what is neither."""
+def test_the_sources_of_a_bucket() -> None:
+    """Each once, whether it has an archive yet or not; what is no source's name is foreign."""
     store = MemoryStore()
-    for key in (
-        "p/archive/orders/x",
-        "p/live/orders/x",
-        "p/live/users/x",
-        "p/archive/No Source/x",
-        "p/live/a file",
-        "q/archive/other/x",
-    ):
-        store.put(key, b"")
-    return store
-
-
-def test_the_sources_of_a_bucket(store: MemoryStore) -> None:
-    """Each once, whether it has an archive yet or not; nothing else is one."""
-    assert sources(store, "p") == (["orders"], ["p/archive/No Source/"])
+    strange = ("archive/../", "archive/a b/", "archive/file", f"archive/{'l' * 65}/")
+    for key in ("archive/orders/x", "archive/B-_/x", "archive/b.c/x", "archived/other/x",
+                "live/orders/x", "live/users/x", "live/a file",
+                *(f"{one}x" if one.endswith("/") else one for one in strange)):  # fmt: skip
+        store.put(f"p/{key}", b"")
+    store.put("q/archive/other/x", b"")
+    names, foreign = sources(store, "p")
+    assert (sorted(names), sorted(foreign)) == (
+        ["B-_", "b.c", "orders"],
+        sorted(f"p/{one}" for one in strange),
+    )
     names, foreign = all_sources(store, "p")
-    assert names == ["orders", "users"]
-    assert foreign == ["p/archive/No Source/", "p/live/a file"]
+    assert sorted(names) == ["B-_", "b.c", "orders", "users"]
+    assert sorted(foreign) == sorted([*(f"p/{one}" for one in strange), "p/live/a file"])

@@ -1,5 +1,6 @@
 import random
 import zlib
+from collections.abc import Callable
 
 import pytest
 import zstandard
@@ -47,17 +48,25 @@ def flushed_often(data: bytes, size: int) -> bytes:
     return made + stream.flush()
 
 
+def in_blocks(size: int) -> tuple[type[Zstd], Callable[[bytes], bytes]]:
+    return Zstd, lambda data: flushed_often(data, size)
+
+
 @pytest.mark.parametrize("cut", [1, 1000, 10 * MIB])
-@pytest.mark.parametrize("block", [1000, 77_777, 128 * 1024, 10 * MIB])
+@pytest.mark.parametrize(
+    ("stream_of", "compress"),
+    [(Zlib, zlib.compress), *map(in_blocks, (1000, 77_777, 128 * 1024, 10 * MIB))],
+)
 @pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 3 * PIECE + 5])
-def test_a_payload_comes_out_whole(size: int, block: int, cut: int) -> None:
+def test_what_was_compressed_comes_out_whole(
+    size: int, stream_of: type[Zstd | Zlib], compress: Callable[[bytes], bytes], cut: int
+) -> None:
     """To the last byte, however it was compressed and is cut, in pieces of limited size."""
     for data in (noise(size), bytes(size), (noise(100) * (size // 100 + 1))[:size]):
-        into = Taken()
-        compressed = flushed_often(data, block)
+        into, compressed = Taken(), compress(data)
         if cut == 1 and len(compressed) > 20_000:
             continue
-        stream = Zstd(into)
+        stream = stream_of(into)
         for at in range(0, len(compressed), cut):
             stream.feed(compressed[at : at + cut])
         stream.close(whole=True)
@@ -80,21 +89,6 @@ def test_what_swells_is_never_held(kind: str) -> None:
     assert into.whole
     assert sum(map(len, into.pieces)) == 64 * MIB
     assert max(map(len, into.pieces)) <= PIECE
-
-
-@pytest.mark.parametrize("cut", [1, 1000, 10 * MIB])
-@pytest.mark.parametrize("size", [0, 1, PIECE, PIECE + 1, 3 * PIECE + 5])
-def test_what_mariadb_compressed_comes_out_whole(size: int, cut: int) -> None:
-    """In pieces of limited size, however it is cut."""
-    for data in (noise(size), bytes(size)):
-        into, compressed = Taken(), zlib.compress(data)
-        stream = Zlib(into)
-        for at in range(0, len(compressed), cut):
-            stream.feed(compressed[at : at + cut])
-        stream.close(whole=True)
-        assert b"".join(into.pieces) == data
-        assert into.whole
-        assert max(map(len, into.pieces), default=0) <= PIECE
 
 
 def test_what_ends_too_early_is_not_whole() -> None:

@@ -24,13 +24,21 @@ def usual(*, checksum: bool = True, count: int = 6) -> BinlogWriter:
     return log
 
 
-def taken(log: BinlogWriter, data: bytes) -> tuple[int, int, Boundaries]:
+def taken(
+    log: BinlogWriter, data: bytes, *, checksum: bool = True, wanted: int = EVERYTHING
+) -> tuple[int, int, Boundaries]:
     """Where the loop stops in these bytes, how many events it takes, and what it counts."""
     boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
-    boundaries.wanted = EVERYTHING
+    boundaries.wanted = wanted
     begin = log.ends[1]
-    at, events = leap(data, begin, begin, 4, boundaries)
+    at, events = leap(data, begin, begin, 4 if checksum else 0, boundaries)
     return at, events, boundaries
+
+
+def left(log: BinlogWriter, data: bytes) -> None:
+    """Only two transactions are taken of these bytes without checksums: the third is left."""
+    at, events, boundaries = taken(log, data, checksum=False)
+    assert (at, events, boundaries.transactions) == (log.transactions[2].begin, 10, 2)
 
 
 def test_whole_transactions_are_counted() -> None:
@@ -68,11 +76,8 @@ def test_an_unusual_transaction_is_left(tag: str) -> None:
 def test_a_transaction_that_is_collected_is_left() -> None:
     """The slower loop makes a value of it."""
     log = usual()
-    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
-    boundaries.wanted = log.transactions[3].begin
-    begin = log.ends[1]
-    at, _ = leap(bytes(log.data), begin, begin, 4, boundaries)
-    assert at == log.transactions[3].begin
+    wanted = log.transactions[3].begin
+    assert taken(log, bytes(log.data), wanted=wanted)[0] == wanted
 
 
 def test_every_flipped_byte_is_seen() -> None:
@@ -135,20 +140,7 @@ def test_an_event_that_begins_something_else_inside_a_transaction(
     inside = [end for end in log.ends if last.begin <= end]
     data = bytearray(log.data)
     data[inside[number] + 4] = kind
-    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
-    boundaries.wanted = EVERYTHING
-    begin = log.ends[1]
-    at, events = leap(bytes(data), begin, begin, 0, boundaries)
-    assert (at, events, boundaries.transactions) == (last.begin, 10, 2)
-
-
-def left(log: BinlogWriter, data: bytes) -> None:
-    """Only two transactions are taken of these bytes without checksums: the third is left."""
-    boundaries = Boundaries(in_the_middle=False, stride=EVERYTHING)
-    boundaries.wanted = EVERYTHING
-    begin = log.ends[1]
-    at, events = leap(data, begin, begin, 0, boundaries)
-    assert (at, events, boundaries.transactions) == (log.transactions[2].begin, 10, 2)
+    left(log, bytes(data))
 
 
 def test_a_first_event_that_says_another_end_leaves_its_transaction() -> None:

@@ -2,6 +2,7 @@ import contextlib
 import mmap
 import struct
 import zlib
+from collections.abc import Callable
 
 import pytest
 
@@ -121,6 +122,10 @@ def test_a_whole_binlog_gives_all_its_facts() -> None:
     assert (scanner.format.offset, scanner.format.size) == (4, log.ends[1] - 4)
     assert (scanner.format.server_version, scanner.format.checksum) == ("9.7.4", "crc32")
     assert (scanner.format.timestamp, scanner.format.server_id) == (NOW, 7)
+    stopped = scan(STOPPED)
+    assert (stopped.stopped, stopped.ended, stopped.rotate) == (True, True, None)
+    at_first = scan(log.data, start=4)  # there mysqlbinlog makes nothing up
+    assert (at_first.completed, at_first.skipped) == (log.transactions, 4)
 
 
 def test_nothing_is_known_before_the_first_byte() -> None:
@@ -128,21 +133,12 @@ def test_nothing_is_known_before_the_first_byte() -> None:
     scanner = Scanner()
     assert (scanner.position, scanner.event_end, scanner.transaction_end) == (0, 0, 0)
     assert (scanner.format, scanner.flavour, scanner.previous_gtids) == (None, None, None)
-    assert scanner.gtids_at_end is None
-    assert scanner.least_commit_us is None
+    assert (scanner.gtids_at_end, scanner.least_commit_us) == (None, None)
     assert scanner.feed(b"") == []
     scanner.feed(MAGIC[:3])
     assert (scanner.position, scanner.event_end) == (3, 0)
     scanner.feed(MAGIC[3:])
     assert (scanner.position, scanner.event_end, scanner.transaction_end) == (4, 4, 4)
-
-
-def test_a_stop_event_ends_a_binlog_without_naming_the_next() -> None:
-    """STOP is an end, but no rotate."""
-    log = small_binlog()
-    log.stop()
-    scanner = scan(log.data)
-    assert (scanner.stopped, scanner.ended, scanner.rotate) == (True, True, None)
 
 
 def test_the_in_use_flag_does_not_spoil_the_checksum() -> None:
@@ -163,6 +159,9 @@ def test_commit_times_are_exact_to_the_microsecond_where_the_event_has_them() ->
     assert scanner.completed == log.transactions
     assert scanner.completed[0].original_commit_us == NOW_US - 99
     assert (scanner.least_commit_us, scanner.greatest_commit_us) == (NOW_US - 7, NOW_US + 5)
+    assert scanner.commit_exact
+    log.plain_transaction(ROW_CHANGE)
+    assert not scan(log.data).commit_exact
 
 
 def test_without_commit_times_the_last_event_tells_the_second() -> None:
@@ -173,6 +172,7 @@ def test_without_commit_times_the_last_event_tells_the_second() -> None:
     assert scanner.completed == log.transactions
     assert scanner.completed[0].commit_us == NOW_US
     assert not scanner.completed[0].commit_exact
+    assert not scanner.commit_exact
 
 
 def test_an_open_transaction_holds_transaction_end_at_its_begin() -> None:
@@ -498,7 +498,10 @@ def test_a_start_position_makes_the_format_event_a_stand_in() -> None:
     scanner = Scanner(second.begin)
     assert scanner.event_end == scanner.position == second.begin
     assert scanner.transaction_end == 0
-    assert scanner.feed(log.from_position(second.begin)) == [second]
+    fed = log.from_position(second.begin)
+    scanner.feed(fed[: log.ends[1] - 7])  # made-up bytes do not move it
+    assert scanner.position == second.begin
+    assert scanner.feed(fed[log.ends[1] - 7 :]) == [second]
     assert scanner.skipped == log.ends[1]
     assert scanner.event_end == scanner.position == len(log.data)
     assert scanner.events == 2
@@ -547,31 +550,12 @@ def test_a_start_at_an_event_between_transactions_is_outside(event_type: int) ->
     assert scanner.transaction_end == len(log.data)
 
 
-def test_made_up_bytes_do_not_move_the_position() -> None:
-    """Until the binlog's own bytes come, the position is the start."""
-    log = small_binlog()
-    start = log.transactions[0].begin
-    scanner = Scanner(start)
-    scanner.feed(log.from_position(start)[: log.ends[1] - 7])
-    assert scanner.position == start
-
-
 def test_a_start_at_the_wrong_place_is_damage() -> None:
     """The first event must begin at the start position, byte for byte."""
     log = small_binlog()
     begin = log.transactions[0].begin
     assert damage_of(log.from_position(begin), start=begin + 1).offset == begin + 1
     assert damage_of(bytes(log.data), start=begin).offset == begin
-
-
-def test_start_at_the_first_event_takes_the_real_format_event() -> None:
-    """For position 4 mysqlbinlog makes nothing up."""
-    log = small_binlog()
-    scanner = scan(log.data, start=4)
-    assert scanner.completed == log.transactions
-    assert (scanner.skipped, scanner.event_end) == (4, len(log.data))
-    assert scanner.format is not None
-    assert scanner.format.offset == 4
 
 
 @pytest.mark.parametrize("start", [-1, 1, 3])
@@ -627,49 +611,48 @@ def test_a_hole_is_damage_even_without_checksums() -> None:
     assert "broken chain" in str(error)
 
 
-def test_bytes_behind_the_last_event_are_damage() -> None:
-    """Nothing follows a rotate or stop event, not even one byte in a later piece."""
-    for end in (BinlogWriter.rotate, BinlogWriter.stop):
-        log = small_binlog()
+def whole(end: Callable[[BinlogWriter], object] | None = None) -> bytes:
+    log = small_binlog()
+    if end is not None:
         end(log)
-        scanner = scan(log.data)
-        with pytest.raises(DamageError, match="after the binlog's last event") as caught:
-            scanner.feed(b"\xfe")
-        assert caught.value.offset == len(log.data)
-        assert damage_of(log.data + MAGIC).offset == len(log.data)
+    return bytes(log.data)
 
 
-def test_a_second_binlog_in_the_same_bytes_is_damage() -> None:
-    """Two files glued together are not a binlog."""
-    log = small_binlog()
-    assert damage_of(log.data + log.data).offset == len(log.data)
+def followed(kind: int, size: int, end: int | None = None, *, checksum: bool = True) -> bytes:
+    """A binlog, and the beginning of an event that says this size, and where it ends."""
+    data = bytes(BinlogWriter(checksum=checksum).data)
+    end = (len(data) + size) % 2**32 if end is None else end
+    return data + HEADER.pack(NOW, kind, 7, size, end, 0) + bytes(40)
 
 
-@pytest.mark.parametrize("data", [b"\xfebiN", b"\xfdbin", b"x", b"\xfeb\0"])
-def test_what_does_not_begin_with_the_magic_is_no_binlog(data: bytes) -> None:
-    """Encrypted or foreign files are refused at byte 0, as soon as that shows."""
-    assert damage_of(data).offset == 0
+ALONE = len(BinlogWriter().data)
+ROTATED, STOPPED = whole(BinlogWriter.rotate), whole(BinlogWriter.stop)
+HELD = (EventType.PREVIOUS_GTIDS, EventType.GTID, EventType.ROTATE, EventType.FORMAT_DESCRIPTION)
 
 
-def test_a_binlog_without_a_format_event_is_damage() -> None:
-    """Nothing can be said of events before the format event."""
-    log = small_binlog()
-    size = log.ends[1] - 4
-    bare = MAGIC + bytes(log.data[4 + size :])
-    assert damage_of(bare).offset == 4
-    assert "format event" in str(damage_of(bare))
-
-
-@pytest.mark.parametrize(("size", "checksum"), [(0, True), (18, True), (22, True),
-                                               (0, False), (18, False)])  # fmt: skip
-def test_an_impossible_size_is_damage(size: int, *, checksum: bool) -> None:
-    """An event is at least its header and its checksum; 0 must not loop for ever."""
-    log = BinlogWriter(checksum=checksum)
-    end = (len(log.data) + size) % 2**32
-    log.data += struct.pack("<IBIIIH", NOW, EventType.XID, 1, size, end, 0) + bytes(40)
-    error = damage_of(log.data)
-    assert "too small" in str(error)
-    assert error.offset == log.ends[-1]
+@pytest.mark.parametrize(
+    ("data", "offset", "words"),
+    [
+        *((data, 0, "") for data in (b"\xfebiN", b"\xfdbin", b"x", b"\xfeb\0")),
+        (MAGIC + whole()[ALONE:], 4, "format event"),
+        (whole() + whole(), len(whole()), ""),
+        (ROTATED + MAGIC, len(ROTATED), "after the binlog's last event"),
+        (STOPPED + MAGIC, len(STOPPED), "after the binlog's last event"),
+        (ROTATED + b"\xfe", len(ROTATED), "after the binlog's last event"),
+        *((followed(EventType.XID, size), ALONE, "too small") for size in (0, 18, 22)),
+        *((followed(EventType.XID, size, checksum=False), ALONE, "too small") for size in (0, 18)),
+        (followed(EventType.WRITE_ROWS, 2**31, 5), ALONE, "broken chain"),
+        *((followed(kind, 3 << 30), ALONE, "too large") for kind in HELD),
+    ],
+)
+def test_what_no_server_writes_is_damage_at_once(data: bytes, offset: int, words: str) -> None:
+    """Named by its place as soon as it shows: in pieces as well, and no size is waited for."""
+    error = damage_of(data)
+    assert (error.offset, words in str(error)) == (offset, True)
+    scanner = Scanner()
+    with pytest.raises(DamageError) as caught:
+        list(map(scanner.feed, (data[at : at + 1] for at in range(len(data)))))
+    assert (caught.value.offset, words in str(caught.value)) == (offset, True)
 
 
 def test_an_event_that_cannot_be_decoded_is_damage_and_changes_nothing() -> None:
@@ -689,15 +672,6 @@ def test_an_event_that_cannot_be_decoded_is_damage_and_changes_nothing() -> None
         assert scanner.previous_gtids == good.previous_gtids
 
 
-def test_a_broken_event_shows_as_soon_as_its_header_has_come() -> None:
-    """A wild size is not waited for."""
-    log = small_binlog()
-    header = struct.pack("<IBIIIH", NOW, EventType.WRITE_ROWS, 1, 2**31, 5, 0)
-    scanner = scan(log.data)
-    with pytest.raises(DamageError, match="broken chain"):
-        scanner.feed(header)
-
-
 def test_a_big_event_is_never_held() -> None:
     """Of an event that comes in pieces only its beginning stays in memory."""
     log = BinlogWriter()
@@ -712,22 +686,6 @@ def test_a_big_event_is_never_held() -> None:
         held = max(held, len(scanner._head))
     assert held < 70_000
     assert scanner.transactions == 1
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [EventType.PREVIOUS_GTIDS, EventType.GTID, EventType.ROTATE, EventType.FORMAT_DESCRIPTION],
-)
-def test_an_event_that_claims_gigabytes_is_damage_at_once(kind: EventType) -> None:
-    """Of those that are decoded, which are held: not a byte of its body is waited for."""
-    writer = BinlogWriter()
-    scanner = Scanner()
-    scanner.feed(bytes(writer.data))
-    at = len(writer.data)
-    size = 3 << 30
-    header = HEADER.pack(0, kind, 7, size, (at + size) % 2**32, 0)
-    with pytest.raises(DamageError, match="too large"):
-        scanner.feed(header)
 
 
 @pytest.mark.parametrize("stride", [1, 1 << 40])
@@ -757,19 +715,6 @@ def test_a_transaction_that_begins_just_where_a_block_does_is_its_first() -> Non
     found = Scanner(stride=second.begin + 1).feed(bytes(log.data))
     assert [one.begin for one in found][:1] == [first.begin]
     assert second.begin not in [one.begin for one in found]
-
-
-def test_commit_times_of_whole_seconds_are_not_exact() -> None:
-    """One is enough."""
-    log = BinlogWriter()
-    log.transaction([BEGIN, TABLE_MAP, XID], gtid=(UUID_A, "", 1))
-    scanner = Scanner()
-    scanner.feed(bytes(log.data))
-    assert scanner.commit_exact
-    log.plain_transaction([BEGIN, TABLE_MAP, XID])
-    scanner = Scanner()
-    scanner.feed(bytes(log.data))
-    assert not scanner.commit_exact
 
 
 @pytest.mark.parametrize("checksum", [True, False])

@@ -1,7 +1,6 @@
 """What people see of a Status: page, table, lines and screen; and what may be asked for."""
 
 import re
-import signal
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -27,7 +26,7 @@ from binlog2s3.cli.status_watch import (
     watch,
 )
 from binlog2s3.config.given import Given
-from binlog2s3.config.status import STATUS, StatusConfig, Thresholds
+from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ArchiveError, StoreError
 from binlog2s3.formatting import duration_text, short_text, size_text
 from binlog2s3.output import Coloured, Picture, Plain
@@ -40,7 +39,8 @@ NOTHING = Status(
 )
 CRITICAL = Trouble(code="store", level="critical", text="access denied", hint="allow s3:PutObject")
 WARNING = Trouble(code="starting", level="warning", text="not streaming yet, for 3 s")
-UNTIL = "everything committed until {} is in the bucket"
+SPOOL = IDLE.spool
+assert SPOOL is not None
 Show = Callable[[Plain], None]
 
 
@@ -84,46 +84,6 @@ def shown(status: Status, name: str) -> list[str]:
 
 
 # One
-
-
-def test_the_most_important_comes_first() -> None:
-    """Name, state, and until when everything is there; then what is wrong, the worst first."""
-    status = replace(STREAMING, troubles=(WARNING, CRITICAL))
-    lines = plain(page(status)).splitlines()
-    assert lines[:5] == [
-        f"orders-primary  streaming  {UNTIL.format('2026-01-02 12:03:28Z')}",
-        "  critical   access denied [store]",
-        "             hint: allow s3:PutObject",
-        "  warning    not streaming yet, for 3 s [starting]",
-        "",
-    ]
-
-
-def test_all_that_is_known_is_there() -> None:
-    """Nothing of a full status is unknown, and every number of it is found."""
-    history = replace(CATCHING_UP.history, earliest=NOW)  # type: ignore[type-var]
-    text = plain(page(replace(STREAMING, history=history)))
-    assert "unknown" not in text
-    for words in (
-        "at most 1.2 s, 4.8 MiB, 1,093 transactions",
-        "mysql-bin.000042:88123456",
-        "GTIDs 3e11fa47-71ca-11e1-9e33-c80aa9429562:1-48213",
-        "mysql-bin.000042:93201771, asked 1.6 s ago",
-        "1.2 MiB of 10.0 GiB; 93.0 GiB free on its disk",
-        "3 requests in flight, 1 part among them; 31 chunks",
-        "pid 4719, restarted 1 time",
-        "2 h 29 min ago: lost connection",
-        "read 5.1 MiB/s, durable 5.0 MiB/s, 812 transactions/s",
-        "48,201 transactions, 41 binlogs archived",
-        "keeps what is not durable for at least 30 d",
-        "safe: PURGE BINARY LOGS TO 'mysql-bin.000042'",
-        "replicas and backups may still need",
-        "2 lineages, 1 gap",
-        "GAP (gap) at 20251230T093446Z-3e11fa47-3cb9: mysql-bin.000017 to mysql-bin.000019",
-        "db1, pid 4711, version 0.2.0, since 2025-12-31 12:03:30Z",
-        "the streamer itself; heartbeat 11 s ago",
-    ):
-        assert words in text, words
 
 
 @pytest.mark.parametrize(
@@ -175,50 +135,23 @@ def test_a_lag_that_is_half_known_is_not_none(lag: Lag, text: str) -> None:
     assert shown(replace(IDLE, lag=lag), "lag") == [text]
 
 
-def test_a_spool_with_a_limit_without_one_and_without_room() -> None:
-    """The last in red."""
-    (with_limit,) = shown(IDLE, "spool")
-    assert with_limit.startswith("1.2 MiB of 10.0 GiB; 93.0 GiB free on its disk")
-    spool = replace(IDLE.spool, max_bytes=None, paused=True)  # type: ignore[type-var]
-    (without,) = shown(replace(IDLE, spool=spool), "spool")
-    assert without.startswith("NO ROOM, nothing is read: 1.2 MiB, no limit; 93.0 GiB free")
-    assert "\x1b[1;31mNO ROOM" in terminal(page(replace(IDLE, spool=spool)))
-
-
-def test_a_source_that_keeps_nothing() -> None:
-    """A purge that may come at any time is said in red, and nothing is called safe."""
-    status = replace(IDLE, purge=Purge(expire_seconds=60.0, seconds=0.0))
-    assert shown(status, "purge") == ["the source may delete what is not durable at any time"]
-    assert "\x1b[1;31mthe source may delete" in terminal(page(status))
-
-
-def test_from_the_bucket() -> None:
-    """It says so, why, how old the heartbeat is, and what is only as new as that."""
-    text = plain(page(replace(DEAD, at=NOW), why="no streamer answers on /x/status.sock"))
-    assert "billing-eu  dead  everything committed until 2026-01-02 08:59:30Z" in text
-    assert f"seen from    {TARGET}; heartbeat 3 h 4 min ago" in text
-    assert "rates are as of that" in text
-    assert "not from the streamer itself: no streamer answers on /x/status.sock" in text
-    assert "are as of that" not in plain(page(IDLE))
-    live = plain(page(replace(CATCHING_UP, lag=Lag(bytes=9 << 30, seconds=9.0, at_least=True))))
-    assert "stock  catching up (11 s ago)  everything committed until" in live
-    assert "at most 9 s, at least 9.0 GiB, transactions unknown" in live
-
-
-def test_a_status_that_is_old_says_so() -> None:
-    """A streamer whose own status is from minutes ago is not shown as if it were now."""
-    assert "itself, 5 min ago;" in plain(page(replace(IDLE, at=NOW - timedelta(minutes=5))))
-
-
-def test_colours() -> None:
-    """Green, yellow and red by what is wrong; a pipe has none."""
-    for troubles, code in (((), "32"), ((WARNING,), "33"), ((WARNING, CRITICAL), "1;31")):
-        status = replace(IDLE, troubles=troubles)
-        assert terminal(page(status)).startswith(f"\x1b[{code}morders-primary")
-        assert f"\x1b[{code}midle" in terminal(table(status))
-        assert "\x1b" not in plain(page(status)) + plain(table(status))
-    assert "\x1b[1;31maccess denied" in terminal(page(replace(IDLE, troubles=(CRITICAL,))))
-    assert terminal(page(NOTHING)).startswith("\x1b[1;31m")
+@pytest.mark.parametrize(
+    ("changed", "red", "text"),
+    [
+        ({"spool": replace(SPOOL, max_bytes=None, paused=True)}, "NO ROOM",
+         "NO ROOM, nothing is read: 1.2 MiB, no limit; 93.0 GiB free"),
+        ({"purge": Purge(expire_seconds=60.0, seconds=0.0)}, "the source may delete",
+         "the source may delete what is not durable at any time"),
+        ({"troubles": (WARNING, CRITICAL)}, "access denied",
+         "critical   access denied [store]\n             hint: allow s3:PutObject\n  warning "),
+    ],
+)  # fmt: skip
+def test_what_is_dangerous_stands_out(changed: dict[str, Any], red: str, text: str) -> None:
+    """In red on a terminal, the worst first; a pipe has no colours."""
+    status = replace(IDLE, **changed)
+    assert text in plain(page(status))
+    assert f"\x1b[1;31m{red}" in terminal(page(status))
+    assert "\x1b" not in plain(page(status)) + plain(table(status))
 
 
 def test_huge_gtid_sets_are_cut_and_say_how_long_they_are() -> None:
@@ -282,7 +215,7 @@ EVERYTHING = replace(
 )
 
 
-@pytest.mark.parametrize("width", [1, 7, 20, 39, 40, 50, 60, 72, 80, 100])
+@pytest.mark.parametrize("width", [1, 20, 40, 60, 80, 100])
 def test_narrow_terminals_fold_and_cut_nothing(width: int) -> None:
     """No line is longer than the terminal; every character of the plain page is there."""
     for status in (EVERYTHING, NOTHING, DEAD):
@@ -295,7 +228,7 @@ def test_narrow_terminals_fold_and_cut_nothing(width: int) -> None:
         assert Counter("".join(text.split())) == Counter("".join(whole.split()))
 
 
-@pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
+@pytest.mark.parametrize("width", [20, 60, 100, 200])
 def test_a_narrow_table_folds_and_cuts_nothing(width: int) -> None:
     """As the page; where columns have no room each source has its lines."""
     text = uncoloured(terminal(table(EVERYTHING, DEAD, IDLE, NOTHING), width))
@@ -310,13 +243,6 @@ def test_a_narrow_table_folds_and_cuts_nothing(width: int) -> None:
 
 
 # Many
-
-
-def test_very_many_rows_come_soon_enough_to_be_watched() -> None:
-    """Each row is laid out once: a thousand are no matter of minutes, and none is lost."""
-    statuses = [replace(IDLE, source=f"s{number}") for number in range(1000)]
-    text = uncoloured(terminal(table(*statuses)))
-    assert len(re.findall(r"^  s\d+ ", text, re.MULTILINE)) == 1000
 
 
 # Amounts
@@ -339,21 +265,16 @@ def test_durations_are_rounded_to_the_safe_side(
 
 
 @pytest.mark.parametrize("amount", [float("nan"), float("inf")])
-def test_what_is_no_number_is_unknown(amount: float) -> None:
-    """A document of JSON may have it."""
+def test_what_is_beyond_all_measure_is_shown_somehow(amount: float) -> None:
+    """A document of JSON may have it; no number is unknown."""
     assert duration_text(amount) == duration_text(amount, up=True) == "unknown"
     rates = Rates(window_seconds=amount, read_bytes=amount, durable_bytes=0, transactions=amount)
-    status = replace(IDLE, lag=Lag(seconds=amount), rates=rates)
+    until = datetime.fromisoformat("0001-01-01T00:00:00+14:00")
+    status = replace(IDLE, lag=Lag(seconds=amount), rates=rates, covered_until=until)
     assert " lag=unknown read=" in line_of(status, NOW)
     assert "unknown" in plain(page(status))
     assert plain(table(status))
-
-
-def test_amounts_and_times_beyond_all_measure() -> None:
-    """They are shown somehow, without an end."""
     assert size_text(10**400).endswith("EiB")
-    status = replace(IDLE, covered_until=datetime.fromisoformat("0001-01-01T00:00:00+14:00"))
-    assert "0001-01-01" in plain(page(status))
 
 
 # Lines
@@ -414,18 +335,22 @@ def bars(course: Course) -> list[str]:
 
 def test_bars_compare_with_the_best_of_the_last_minute() -> None:
     """The best one is as long as a bar can be; without any bytes there is none."""
-    assert bars(looked(1000.0)) == ["━" * 30, "━" * 15]
     assert bars(looked(1000.0, 200.0)) == ["━" * 6, "━" * 3]
     assert bars(looked(1000.0, 0.0)) == ["", ""]
-    assert bars(looked(0.0)) == ["", ""]
-
-
-def test_bars_know_nothing_older_than_a_minute() -> None:
-    """Nor do looks without an answer change them."""
     course = looked(1000.0, 200.0, 200.0, 200.0, 200.0)
-    assert bars(course) == ["━" * 30, "━" * 15]
     course.take(StoreError("gone"), at=81.0)
     assert bars(course) == ["━" * 30, "━" * 15]
+    out = Latin()
+    print_screen(course, Plain(out), now=NOW, at=5.0)
+    Plain(out).line("größe")
+    assert out.getvalue().isascii()
+    assert "-" * 30 in out.getvalue()
+
+
+class Latin(StringIO):
+    """A pipe of the C locale."""
+
+    encoding = "ascii"  # type: ignore[assignment]
 
 
 def test_that_nobody_answers_is_said_beside_what_was_last_known() -> None:
@@ -439,15 +364,11 @@ def test_that_nobody_answers_is_said_beside_what_was_last_known() -> None:
     assert line_of_course(course, now=NOW, at=12.0) == (
         "2026-01-02T12:03:30Z no answer for 10 s: access denied"
     )
+    waiting = Course(0.0, 5.0)
+    assert plain(lambda page: print_screen(waiting, page, now=NOW, at=4.0)) == "looking ...\n"
+    assert "no answer for 6 s" in plain(lambda page: print_screen(waiting, page, now=NOW, at=6.0))
     course.take(seen(IDLE), at=13.0)
     assert "no answer" not in plain(lambda page: print_screen(course, page, now=NOW, at=14.0))
-
-
-def test_a_look_that_brings_nothing_is_said_after_a_while() -> None:
-    """Not at once, and not by an error alone."""
-    course = Course(0.0, 5.0)
-    assert plain(lambda page: print_screen(course, page, now=NOW, at=4.0)) == "looking ...\n"
-    assert "no answer for 6 s" in plain(lambda page: print_screen(course, page, now=NOW, at=6.0))
 
 
 @pytest.mark.parametrize("height", [1, 2, 5, 24])
@@ -463,20 +384,6 @@ def test_a_small_window_says_how_much_it_lacks(height: int) -> None:
     lines = out.getvalue().splitlines()
     assert len(lines) <= height
     assert lines[-1] == "q ends" or lines[-1].startswith("... ")
-
-
-def test_a_terminal_without_unicode_gets_ascii() -> None:
-    """Bars and foreign letters, into a pipe of the C locale too."""
-    course = looked(1000.0)
-
-    class Latin(StringIO):
-        encoding = "ascii"  # type: ignore[assignment]
-
-    out = Latin()
-    print_screen(course, Plain(out), now=NOW, at=5.0)
-    Plain(out).line("größe")
-    assert out.getvalue().isascii()
-    assert "-" * 30 in out.getvalue()
 
 
 class Looking:
@@ -525,37 +432,7 @@ def test_a_defect_is_not_swallowed() -> None:
         watched(Looking(seen(IDLE), ZeroDivisionError()), 3)
 
 
-def test_signals_are_as_before_afterwards() -> None:
-    """Handlers and the wakeup descriptor."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGWINCH)
-    before = [signal.getsignal(number) for number in numbers]
-    watched(Looking(seen(IDLE)), 1)
-    assert [signal.getsignal(number) for number in numbers] == before
-    assert signal.set_wakeup_fd(-1) == -1
-
-
 # What is asked for
-
-
-def asked(**values: Any) -> StatusConfig:
-    found, problems = STATUS.build(Given({name.replace("_", "-"): v for name, v in values.items()}))
-    assert found is not None, problems
-    return found
-
-
-def test_a_spool_is_enough_and_the_bucket_is() -> None:
-    """Or nothing at all: the default spool's streamer."""
-    assert (asked().s3, asked().spool, asked().spool_given) == (
-        None,
-        Path("/var/lib/binlog2s3"),
-        False,
-    )
-    assert asked(spool=Path("/x")).spool_given
-    found = asked(s3_url="s3://bucket/p", source="orders", **{"from": "bucket"})
-    assert found.s3 is not None
-    assert (found.s3.prefix, found.source, found.look_at) == ("p", "orders", "bucket")
-    assert asked(watch=True).output == "watch"
-    assert asked(check=True, lag_warning=1.0).thresholds == Thresholds(lag_warning=1.0)
 
 
 @pytest.mark.parametrize(
@@ -585,14 +462,6 @@ def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
     assert words in problem
 
 
-def test_a_streamers_file_may_be_given_with_all() -> None:
-    """Its source and spool are not meant, and its settings are no contradiction."""
-    places = {"source": "[stream] source of x.toml", "spool": "[spool] dir of x.toml"}
-    values = {"all": True, "s3-url": "s3://bucket", "source": "x", "spool": Path("/x")}
-    found, problems = STATUS.build(Given(values, places))
-    assert (found is not None, problems) == (True, [])
-
-
 def test_a_defect_is_unknown_to_a_monitor(capsys: pytest.CaptureFixture[str]) -> None:
     """One line and its code, not a traceback and a warning's; others see it as it is."""
     for monitored in (True, False):
@@ -610,7 +479,7 @@ def test_a_defect_is_unknown_to_a_monitor(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_every_level_and_join_has_its_words() -> None:
-    """A gap of each kind stands there; of many only the newest, and that there are more."""
+    """Of many gaps only the newest, and that there are more; no interval ends before it begins."""
     gaps = tuple(
         Gap(lineage=f"L{number}", join=join, text=f"what {number}")
         for number, join in enumerate(("gap", "unknown", "missing", "gap", "unknown"))
@@ -621,17 +490,11 @@ def test_every_level_and_join_has_its_words() -> None:
         "reachable without a gap from unknown to 2026-01-02 12:03:27Z",
         "GAP (missing) at L2: what 2",
         "GAP (gap) at L3: what 3",
-        "GAP (unknown) at L4: what 4",
         "and 2 more before: `binlog2s3 list`",
         f"lineage {IDLE.lineage}",
     ]
-
-
-def test_behind_a_fresh_gap_nothing_is_reachable_yet() -> None:
-    """No interval that ends before it begins."""
-    latest = IDLE.latest
-    assert latest is not None
-    begun = latest + timedelta(seconds=2)
+    assert IDLE.latest is not None
+    begun = IDLE.latest + timedelta(seconds=2)
     status = replace(IDLE, history=HistoryStatus(lineages=2, complete=True, earliest=begun))
     (_, reach, *_) = shown(status, "history")
     assert reach == "nothing is reachable yet after the gap, 2026-01-02 12:03:29Z"

@@ -77,13 +77,6 @@ def test_an_option_is_explained(option: Option, tmp_path: Path) -> None:
         assert shown.values == {option.name: option.default}
 
 
-def test_the_example_is_readable() -> None:
-    """Lines fit a terminal, and no line has a blank at its end."""
-    for line in EXAMPLE.splitlines():
-        assert len(line) <= sample.WIDTH
-        assert line == line.rstrip()
-
-
 @pytest.mark.parametrize("value", ['a"b\\c', "ü\x7f", "x = 1 # y"])
 def test_a_text_stays_what_it_is(value: str) -> None:
     """Whatever is in it, the file that has it says the same."""

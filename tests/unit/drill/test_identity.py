@@ -1,6 +1,5 @@
 """What shows that a restored server is the registered backup; nothing is taken for right."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -16,26 +15,13 @@ from binlog2s3.drill.identity import (
     unknown,
 )
 from binlog2s3.errors import RecoveryError
-from binlog2s3.server.connection import Server
 from tests.binlog_writer import BinlogWriter
 from tests.documents import BACKUP, UUID
 from tests.history_model import HEAD, Model
+from tests.unit.recover.fake_server import fake
 
 NAME = BinlogName("mysql-bin", 2)
 PLACED = replace(BACKUP, flavour="mariadb", gtid_set="0-1-5", binlog=NAME, position=157)
-
-
-def server(answers: Mapping[str, Any]) -> tuple[Server, list[str]]:
-    """One that answers what begins so, and what it was asked."""
-    asked: list[str] = []
-
-    class Answering:
-        def rows(self, statement: str) -> list[dict[str, Any]]:
-            asked.append(statement)
-            found = [it for words, it in answers.items() if statement.startswith(words)]
-            return found[0] if found else []
-
-    return cast("Server", Answering()), asked
 
 
 @pytest.mark.parametrize(
@@ -53,7 +39,7 @@ def test_the_gtids_of_mariadb_are_compared_both_ways(
     slave: str, own: str, shown: str | None, tmp_path: Path
 ) -> None:
     """What a dump has set, or what the binlogs end with; nothing set says nothing."""
-    asked, _ = server({"SELECT": [{"slave": slave, "own": own}]})
+    asked = fake({"SELECT": [{"slave": slave, "own": own}]})
     if shown is None:
         with pytest.raises(RecoveryError, match="is not backup"):
             by_gtids(asked, tmp_path, PLACED, "mariadb")
@@ -65,10 +51,10 @@ def test_the_gtids_of_mariadb_are_compared_both_ways(
 def test_the_gtids_of_mysql_are_compared_both_ways(has: str, text: str, tmp_path: Path) -> None:
     """No more and no less."""
     backup = replace(BACKUP, gtid_set=f"{UUID}:1-5")
-    asked, _ = server({"SELECT": [{"it": f"{UUID}:{has}"}]})
+    asked = fake({"SELECT": [{"it": f"{UUID}:{has}"}]})
     with pytest.raises(RecoveryError, match=text):
         by_gtids(asked, tmp_path, backup, "mysql")
-    asked, _ = server({"SELECT": [{"it": f"{UUID}:1-5"}]})
+    asked = fake({"SELECT": [{"it": f"{UUID}:1-5"}]})
     assert by_gtids(asked, tmp_path, backup, "mysql") == "its GTIDs"
     assert by_gtids(asked, tmp_path, replace(backup, gtid_set=None), "mysql") == ""
 

@@ -11,9 +11,9 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 class FakeServer:
-    """Answers a statement by the first key that is part of it; keeps what it was asked."""
+    """Answers by the first key that is part of a statement, or raises that; keeps what it heard."""
 
-    def __init__(self, answers: Mapping[str, Rows]) -> None:
+    def __init__(self, answers: Mapping[str, Rows | Exception]) -> None:
         self.answers = dict(answers)
         self.asked: list[str] = []
         self.values: list[Sequence[object]] = []
@@ -23,6 +23,8 @@ class FakeServer:
         self.values.append(values)
         for part, rows in self.answers.items():
             if part in statement:
+                if isinstance(rows, Exception):
+                    raise rows
                 return [dict(row) for row in rows]
         return []
 
@@ -30,7 +32,7 @@ class FakeServer:
         """There is no connection."""
 
 
-def fake(answers: Mapping[str, Rows]) -> Server:
+def fake(answers: Mapping[str, Rows | Exception]) -> Server:
     """As a server, for those who ask one."""
     return cast("Server", FakeServer(answers))
 

@@ -5,6 +5,7 @@ import gzip
 import json
 import lzma
 import os
+import re
 import resource
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.recover import backup
 from binlog2s3.recover.backup import LIMIT, BackupPoint, read_backup
 from binlog2s3.recover.dump_content import CUT_OFF
+from tests.golden.buckets import BUCKETS
+from tests.golden.outputs import called
 from tests.sampling import examples
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -183,58 +186,99 @@ def test_a_dump_by_mysqldump(how: str, tmp_path: Path) -> None:
     assert point.warnings == ()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        # https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_source-data
-        CHANGE,
-        CHANGE.removeprefix("-- "),
-        # https://dev.mysql.com/doc/refman/8.0/en/mysqldump.html#option_mysqldump_output-as-version
-        "CHANGE MASTER TO MASTER_LOG_FILE='mysql-bin.000042', MASTER_LOG_POS=1104;\n",
-        "-- CHANGE MASTER TO MASTER_LOG_FILE='mysql-bin.000042', MASTER_LOG_POS=1104;\n",
-        # https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/
-        # MySQL.Procedural.Importing.External.Repl.html
-        "-- CHANGE SOURCE TO SOURCE_LOG_FILE='mysql-bin.000042', SOURCE_LOG_POS=1104;\n",
-    ],
+TITLE_OF_MARIADB = "-- MariaDB dump 10.19  Distrib 11\n\nCREATE TABLE t(a int);"
+BARE = "\n".join(line for line in HEADER.splitlines() if not line.startswith("--"))
+# https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_source-data, and
+# https://dev.mysql.com/doc/refman/8.0/en/mysqldump.html#option_mysqldump_output-as-version
+MASTER = "CHANGE MASTER TO MASTER_LOG_FILE='mysql-bin.000042', MASTER_LOG_POS=1104;\n"
+# https://docs.aws.amazon.com/AmazonRDS/latest/UserGuide/
+# MySQL.Procedural.Importing.External.Repl.html
+AMAZON = "-- CHANGE SOURCE TO SOURCE_LOG_FILE='mysql-bin.000042', SOURCE_LOG_POS=1104;\n"
+# https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_set-gtid-purged
+COMMENTED = f"/* SET @@GLOBAL.GTID_PURGED='+{UUID}:1-7';*/\n"
+# https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_dump-replica; the words
+# above it are those of client/mysqldump.cc, 8.0 and 9.x, and of MariaDB's client/mysqldump.c
+OF_SOURCE = [
+    "-- Position to start replication or point-in-time recovery from (the master of this slave)",
+    "-- Position to start replication or point-in-time recovery from (the source for this replica)",
+    "-- The following is the SQL position of the replication taken from SHOW SLAVE STATUS",
+]
+ITS_CHANGE = "CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='up.000009', SOURCE_LOG_POS=900;\n"
+CHANNELS = "".join(
+    f"CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='up.{n}', SOURCE_LOG_POS=9 FOR CHANNEL '{n}';\n"
+    for n in (1, 2)
 )
-def test_each_spelling_of_the_coordinates(change: str, tmp_path: Path) -> None:
-    """Old and new words, as a statement and as a comment (--source-data=1 and 2)."""
-    point = read(tmp_path, MYSQLDUMP.replace(CHANGE, change))
-    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
-    assert point.warnings == ()
+OWN_AT = HEADER.index("--\n-- Position to start")
+# what is in a row, or in a procedure that is indented, begins no other dump
+IN_THE_DATA = (
+    "INSERT INTO `t` VALUES ('\\n-- MySQL dump 10.13\\n','x');\n"
+    "CREATE PROCEDURE p()\nBEGIN\n  -- MySQL dump 10.13\n  SELECT 1;\nEND ;;\n"
+    "CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='mysql-bin.000042', SOURCE_LOG_POS=4;\n"
+)
+# https://bugs.mysql.com/bug.php?id=105761: some versions read them when the dump had ended
+LATE = MYSQLDUMP.replace(PURGED, "").replace(
+    "\n-- Dump completed",
+    "\n--\n-- GTID state at the end of the backup \n--\n\n"
+    f"SET @@GLOBAL.GTID_PURGED='{UUID}:1';\n\n-- Dump completed",
+)
+# https://mariadb.com/kb/en/mariadb-dump/#option-gtid, the file of 10.1 to 10.5
+OLDER_MARIADB = [
+    "-- MySQL dump 10.16  Distrib 10.1.17-MariaDB, for Linux (x86_64)\n--\n"
+    "-- Host: localhost    Database: \n-- Server version\t10.1.17-MariaDB\n\n"
+    "/*!40103 SET TIME_ZONE='+00:00' */;\n"
+    "--\n-- Position to start replication or point-in-time recovery from\n--\n\n"
+    "-- CHANGE MASTER TO MASTER_LOG_FILE='bin.000002', MASTER_LOG_POS=3732;\n\n"
+    "--\n-- GTID to start replication from\n--\n\n"
+    f"{comment}CHANGE MASTER TO MASTER_USE_GTID=slave_pos;\n"
+    f"{comment}SET GLOBAL gtid_slave_pos='0-1-770';\n\n"
+    "--\n-- Current Database: `a`\n--\n\nCREATE DATABASE a;\n-- Dump completed\n"
+    for comment in ("", "-- ")
+]
+ZONE = "/*!40103 SET TIME_ZONE='+00:00' */;\n"
+NO_ZONE = "it does not set a time zone (--skip-tz-utc, --compact)"
+BOTH, ALONE, GTIDS_ALONE = (
+    ("mysql-bin.000042", 1104, GTIDS),
+    ("mysql-bin.000042", 1104, None),
+    (None, None, GTIDS),
+)
+Place = tuple[str | None, int | None, str | None]
+DUMPS: list[tuple[str, Place, str]] = [
+    *((MYSQLDUMP.replace(CHANGE, change), BOTH, "")
+      for change in (CHANGE, CHANGE.removeprefix("-- "), MASTER, f"-- {MASTER}", AMAZON)),
+    (MYSQLDUMP.replace(PURGED, f"SET @@GLOBAL.GTID_PURGED='{UUID}:1-7';\n"),  # 5.6 and 5.7
+     (*BOTH[:2], f"{UUID}:1-7"), ""),
+    (MYSQLDUMP.replace(PURGED, COMMENTED), (*BOTH[:2], f"{UUID}:1-7"), "GTIDs are in a comment"),
+    # --set-gtid-purged=OFF, or a server without GTIDs; an empty set is none
+    *((MYSQLDUMP.replace(PURGED, purged), ALONE, "")
+      for purged in ("", "SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '';\n")),
+    # nothing says that its rows are of the moment of its GTIDs
+    (MYSQLDUMP.replace(CHANGE, ""), GTIDS_ALONE, "--single-transaction"),
+    (f"{BARE}\n{CHANGE}CREATE TABLE t (a int);\n", BOTH, ""),  # --skip-comments
+    (MYSQLDUMP.replace("LOCK TABLES", f"{IN_THE_DATA}LOCK TABLES"), BOTH, ""),
+    (MYSQLDUMP.replace("Database: \n", "Database: shop\n"), BOTH, "'shop'"),
+    *((f"{HEADER[:OWN_AT]}--\n{heading}\n--\n\n{ITS_CHANGE}\n{DATA}",
+       ("up.000009", 900, GTIDS), "source of the server that was dumped") for heading in OF_SOURCE),
+    *((f"{HEADER[:at]}--\n{heading}\n--\n\n{ITS_CHANGE}\n{HEADER[at:]}{DATA}", BOTH, "are not used")
+      for heading in OF_SOURCE for at in (OWN_AT, HEADER_END)),
+    (MYSQLDUMP.replace(CHANGE, CHANNELS), GTIDS_ALONE, "several sources"),
+    (LATE, ALONE, "after the last table"),
+    *((older, ("bin.000002", 3732, "0-1-770"), "") for older in OLDER_MARIADB),
+    (MYSQLDUMP.replace(ZONE, ""), BOTH, NO_ZONE),
+    (MARIADB_DUMP.replace(ZONE, ""), ("mysql-bin.000001", 785, "0-1-5,1-2-7"), NO_ZONE),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("purged", "warned"),
-    [
-        (f"SET @@GLOBAL.GTID_PURGED='{UUID}:1-7';\n", False),  # mysqldump 5.6 and 5.7
-        # https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_set-gtid-purged
-        (f"/* SET @@GLOBAL.GTID_PURGED='+{UUID}:1-7';*/\n", True),
-    ],
-)
-def test_each_spelling_of_the_gtids(purged: str, *, warned: bool, tmp_path: Path) -> None:
-    """A commented one counts, with a warning: the restored server itself does not have it."""
-    point = read(tmp_path, MYSQLDUMP.replace(PURGED, purged))
-    assert stands(point) == ("mysql-bin.000042", 1104, f"{UUID}:1-7")
-    assert [warning.startswith("its GTIDs are in a comment") for warning in point.warnings] == (
-        [True] if warned else []
+@pytest.mark.parametrize(("text", "place", "said"), DUMPS, ids=range(len(DUMPS)))
+def test_each_form_of_a_dump(text: str, place: Place, said: str, tmp_path: Path) -> None:
+    """Where it stands, and what is doubtful about it, of which nothing is passed over."""
+    point = read(tmp_path, text)
+    assert stands(point) == place
+    assert any(said in warning for warning in point.warnings) == bool(said)
+    assert said or point.warnings == ()
+    is_mariadb = "MariaDB" in text
+    assert (point.tool, point.flavour) == (
+        ("mariadb-dump", "mariadb") if is_mariadb else ("mysqldump", "mysql")
     )
-
-
-def test_a_dump_with_coordinates_alone(tmp_path: Path) -> None:
-    """--set-gtid-purged=OFF, or a server without GTIDs; an empty set is none."""
-    for purged in ("", "SET @@GLOBAL.GTID_PURGED=/*!80000 '+'*/ '';\n"):
-        point = read(tmp_path, MYSQLDUMP.replace(PURGED, purged))
-        assert stands(point) == ("mysql-bin.000042", 1104, None)
-        assert (point.flavour, point.warnings) == ("mysql", ())
-
-
-def test_a_dump_with_gtids_alone_is_doubted(tmp_path: Path) -> None:
-    """Nothing says that its rows are of the moment of its GTIDs."""
-    point = read(tmp_path, MYSQLDUMP.replace(CHANGE, ""))
-    assert stands(point) == (None, None, GTIDS)
-    (warning,) = point.warnings
-    assert "--single-transaction" in warning
 
 
 @pytest.mark.parametrize(
@@ -257,24 +301,6 @@ def test_gtids_that_may_be_later_than_the_rows(
     assert ("its GTIDs may be later than its rows" in warning) is not is_early
     assert "its rows are later than its GTIDs" in warning
     assert ("IS MISSING" in warning) is not is_early
-
-
-def test_a_dump_that_tells_nothing(tmp_path: Path) -> None:
-    """Refused, with the options that a dump for recoveries wants."""
-    error = refused(written(tmp_path, MYSQLDUMP.replace(CHANGE, "").replace(PURGED, "")))
-    assert "--source-data=2 --single-transaction" in str(error)
-    error = refused(
-        written(tmp_path, "-- MariaDB dump 10.19  Distrib 11\n\nCREATE TABLE t(a int);")
-    )
-    assert "--master-data=2 --single-transaction" in str(error)
-
-
-def test_a_dump_without_comments(tmp_path: Path) -> None:
-    """--skip-comments leaves the statements, which tell as much."""
-    statements = [line for line in HEADER.splitlines() if not line.startswith("--")]
-    point = read(tmp_path, "\n".join([*statements, CHANGE, "CREATE TABLE t (a int);\n"]))
-    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
-    assert (point.tool, point.flavour, point.warnings) == ("mysqldump", "mysql", ())
 
 
 COMPACT = f"{CHANGE.removeprefix('-- ')}CREATE TABLE `t` (`a` int);\nINSERT INTO `t` VALUES (1);\n"
@@ -308,29 +334,6 @@ def test_several_dumps_in_one_file(what: str, size: int, tmp_path: Path) -> None
     assert stands(read(tmp_path, large + one)) == stands(read(tmp_path, one))
 
 
-def test_a_dump_in_the_data_of_a_dump(tmp_path: Path) -> None:
-    """What is in a row, or in a procedure that is indented, begins no other dump."""
-    rows = "INSERT INTO `t` VALUES ('\\n-- MySQL dump 10.13\\n','x');\n"
-    body = "CREATE PROCEDURE p()\nBEGIN\n  -- MySQL dump 10.13\n  SELECT 1;\nEND ;;\n"
-    position = CHANGE.replace("1104", "4").removeprefix("-- ")
-    point = read(tmp_path, MYSQLDUMP.replace("LOCK TABLES", f"{rows}{body}{position}LOCK TABLES"))
-    assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
-    assert point.warnings == ()
-
-
-def test_a_dump_without_a_place_behind_another_one(tmp_path: Path) -> None:
-    """Nobody knows of which moment it is."""
-    other = MYSQLDUMP.replace(PURGED, "").replace(CHANGE, "")
-    assert "has neither binlog nor GTIDs" in str(refused(written(tmp_path, MYSQLDUMP + other)))
-
-
-def test_a_dump_of_one_database_is_doubted(tmp_path: Path) -> None:
-    """The binlogs have transactions on others, too."""
-    point = read(tmp_path, MYSQLDUMP.replace("Database: \n", "Database: shop\n"))
-    (warning,) = point.warnings
-    assert "'shop'" in warning
-
-
 def test_a_dump_that_was_cut_off_has_a_defect(tmp_path: Path) -> None:
     """It has no last line; compressed too, where it is cut in the middle of a block."""
     for cut in (
@@ -343,54 +346,6 @@ def test_a_dump_that_was_cut_off_has_a_defect(tmp_path: Path) -> None:
         assert (point.defects, point.warnings) == ((CUT_OFF,), ())
 
 
-# https://dev.mysql.com/doc/refman/8.4/en/mysqldump.html#option_mysqldump_dump-replica; the words
-# above it are those of client/mysqldump.cc, 8.0 and 9.x, and of MariaDB's client/mysqldump.c
-OF_SOURCE = [
-    "-- Position to start replication or point-in-time recovery from (the master of this slave)",
-    "-- Position to start replication or point-in-time recovery from (the source for this replica)",
-    "-- The following is the SQL position of the replication taken from SHOW SLAVE STATUS",
-]
-ITS_CHANGE = "CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='up.000009', SOURCE_LOG_POS=900;\n"
-
-
-@pytest.mark.parametrize("heading", OF_SOURCE)
-def test_a_dump_with_the_coordinates_of_the_source(heading: str, tmp_path: Path) -> None:
-    """--dump-replica: they count, with a warning whose they are."""
-    before, after = HEADER.split("--\n-- Position to start")
-    text = before + f"--\n{heading}\n--\n\n{ITS_CHANGE}\n" + DATA
-    point = read(tmp_path, text)
-    assert stands(point) == ("up.000009", 900, GTIDS)
-    (warning,) = point.warnings
-    assert "source of the server that was dumped" in warning
-    assert after
-
-
-@pytest.mark.parametrize("heading", OF_SOURCE)
-def test_the_own_coordinates_count(heading: str, tmp_path: Path) -> None:
-    """Where a dump has both, in either order, its source's are not used."""
-    theirs = f"--\n{heading}\n--\n\n{ITS_CHANGE}\n"
-    at = HEADER.index("--\n-- Position to start")
-    for text in (HEADER + theirs + DATA, HEADER[:at] + theirs + HEADER[at:] + DATA):
-        point = read(tmp_path, text)
-        assert stands(point) == ("mysql-bin.000042", 1104, GTIDS)
-        (warning,) = point.warnings
-        assert "are not used" in warning
-
-
-def test_the_coordinates_of_several_sources(tmp_path: Path) -> None:
-    """They are no place: GTIDs count, and without GTIDs it is refused."""
-    channels = "".join(
-        f"CHANGE REPLICATION SOURCE TO SOURCE_LOG_FILE='up.00000{n}', SOURCE_LOG_POS=90{n} "
-        f"FOR CHANNEL 'c{n}';\n"
-        for n in (1, 2)
-    )
-    text = MYSQLDUMP.replace(CHANGE, channels)
-    point = read(tmp_path, text)
-    assert stands(point) == (None, None, GTIDS)
-    assert "several sources" in point.warnings[0]
-    assert "several sources" in str(refused(written(tmp_path, text.replace(PURGED, ""))))
-
-
 @pytest.mark.parametrize("how", COMPRESSIONS)
 def test_a_dump_by_mariadb_dump(how: str, tmp_path: Path) -> None:
     """Its GTIDs stand behind all tables, where a procedure's text does not mislead."""
@@ -399,34 +354,6 @@ def test_a_dump_by_mariadb_dump(how: str, tmp_path: Path) -> None:
     assert (point.tool, point.flavour) == ("mariadb-dump", "mariadb")
     assert point.finished_at == datetime(2026, 11, 22, 2, 56, 48)  # noqa: DTZ001
     assert point.warnings == ()
-
-
-def test_a_dump_that_sets_no_time_zone(tmp_path: Path) -> None:
-    """--skip-tz-utc or --compact: what it loads depends on the session's zone."""
-    for dump in (MYSQLDUMP, MARIADB_DUMP):
-        text = dump.replace("/*!40103 SET TIME_ZONE='+00:00' */;\n", "")
-        (warning,) = (one for one in read(tmp_path, text).warnings if "time zone" in one)
-        assert warning.startswith("it does not set a time zone (--skip-tz-utc, --compact)")
-
-
-def test_an_older_dump_by_mariadb(tmp_path: Path) -> None:
-    """With its GTIDs in the header, commented or not."""
-    # https://mariadb.com/kb/en/mariadb-dump/#option-gtid, the file of 10.1 to 10.5
-    for comment in ("", "-- "):
-        text = (
-            "-- MySQL dump 10.16  Distrib 10.1.17-MariaDB, for Linux (x86_64)\n--\n"
-            "-- Host: localhost    Database: \n-- Server version\t10.1.17-MariaDB\n\n"
-            "/*!40103 SET TIME_ZONE='+00:00' */;\n"
-            "--\n-- Position to start replication or point-in-time recovery from\n--\n\n"
-            "-- CHANGE MASTER TO MASTER_LOG_FILE='bin.000002', MASTER_LOG_POS=3732;\n\n"
-            "--\n-- GTID to start replication from\n--\n\n"
-            f"{comment}CHANGE MASTER TO MASTER_USE_GTID=slave_pos;\n"
-            f"{comment}SET GLOBAL gtid_slave_pos='0-1-770';\n\n"
-            "--\n-- Current Database: `a`\n--\n\nCREATE DATABASE a;\n-- Dump completed\n"
-        )
-        point = read(tmp_path, text)
-        assert stands(point) == ("bin.000002", 3732, "0-1-770")
-        assert (point.tool, point.flavour, point.warnings) == ("mariadb-dump", "mariadb", ())
 
 
 def long_dump(dump: str) -> bytes:
@@ -461,45 +388,18 @@ def test_a_long_dump_by_mysqldump(tmp_path: Path) -> None:
     assert point.defects == (CUT_OFF,)
 
 
-def test_gtids_behind_the_last_table_are_not_used_of_mysql(tmp_path: Path) -> None:
-    """Some versions read them when the dump had ended: they name transactions that it lacks."""
-    # https://bugs.mysql.com/bug.php?id=105761
-    late = "\n--\n-- GTID state at the end of the backup \n--\n\n"
-    late += f"SET @@GLOBAL.GTID_PURGED='{UUID}:1';\n"
-    text = MYSQLDUMP.replace(PURGED, "")
-    text = text.replace("\n-- Dump completed", f"{late}\n-- Dump completed")
-    point = read(tmp_path, text)
-    assert stands(point) == ("mysql-bin.000042", 1104, None)
-    (warning,) = point.warnings
-    assert "after the last table" in warning
-    assert "after the last table" in str(refused(written(tmp_path, text.replace(CHANGE, ""))))
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "words"),
-    [
-        (CHANGE, CHANGE + CHANGE.replace("1104", "1105"), "contradicts itself"),
-        (PURGED, PURGED + f"SET @@GLOBAL.GTID_PURGED='{UUID}:1-9';\n", "contradicts itself"),
-        (PURGED, "SET GLOBAL gtid_slave_pos='0-1-5';\n", "contradicts itself"),
-        (PURGED, PURGED + "SET GLOBAL gtid_slave_pos='0-1-5';\n", "contradicts itself"),
-        ("1104;", "1104", "cut off"),
-        (":blue:3';", ":blue:3", "cut off"),
-        ("1-20:blue", "20-1:blue", "GTIDs of mysql"),
-        (f"{UUID}:1", "0-1-5:1", "GTIDs of mysql"),
-        ("POS=1104", "POS=3", "not a position"),
-        ("POS=1104", f"POS={2**63}", "not a position"),
-        ("POS=1104", "POS=" + "9" * 5000, "not a position"),
-        (", SOURCE_LOG_POS=1104", "", "half a position"),
-        ("mysql-bin.000042", "../../etc/passwd", "not the name of a binlog"),
-        ("mysql-bin.000042", "mysql-bin\udcff.000042", "not the name of a binlog"),
-        ("-- MySQL dump 10", "-- Dump created by MySQL pump utility, version: 8\n", "mysqlpump"),
-    ],
-)
-def test_a_header_that_is_wrong(old: str, new: str, words: str, tmp_path: Path) -> None:
-    """What contradicts itself, was cut off or cannot be is refused, with the value."""
-    assert old in MYSQLDUMP
-    text = MYSQLDUMP.replace(old, new)
-    assert words in str(refused(written(tmp_path, text.encode("utf-8", "surrogateescape"))))
+def test_a_dry_run_ends_as_the_apply_would(tmp_path: Path) -> None:
+    """With its plan, and then the refusal: here of a dump that is cut off and not accepted."""
+    dump = tmp_path / "half.sql"
+    text = MYSQLDUMP.replace(PURGED, f"SET @@GLOBAL.GTID_PURGED='{UUID}:1';\n")
+    dump.write_text(re.sub(r"-- CHANGE .*\n", "", text)[:-50])
+    words = ["pitr", "--s3-url=s3://acme/pre", "--source=orders", "--latest", "--dry-run"]
+    done = called(BUCKETS["one-open"](), [*words, f"--from-backup={dump}"])
+    assert (done.code, "dry run: nothing was changed" in done.out) == (8, True), done.err
+    assert "error: without --dry-run this is refused: " in done.err
+    assert "cut off" in done.err
+    accepted = called(BUCKETS["one-open"](), [*words, f"--from-backup={dump}", "--accept-backup"])
+    assert (accepted.code, accepted.err) == (0, "")
 
 
 def test_every_beginning_of_a_dump(tmp_path: Path) -> None:
@@ -821,29 +721,6 @@ def test_a_dump_by_mydumper_with_the_source_alone(tmp_path: Path) -> None:
     assert "contradicts itself" in str(refused(written(tmp_path, more)))
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (
-            "# Started dump at: 2025-06-09 11:47:18\n[source]\n# Channel_Name = ''\n",
-            "--source-data",
-        ),
-        (MYDUMPER_MASTER.replace("Position = 241149225\n", ""), "half a position"),
-        (MYDUMPER_MASTER.replace("241149225", "-5"), "not a position"),
-        (MYDUMPER_MASTER.replace(":1-147115", ":x"), "GTIDs of mysql"),
-        (  # https://github.com/pingcap/dumpling, --consistency=none
-            MYDUMPER_OLD.replace(
-                "SHOW SLAVE STATUS:", "SHOW MASTER STATUS: /* AFTER CONNECTION POOL ESTABLISHED */"
-            ),
-            "contradicts itself",
-        ),
-    ],
-)
-def test_a_mydumper_metadata_that_is_wrong(text: str, words: str, tmp_path: Path) -> None:
-    """Without a place, with half of one, with two."""
-    assert words in str(refused(written(tmp_path, text)))
-
-
 def test_a_dump_by_mydumper_that_did_not_finish(tmp_path: Path) -> None:
     """As mydumper leaves it: refused; without its last line: a defect."""
     written(tmp_path, MYDUMPER_SOURCE, "metadata.partial")
@@ -945,24 +822,72 @@ def test_a_dump_by_mysql_shell_of_several_schemas_is_doubted(tmp_path: Path) -> 
     assert "dumpSchemas" in point.warnings[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (json.dumps(SHELL)[:-20], "cut off"),
-        ("[" * 100_000, "not JSON"),
-        ("7", "not a JSON object"),
-        ('{"a": ' + "9" * 5000 + "}", "not JSON"),
-        (json.dumps({"some": "thing"}), "not MySQL Shell's"),
-        (json.dumps(SHELL | {"binlogFile": "", "gtidExecuted": ""}), "neither binlog nor GTIDs"),
-        (json.dumps(SHELL | {"binlogPosition": True}), "not a valid binlogPosition"),
-        (json.dumps(SHELL | {"binlogPosition": None}), "not a position"),
-        (json.dumps(SHELL | {"gtidExecuted": 7}), "not a valid gtidExecuted"),
-        (json.dumps(SHELL | {"gtidExecuted": "x"}), "GTIDs of mysql"),
-    ],
-)
-def test_a_shell_document_that_is_wrong(text: str, words: str, tmp_path: Path) -> None:
-    """Cut off, of something else, or with values that cannot be."""
-    assert words in str(refused(written(tmp_path, text, "@.json")))
+NO_KIND = "not a known kind of base backup"
+WRONG: list[tuple[str, str | bytes, str]] = [
+    *(("backup", MYSQLDUMP.replace(old, new), words) for old, new, words in (
+        (CHANGE, CHANGE + CHANGE.replace("1104", "1105"), "contradicts itself"),
+        (PURGED, PURGED + f"SET @@GLOBAL.GTID_PURGED='{UUID}:1-9';\n", "contradicts itself"),
+        (PURGED, "SET GLOBAL gtid_slave_pos='0-1-5';\n", "contradicts itself"),
+        (PURGED, PURGED + "SET GLOBAL gtid_slave_pos='0-1-5';\n", "contradicts itself"),
+        ("1104;", "1104", "cut off"),
+        (":blue:3';", ":blue:3", "cut off"),
+        ("1-20:blue", "20-1:blue", "GTIDs of mysql"),
+        (f"{UUID}:1", "0-1-5:1", "GTIDs of mysql"),
+        ("POS=1104", "POS=3", "not a position"),
+        ("POS=1104", f"POS={2**63}", "not a position"),
+        ("POS=1104", "POS=" + "9" * 5000, "not a position"),
+        (", SOURCE_LOG_POS=1104", "", "half a position"),
+        ("mysql-bin.000042", "../../etc/passwd", "not the name of a binlog"),
+        ("-- MySQL dump 10", "-- Dump created by MySQL pump utility, version: 8\n", "mysqlpump"))),
+    ("backup", MYSQLDUMP.encode().replace(b"bin.000042", b"bin\xff.000042"), "not the name of a"),
+    ("backup", MYSQLDUMP.replace(CHANGE, "").replace(PURGED, ""),
+     "--source-data=2 --single-transaction"),
+    ("backup", TITLE_OF_MARIADB, "--master-data=2 --single-transaction"),
+    ("backup", MYSQLDUMP + MYSQLDUMP.replace(PURGED, "").replace(CHANGE, ""),
+     "has neither binlog nor GTIDs"),  # nobody knows of which moment the second one is
+    ("backup", MYSQLDUMP.replace(CHANGE, CHANNELS).replace(PURGED, ""), "several sources"),
+    ("backup", LATE.replace(CHANGE, ""), "after the last table"),
+    # mydumper: without a place, with half of one, with two
+    ("backup", "# Started dump at: 2025-06-09 11:47:18\n[source]\n# Channel_Name = ''\n",
+     "--source-data"),
+    ("backup", MYDUMPER_MASTER.replace("Position = 241149225\n", ""), "half a position"),
+    ("backup", MYDUMPER_MASTER.replace("241149225", "-5"), "not a position"),
+    ("backup", MYDUMPER_MASTER.replace(":1-147115", ":x"), "GTIDs of mysql"),
+    # https://github.com/pingcap/dumpling, --consistency=none
+    ("backup", MYDUMPER_OLD.replace(
+        "SHOW SLAVE STATUS:", "SHOW MASTER STATUS: /* AFTER CONNECTION POOL ESTABLISHED */"),
+     "contradicts itself"),
+    # MySQL Shell: cut off, of something else, or with values that cannot be
+    ("@.json", json.dumps(SHELL)[:-20], "cut off"),
+    ("@.json", "[" * 100_000, "not JSON"),
+    ("@.json", "7", "not a JSON object"),
+    ("@.json", '{"a": ' + "9" * 5000 + "}", "not JSON"),
+    ("@.json", json.dumps({"some": "thing"}), "not MySQL Shell's"),
+    *(("@.json", json.dumps(SHELL | changed), words) for changed, words in (
+        ({"binlogFile": "", "gtidExecuted": ""}, "neither binlog nor GTIDs"),
+        ({"binlogPosition": True}, "not a valid binlogPosition"),
+        ({"binlogPosition": None}, "not a position"),
+        ({"gtidExecuted": 7}, "not a valid gtidExecuted"),
+        ({"gtidExecuted": "x"}, "GTIDs of mysql"))),
+    # no backup: what it is instead, where that can be told
+    ("backup", b"", NO_KIND),
+    ("backup", b"CREATE TABLE t (a int);\n", NO_KIND),
+    ("backup", bz2.compress(MYSQLDUMP.encode()), "bzip2"),
+    ("backup", lzma.compress(MYSQLDUMP.encode()), "xz"),
+    ("backup", b"XBSTCK01" + bytes(100), "xbstream"),
+    ("backup", b"\xfebin" + bytes(100), "a binlog"),
+    ("backup", ("\ufeff" + MYSQLDUMP).encode("utf-16-le"), "UTF-16"),
+    ("backup", b'<?xml version="1.0"?>\n<mysqldump>', "XML"),
+    ("backup", gzip.compress(MYSQLDUMP.encode())[:200] + b"\xff" * 500, "decompressed"),
+    ("backup", b"\x28\xb5\x2f\xfd" + b"\xff" * 500, "decompressed"),
+    ("backup", b"\x1f\x8b\x08", NO_KIND),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "data", "words"), WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong(name: str, data: str | bytes, words: str, tmp_path: Path) -> None:
+    """What contradicts itself, was cut off or cannot be is refused, with the value."""
+    assert words in str(refused(written(tmp_path, data, name)))
 
 
 def test_a_directory_with_two_backups(tmp_path: Path) -> None:
@@ -970,27 +895,6 @@ def test_a_directory_with_two_backups(tmp_path: Path) -> None:
     written(tmp_path, MYDUMPER_SOURCE, "metadata")
     written(tmp_path, json.dumps(SHELL), "@.json")
     assert "name the file" in str(refused(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (b"", "not a known kind of base backup"),
-        (b"CREATE TABLE t (a int);\n", "not a known kind of base backup"),
-        (bz2.compress(MYSQLDUMP.encode()), "bzip2"),
-        (lzma.compress(MYSQLDUMP.encode()), "xz"),
-        (b"XBSTCK01" + bytes(100), "xbstream"),
-        (b"\xfebin" + bytes(100), "a binlog"),
-        (("\ufeff" + MYSQLDUMP).encode("utf-16-le"), "UTF-16"),
-        (b'<?xml version="1.0"?>\n<mysqldump>', "XML"),
-        (gzip.compress(MYSQLDUMP.encode())[:200] + b"\xff" * 500, "decompressed"),
-        (b"\x28\xb5\x2f\xfd" + b"\xff" * 500, "decompressed"),
-        (b"\x1f\x8b\x08", "not a known kind of base backup"),
-    ],
-)
-def test_what_is_no_backup(data: bytes, words: str, tmp_path: Path) -> None:
-    """What it is instead, where that can be told."""
-    assert words in str(refused(written(tmp_path, data)))
 
 
 def test_what_cannot_be_read(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """What is said of a base backup, and what is compared of a dump; the target is made up."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -12,9 +12,10 @@ from binlog2s3.recover.base_check import by_drill, by_dump, unchecked
 from binlog2s3.recover.dump_content import CUT_OFF
 from binlog2s3.server.connection import Server
 from tests.documents import DRILL
+from tests.unit.recover.fake_server import FakeServer, Rows
 from tests.unit.recover.test_dump_content import BODY, END, HEAD
 
-ACCOUNTS = [
+ACCOUNTS: Rows = [
     {"u": "app", "h": "%"},
     {"u": b"it's 'me'", "h": b"localhost"},
     {"u": "", "h": ""},
@@ -22,46 +23,20 @@ ACCOUNTS = [
 ]
 
 
-class Answering:
+def target(
+    fails: Mapping[str, SourceError] | None = None,
+    *,
+    empty: str = "?",
+    accounts: Rows = ACCOUNTS,
+    **more: Rows,
+) -> FakeServer:
     """A target that fails, or finds no rows, where the statement has these words."""
-
-    def __init__(self, *, fails: dict[str, SourceError] | None = None, empty: str = "?") -> None:
-        self.asked: list[str] = []
-        self.accounts = ACCOUNTS
-        self._fails = fails or {}
-        self._empty = empty
-
-    def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-        del values
-        if "information_schema" not in statement:
-            self.asked.append(statement)
-        for words, error in self._fails.items():
-            if words in statement:
-                raise error
-        if "information_schema" in statement:
-            return []
-        if "mysql.user" in statement:
-            return list(self.accounts)
-        return [] if self._empty in statement else [{"it": 1}]
+    first: dict[str, Rows | Exception] = {**(fails or {}), empty: [], **more}
+    usual = {"information_schema": [], "mysql.user": accounts, "": [{"it": 1}]}
+    return FakeServer(first | {words: usual[words] for words in usual if words not in first})
 
 
-class Numbered(Answering):
-    """A target of a version, whose tables of `odd` go on with these numbers."""
-
-    def __init__(self, version: str, **numbers: int) -> None:
-        super().__init__()
-        self._version = version
-        self._numbers = numbers
-
-    def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-        if "auto_increment" in statement:
-            return [{"db": "odd", "name": t, "it": n} for t, n in self._numbers.items()]
-        if "@@version" in statement:
-            return [{"version": self._version}]
-        return super().rows(statement, values)
-
-
-def server(answers: Answering) -> Server:
+def server(answers: FakeServer) -> Server:
     return cast("Server", answers)
 
 
@@ -74,9 +49,9 @@ def dump(tmp_path: Path) -> Path:
 
 def test_all_of_it_is_there(dump: Path) -> None:
     """Names are quoted; only tables of users are asked for, and rows only where there are some."""
-    answers = Answering()
+    answers = target()
     found = by_dump(server(answers), dump)
-    assert answers.asked == [
+    assert [one for one in answers.asked if "information_schema" not in one] == [
         "SELECT 1 AS it FROM `odd ``schema`.`full` LIMIT 1",
         "SHOW COLUMNS FROM `odd ``schema`.`empty ``one`",
         "SELECT 1 AS it FROM `last`.`ignored` LIMIT 1",
@@ -92,8 +67,7 @@ def test_all_of_it_is_there(dump: Path) -> None:
 def test_what_is_missing_is_named(dump: Path) -> None:
     """A table, rows, an account; and how to go on."""
     gone = SourceError("no such table (1146)", answered=True)
-    answers = Answering(fails={"`full`": gone}, empty="ignored")
-    answers.accounts = ACCOUNTS[1:]
+    answers = target({"`full`": gone}, empty="ignored", accounts=ACCOUNTS[1:])
     with pytest.raises(RecoveryError) as caught:
         by_dump(server(answers), dump)
     assert str(caught.value).endswith(
@@ -104,9 +78,9 @@ def test_what_is_missing_is_named(dump: Path) -> None:
 
 def test_one_table_alone(dump: Path) -> None:
     """With --table only those are compared, and no accounts."""
-    answers = Answering(empty="ignored")
+    answers = target(empty="ignored")
     found = by_dump(server(answers), dump, [("odd `schema", "full")])
-    assert len(answers.asked) == 1
+    assert len([one for one in answers.asked if "information_schema" not in one]) == 1
     assert (found.checked, found.tables, found.accounts) == ("dump", 1, None)
     assert "its 1 table exists" in found.words
     assert "accounts were not compared" in found.words
@@ -115,35 +89,35 @@ def test_one_table_alone(dump: Path) -> None:
 def test_what_may_not_be_asked_was_not_checked(dump: Path) -> None:
     """Of the accounts alone the rest is still said; what else fails is an error."""
     denied = SourceError("denied (1142)", answered=True, needs_privilege=True)
-    found = by_dump(server(Answering(fails={"LIMIT 1": denied})), dump)
+    found = by_dump(server(target({"LIMIT 1": denied})), dump)
     assert found.checked == "no"
     assert "denied (1142)" in found.words
-    found = by_dump(server(Answering(fails={"mysql.user": denied})), dump)
+    found = by_dump(server(target({"mysql.user": denied})), dump)
     assert (found.checked, found.accounts) == ("dump", None)
     lost = SourceError("lost (2013)", transient=True)
     for words in ("LIMIT 1", "mysql.user"):
         with pytest.raises(SourceError, match="lost"):
-            by_dump(server(Answering(fails={words: lost})), dump)
+            by_dump(server(target({words: lost})), dump)
 
 
 def test_a_dump_that_was_cut_off_was_not_checked(dump: Path) -> None:
     """It is refused; if that is accepted, what it has must be there all the same."""
     dump.write_text(HEAD + BODY)
     with pytest.raises(RecoveryError, match="is no base backup of the whole server: it is cut off"):
-        by_dump(server(Answering()), dump)
-    found = by_dump(server(Answering()), dump, accepts=True)
+        by_dump(server(target()), dump)
+    found = by_dump(server(target()), dump, accepts=True)
     assert found.words.endswith(CUT_OFF)
     assert found.checked == "no"
     with pytest.raises(RecoveryError, match="no rows in"):
-        by_dump(server(Answering(empty="full")), dump, accepts=True)
+        by_dump(server(target(empty="full")), dump, accepts=True)
 
 
 def test_a_dump_of_one_database_is_enough_for_a_table_of_it(dump: Path) -> None:
     """With --table; but not for the whole server."""
     dump.write_text(f"{HEAD}CREATE TABLE `t` (\n);\nINSERT INTO `t` VALUES (1);\n{END}")
-    assert by_dump(server(Answering()), dump, [("shop", "t")]).checked == "no"
+    assert by_dump(server(target()), dump, [("shop", "t")]).checked == "no"
     with pytest.raises(RecoveryError, match="of a single database, 'shop'"):
-        by_dump(server(Answering()), dump)
+        by_dump(server(target()), dump)
 
 
 def test_what_is_said_of_others(tmp_path: Path) -> None:
@@ -158,7 +132,7 @@ def test_what_is_said_of_others(tmp_path: Path) -> None:
     assert (found.checked, found.drilled_at) == ("no", None)
     assert found.words.endswith("FAILED at the step 'check'")
     (tmp_path / "xtrabackup_binlog_info").write_text("mysql-bin.000001\t157\n")
-    assert by_dump(server(Answering()), tmp_path).checked == "no"
+    assert by_dump(server(target()), tmp_path).checked == "no"
 
 
 MARIADB, MYSQL = "11.8.9-MariaDB-log", "9.7.4"
@@ -187,7 +161,8 @@ def test_a_target_from_an_older_backup_is_told_by_its_numbers(
     ]
     head = HEAD.replace("Database: shop", "Database: ")
     path.write_text(f"{head}USE `odd`;\n{''.join(tables)}{END}")
-    answers = Numbered(version, t=there, u=7, m=1)
+    numbers = [{"db": "odd", "name": t, "it": n} for t, n in (("t", there), ("u", 7), ("m", 1))]
+    answers = target(**{"auto_increment": numbers, "@@version": [{"version": version}]})
     if not is_older:
         assert by_dump(server(answers), path).checked == "dump"
         return

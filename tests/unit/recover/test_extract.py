@@ -10,12 +10,12 @@ import pytest
 from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.scanner import EventType, Scanner
+from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import Checked, PlanPiece
-from tests.binlog_writer import BEGIN, COMMIT, ROWS, TABLE_MAP, UUID_B, XID, BinlogWriter, statement
-from tests.documents import ID, NAME
+from tests.binlog_writer import BEGIN, ROWS, UUID_B, XID, BinlogWriter, statement
+from tests.documents import ID, LINEAGE, NAME
 from tests.surveyed import (
     BLOCK,
     KEY,
@@ -28,11 +28,17 @@ from tests.surveyed import (
     taken,
     written,
 )
+from tests.unit.recover.test_snapshot import BINLOGS, mariadb, without_gtids
 from tests.waiting import wait_until
 
 SMALL = written()
 LARGE = written(26, 700_000)
 """Four blocks and some; transactions lie across every edge."""
+
+
+def read_by(extract: Extract, pieces: Sequence[PlanPiece], into: list[Checked]) -> None:
+    for _, checked in extract.stream(pieces):
+        into.extend(checked)
 
 
 def extracted(bucket: Bucket, *pieces: PlanPiece) -> list[bytes]:
@@ -44,16 +50,11 @@ def extracted(bucket: Bucket, *pieces: PlanPiece) -> list[bytes]:
     return found
 
 
-def collect(into: list[Checked], bucket: Bucket, *pieces: PlanPiece) -> None:
-    for _, checked in Extract(bucket.survey().blocks).stream(pieces):
-        into.extend(checked)
-
-
 def refused(bucket: Bucket, piece: PlanPiece, match: str) -> bytes:
     """The error, and what was handed on before it."""
     given: list[Checked] = []
     with pytest.raises((ArchiveError, RecoveryError), match=match) as caught:
-        collect(given, bucket, piece)
+        read_by(Extract(bucket.survey().blocks), [piece], given)
     assert caught.value.hint
     return b"".join(one.data for one in given)
 
@@ -134,16 +135,11 @@ def test_a_binlog_without_transactions() -> None:
     "without", [(0,), (11,), (4,), (0, 1), (10, 11), (0, 5, 6, 11), tuple(range(1, 12))]
 )
 def test_what_is_left_out(without: tuple[int, ...]) -> None:
-    """At the begin, at the end, between: none of its bytes, none of its transactions."""
+    """At the begin, at the end, between, over several blocks: none of its bytes."""
     bucket = Bucket()
     bucket.archive(SMALL.data)
     piece = piece_of(SMALL.transactions, 0, 12, without=without)
     assert extracted(bucket, piece) == [expected(SMALL.data, piece)]
-
-
-def test_blocks_of_which_nothing_is_left() -> None:
-    """A range that is left out may be longer than several blocks."""
-    bucket = Bucket()
     bucket.archive(LARGE.data)
     piece = piece_of(LARGE.transactions, 1, 25, without=range(3, 22))
     assert extracted(bucket, piece) == [expected(LARGE.data, piece)]
@@ -181,53 +177,22 @@ def test_only_the_blocks_of_a_piece_are_fetched() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("version", "checksum"),
-    [
-        ("9.7.4", True),
-        ("9.7.4", False),
-        ("5.6.14-log", True),
-        ("5.6.14-log", False),
-        ("5.5.62-log", False),
-        ("5.5.6", False),
-    ],
-)
-def test_servers_without_gtids(version: str, checksum: bool) -> None:
-    """Of whatever version, with event checksums or without, from the middle on."""
-    binlog = BinlogWriter(server_version=version, checksum=checksum)
-    row = statement("INSERT " + "x" * 900_000)
-    for number in range(12):
-        if number % 3:
-            binlog.plain_transaction([BEGIN, row, XID])
-        else:
-            binlog.plain_transaction([statement("CREATE TABLE t (a INT)" + " " * 500_000)])
-    binlog.rotate()
-    bucket = Bucket()
-    bucket.archive(binlog.data)
-    cuts = list(combinations(range(13), 2))[::5]
-    pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
-    assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
+OF_EACH = BINLOGS | {
+    "checksums": without_gtids("9.7.4", checksum=True),
+    "deferred, no checksums": mariadb(deferred=True, checksum=False),
+}
 
 
-@pytest.mark.parametrize("deferred", [True, False])
-@pytest.mark.parametrize("checksum", [True, False])
-def test_mariadb(deferred: bool, checksum: bool) -> None:
-    """Also where events inside transactions leave out their position."""
-    binlog = BinlogWriter(server_version="11.4.2-MariaDB-log", checksum=checksum)
-    binlog.gtid_list(MariadbGtidList.parse("0-7-3"))
-    rows = (EventType.WRITE_ROWS_V1, b"\x5d" + b"x" * 1_500_000)
-    for number in range(9):
-        if number == 4:
-            binlog.event(EventType.BINLOG_CHECKPOINT, b"\x10\0\0\0mysql-bin.000001")
-        events = [TABLE_MAP, rows, TABLE_MAP, ROWS, COMMIT if number % 2 else XID]
-        binlog.mariadb_transaction(events, gtid=(number % 2, number + 4), deferred=deferred)
-    binlog.mariadb_transaction([statement("DROP TABLE x")], gtid=(0, 99), standalone=True)
-    binlog.rotate()
-    bucket = Bucket(MARIADB)
+@pytest.mark.parametrize("which", OF_EACH)
+def test_each_flavour(which: str) -> None:
+    """With GTIDs and without, and where events inside transactions leave out their position."""
+    is_mariadb = which == "mariadb" or "deferred" in which
+    binlog, bucket = OF_EACH[which], Bucket(MARIADB if is_mariadb else LINEAGE)
     bucket.archive(binlog.data)
-    cuts = list(combinations(range(11), 2))[::5]
+    count = len(binlog.transactions)
+    cuts = list(combinations(range(count + 1), 2))[::5]
     pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
-    pieces += [piece_of(binlog.transactions, 1, 10, without=(3, 4, 8))]
+    pieces += [piece_of(binlog.transactions, 1, count, without=(3, 4, 7))]
     assert extracted(bucket, *pieces) == [expected(binlog.data, piece) for piece in pieces]
 
 
@@ -251,10 +216,9 @@ def test_several_format_events() -> None:
     assert extracted(bucket, *pieces) == wanted
     at_format = replace(pieces[0], begin=second, end=binlog.transactions[7].end)
     at_format = replace(at_format, transactions=1, gtids=GtidSet.parse(f"{UUID_B}:1"))
-    assert extracted(bucket, at_format) == [
-        bytes(binlog.data[:4] + binlog.data[second : second + size])
-        + bytes(binlog.data[binlog.transactions[7].begin : binlog.transactions[7].end])
-    ]
+    head = binlog.data[:4] + binlog.data[second : second + size]
+    body = binlog.data[binlog.transactions[7].begin : binlog.transactions[7].end]
+    assert extracted(bucket, at_format) == [bytes(head + body)]
 
 
 # What is not as it was
@@ -266,25 +230,14 @@ def test_a_flipped_byte_is_never_handed_on(block: int) -> None:
     bucket = Bucket()
     bucket.archive(LARGE.data)
     piece = piece_of(LARGE.transactions, 0, 26)
+    sum_of = bucket.survey().known(ID, NAME).blocks[block].crc64
     wrong = bytearray(LARGE.data)
     wrong[block * BLOCK + 300_000] ^= 1
     bucket.put(KEY, bytes(wrong))
-    given = refused(bucket, piece, f"bytes {block * BLOCK} to .* are damaged, read twice")
+    said = f"{KEY}.* bytes {block * BLOCK} to .* are damaged, read twice.*{sum_of:016x}"
+    given = refused(bucket, piece, said)
     before = len(expected(LARGE.data, replace(piece, end=max(block * BLOCK, piece.begin))))
     assert given == (expected(LARGE.data, piece)[:before] if block else b"")
-
-
-def test_what_is_said_of_a_damaged_block() -> None:
-    """The object's key, where it is damaged, the checksum that it has and the one it had."""
-    bucket = Bucket()
-    bucket.archive(SMALL.data)
-    found = bucket.survey().known(ID, NAME).blocks[0]
-    bucket.put(KEY, bytes(len(SMALL.data)))
-    with pytest.raises(ArchiveError) as caught:
-        collect([], bucket, piece_of(SMALL.transactions, 0, 12))
-    assert KEY in str(caught.value)
-    assert f"{found.crc64:016x}" in str(caught.value)
-    assert caught.value.exit_code == 7
 
 
 @pytest.mark.parametrize("where", ["head", "block"])
@@ -357,8 +310,12 @@ def contradictions() -> Iterator[tuple[str, PlanPiece]]:
     yield "count", replace(right, transactions=right.transactions + 1)
     yield "gtids", replace(right, gtids=GtidSet())
     yield "gtids", replace(right, gtids=gtids | GtidSet.parse(f"{UUID_B}:1"))
-    lacking = gtids - GtidSet.parse(str(LARGE.transactions[19].gtid))
-    yield "gtids", replace(right, gtids=lacking)
+    for number in (9, 19):  # one in the middle, and the last one
+        lacking = gtids - GtidSet.parse(str(LARGE.transactions[number].gtid))
+        yield (
+            f"the plan does not have {LARGE.transactions[number].gtid}",
+            replace(right, gtids=lacking),
+        )
     yield "order", replace(right, left_out=((right.end, right.end + 9),))
     yield "order", replace(right, begin=right.end, end=right.begin, left_out=())
     yield "size", replace(right, end=len(LARGE.data) + 1)
@@ -372,18 +329,6 @@ def test_a_plan_that_is_wrong(what: str, piece: PlanPiece) -> None:
     given = refused(bucket, piece, f"{NAME} of {ID}, bytes {piece.begin} to {piece.end}, is not")
     assert len(given) < 4 * BLOCK, what
     assert LARGE.data[LARGE.transactions[19].begin :][:50] not in given
-
-
-def test_a_transaction_that_the_plan_does_not_know_is_not_handed_on() -> None:
-    """Not even if many others follow in the piece."""
-    bucket = Bucket()
-    bucket.archive(LARGE.data)
-    piece = piece_of(LARGE.transactions, 0, 26)
-    unknown = LARGE.transactions[9]
-    assert isinstance(piece.gtids, GtidSet)
-    piece = replace(piece, gtids=piece.gtids - GtidSet.parse(str(unknown.gtid)))
-    given = refused(bucket, piece, f"the plan does not have {unknown.gtid} in it")
-    assert bytes(LARGE.data[unknown.end - 50 : unknown.end]) not in given
 
 
 def test_a_mariadb_plan_that_is_wrong() -> None:
@@ -400,6 +345,10 @@ def test_a_mariadb_plan_that_is_wrong() -> None:
 # What moves meanwhile
 
 
+WHOLE = piece_of(LARGE.transactions, 0, 26)
+CHUNKS = (0, *range(1 << 20, 17 << 20, 1 << 20), len(LARGE.data))
+
+
 def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     """After the first block: the rest comes from the object, of the same bytes, no more of them."""
     bucket = Bucket()
@@ -411,18 +360,16 @@ def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     assert known.transaction_end == LARGE.transactions[20].end
     bucket.archive(LARGE.data)
     bucket.delete(keys)
-    piece = piece_of(LARGE.transactions, 0, 21)
-    given: list[Checked] = []
-    for _, checked in Extract(blocks).stream([piece]):
-        given.extend(checked)
+    piece, given = piece_of(LARGE.transactions, 0, 21), list[Checked]()
+    read_by(Extract(blocks), [piece], given)
     assert taken(given)[0] == expected(LARGE.data, piece)
     assert {one.key for one in bucket.asked} == {*keys, KEY}
 
 
 def test_chunks_that_were_replaced_between_two_blocks() -> None:
     """Each time the reader looks again and finds the bytes where they lie now."""
-    bucket = Leaky()
-    keys = bucket.chunks(LARGE.data, 0, *range(1 << 20, 17 << 20, 1 << 20), len(LARGE.data))
+    bucket, given = Leaky(), list[Checked]()
+    keys = bucket.chunks(LARGE.data, *CHUNKS)
     blocks = bucket.survey().blocks
     blocks.find(ID, NAME)
 
@@ -433,17 +380,16 @@ def test_chunks_that_were_replaced_between_two_blocks() -> None:
     bucket.lose[keys[1]] = lambda: replace_by(0, 3 << 20, *keys[:3])
     bucket.lose[keys[7]] = lambda: replace_by(5 << 20, 9 << 20, *keys[5:9])
     bucket.lose[keys[15]] = lambda: replace_by(0, 16 << 20, *keys[:16])
-    piece = piece_of(LARGE.transactions, 0, 26)
-    extract = Extract(blocks, concurrency=1)  # one that is replaced early is never asked for
-    found = [taken(list(checked))[0] for _, checked in extract.stream([piece])]
-    assert found == [expected(LARGE.data, piece)]
+    # one at a time: one that is replaced early is never asked for
+    read_by(Extract(blocks, concurrency=1), [WHOLE], given)
+    assert taken(given)[0] == expected(LARGE.data, WHOLE)
     assert bucket.lose == {}
 
 
 def test_a_hole_that_is_there_for_a_moment() -> None:
     """A chunk is gone, and what covers it shows only after some looks: nothing is read past it."""
-    bucket = Leaky()
-    keys = bucket.chunks(LARGE.data, 0, *range(1 << 20, 17 << 20, 1 << 20), len(LARGE.data))
+    bucket, given = Leaky(), list[Checked]()
+    keys = bucket.chunks(LARGE.data, *CHUNKS)
     blocks = bucket.survey().blocks
     blocks.find(ID, NAME)
     listed = bucket.calls["list"]
@@ -455,56 +401,32 @@ def test_a_hole_that_is_there_for_a_moment() -> None:
 
     bucket.lose[keys[5]] = lambda: bucket.delete([keys[5]])
     bucket.on_call = cover
-    piece = piece_of(LARGE.transactions, 0, 26)
-    found = [taken(list(checked))[0] for _, checked in Extract(blocks).stream([piece])]
-    assert found == [expected(LARGE.data, piece)]
+    read_by(Extract(blocks), [WHOLE], given)
+    assert taken(given)[0] == expected(LARGE.data, WHOLE)
     assert bucket.calls["list"] > listed + 5
 
 
-@pytest.mark.parametrize("state", ["archived", "open"])
+@pytest.mark.parametrize("state", ["archived", "open", "shorter"])
 def test_what_is_gone_is_an_error(state: str) -> None:
     """After a bounded number of looks; what was handed on before is right."""
-    bucket = Bucket()
+    bucket, given = Bucket(), list[Checked]()
     keys = bucket.chunks(LARGE.data, 0, 5 << 20, len(LARGE.data))
-    if state == "archived":
+    if state != "open":
         bucket.archive(LARGE.data)
         bucket.delete(keys)
         keys = [KEY]
     blocks = bucket.survey().blocks
     blocks.find(ID, NAME)
-    bucket.before_open = lambda _, begin: begin and bucket.delete(keys[-1:])
-    given: list[Checked] = []
-    piece = piece_of(LARGE.transactions, 0, 26)
-
-    def run() -> None:
-        for _, checked in Extract(blocks, concurrency=1).stream([piece]):
-            given.extend(checked)
-
-    with pytest.raises(ArchiveError, match=r"missing now|no byte of"):
-        run()
+    if state == "shorter":
+        bucket.put(KEY, bytes(LARGE.data[: 9 << 20]))
+    else:
+        bucket.before_open = lambda _, begin: begin and bucket.delete(keys[-1:])
+    said = r"missing now|no byte of|ends at|bytes, its entry says"
+    with pytest.raises((ArchiveError, StoreError), match=said):
+        read_by(Extract(blocks, concurrency=1), [WHOLE], given)
     data = taken(given)[0]
-    assert data == expected(LARGE.data, piece)[: len(data)]
+    assert data == expected(LARGE.data, WHOLE)[: len(data)]
     assert bucket.calls["list"] < 60
-
-
-def test_an_archived_binlog_that_was_replaced_by_a_shorter_one() -> None:
-    """An error, whatever the shorter one has."""
-    bucket = Bucket()
-    bucket.archive(LARGE.data)
-    blocks = bucket.survey().blocks
-    blocks.find(ID, NAME)
-    bucket.put(KEY, bytes(LARGE.data[: 9 << 20]))
-    piece = piece_of(LARGE.transactions, 0, 26)
-    given: list[Checked] = []
-
-    def run() -> None:
-        for _, checked in Extract(blocks).stream([piece]):
-            given.extend(checked)
-
-    with pytest.raises((ArchiveError, StoreError), match=r"ends at|bytes, its entry says"):
-        run()
-    data = taken(given)[0]
-    assert data == expected(LARGE.data, piece)[: len(data)]
 
 
 # Fetching ahead
@@ -604,7 +526,7 @@ def test_a_plan_that_is_wrong_in_its_last_piece_is_refused_before_the_first() ->
     right = piece_of(SMALL.transactions, 0, 3)
     given: list[Checked] = []
     with pytest.raises(RecoveryError):
-        collect(given, bucket, right, replace(right, end=1 << 40))
+        read_by(Extract(bucket.survey().blocks), [right, replace(right, end=1 << 40)], given)
     assert given == []
 
 

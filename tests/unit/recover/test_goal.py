@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -24,9 +25,10 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.plan import make
 from tests.documents import BEAT, FLOOR, LINEAGE, NAME
-from tests.history_model import HEAD, File, Model, Real
+from tests.history_model import HEAD, File, Model, Real, lived
 from tests.property.test_plan import applied
 from tests.surveyed import Bucket
+from tests.unit.recover.test_plan import Case, holds
 from tests.unit.serve.test_dump import OTHER_ID, put_back
 
 FIRST, SECOND = BinlogName("mysql-bin", 1), BinlogName("mysql-bin", 2)
@@ -52,31 +54,38 @@ def committed(model: Model, count: int, wait_us: int = 10) -> None:
         model.commit(100, wait_us)
 
 
-@pytest.mark.parametrize("rotates", [False, True])
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_what_was_committed_at_just_that_time_is_applied(count: int, rotates: bool) -> None:
-    """And what was committed a microsecond later is not, wherever a binlog ends."""
-    model = Model()
-    committed(model, 1)
-    if rotates:
-        model.rotate()
-    committed(model, 2)
-    if rotates:
-        model.rotate()
-    committed(model, 1)
-    model.covered_us = model.clock_us
-    at_us = model.truth[count - 1].commit_us
-    assert planned(model, ToTime(at_us, "then"), having()).transactions == count
-    assert planned(model, ToTime(at_us + 9, "then"), having()).transactions == count
-    assert planned(model, ToTime(at_us + 10, "then"), having()).transactions == count + 1
-    assert planned(model, ToTime(at_us - 1, "then"), having()).transactions == count - 1
+PAST = "already past then"
+EDGES = ("", "|")
+CASES: list[Case] = [
+    # what was committed at just that time is applied, and what came a microsecond later is not
+    *((f"1 {edge} 2 {edge} 1 vouched:0", "0", f"time {at}+{us}", {}, at + count)
+      for edge in EDGES for at in range(3) for us, count in ((-1, 0), (0, 1), (9, 1), (10, 2))),
+    # a target that has just what is later is past the time; one that ends before it is not
+    *((f"2 {edge} 2", start, "time 1", {}, said) for edge, start, said in (
+        ("", "2", 0), ("|", "2", 0), ("", "1+200", 0), ("|", "2+0", 0),
+        ("", "3", PAST), ("|", "3", PAST), ("", "1+300", PAST), ("|", "2+100", PAST))),
+    # a GTID is found in any binlog: the first, the last, one between, behind what has none
+    *((steps, "0", f"{kind} {number}", {}, number + more)
+      for steps in ("7", "7 | 7", "7 | 7 | 7") for number in range(steps.count("7") * 7)
+      for kind, more in (("to", 1), ("before", 0))),
+    *(("anonymous 9 named 9", "1+0", f"to {number}", {}, number + 1) for number in (9, 13, 17)),
+    # a place of the lineage that is named is that one, though the one before has such a place, too
+    ("3 reset 3 vouched:0", "1+100/1", "now+0", {}, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("steps", "start", "goal", "options", "expected"), CASES)
+def test_a_goal(
+    steps: str, start: str, goal: str, options: dict[str, Any], expected: object
+) -> None:
+    """It is reached to the microsecond and to the byte."""
+    holds(steps, start, goal, options, expected)
 
 
 @pytest.mark.parametrize("rotates", [False, True])
 def test_a_clock_that_came_back_to_just_that_time(rotates: bool) -> None:
     """Makes it ambiguous, as an earlier one does; a microsecond later it does not."""
-    model = Model()
-    committed(model, 2)
+    model = lived("2")
     later, goal = model.truth[1], ToTime(model.truth[0].commit_us, "then")
     if rotates:
         model.rotate()
@@ -91,8 +100,7 @@ def test_a_clock_that_came_back_to_just_that_time(rotates: bool) -> None:
 
 def test_a_clock_that_came_back_far_behind_the_stop() -> None:
     """Is seen behind binlogs and transactions that are later, too."""
-    model = Model()
-    committed(model, 2)
+    model = lived("2")
     goal = ToTime(model.truth[0].commit_us, "then")
     for _ in range(2):
         model.rotate()
@@ -105,29 +113,9 @@ def test_a_clock_that_came_back_far_behind_the_stop() -> None:
     assert "ambiguous" in refused(model, goal, having())
 
 
-@pytest.mark.parametrize("rotates", [False, True])
-@pytest.mark.parametrize("by_place", [False, True])
-def test_a_target_that_has_just_what_is_later(rotates: bool, by_place: bool) -> None:
-    """Is past the time; one that ends a transaction before it is not."""
-    model = Model()
-    committed(model, 2)
-    if rotates:
-        model.rotate()
-    committed(model, 2)
-    one, two, three, _ = model.truth
-    goal = ToTime(two.commit_us, "then")
-    name, end = (SECOND, HEAD) if rotates else (FIRST, HEAD + 200)
-    at_goal = Start(place=(name, end)) if by_place else having(one, two)
-    past = Start(place=(name, end + 100)) if by_place else having(one, two, three)
-    assert planned(model, goal, at_goal).transactions == 0
-    assert "already past then" in refused(model, goal, past)
-
-
 def test_a_time_is_that_of_the_server_that_committed() -> None:
     """Not the later one at which a replica committed what it repeats."""
-    model = Model()
-    committed(model, 4)
-    model.fail_over(0, 3)
+    model = lived("4 fail_over:0,3")
     committed(model, 1, 1000)
     for has in range(3):
         goal = ToTime(model.truth[2].commit_us, "then")
@@ -137,8 +125,7 @@ def test_a_time_is_that_of_the_server_that_committed() -> None:
 @pytest.mark.parametrize("empty", [0, 1, 2])
 def test_a_target_past_the_time_by_an_earlier_binlog(empty: int) -> None:
     """It begins behind the later transaction, maybe with binlogs between that have none."""
-    model = Model(gtids=False)
-    committed(model, 2)
+    model = lived("2", gtids=False)
     for _ in range(empty + 1):
         model.rotate()
     model.clock_us -= 100
@@ -152,9 +139,7 @@ def test_a_target_past_the_time_by_an_earlier_binlog(empty: int) -> None:
 
 def test_the_second_in_which_a_pruned_archive_begins() -> None:
     """What was before it may be of that second: only its last microsecond is surely later."""
-    model = Model()
-    committed(model, 1)
-    model.gap(1)
+    model = lived("1 gap:1")
     model.clock_us += 5_000_000
     model.open.first_us = model.clock_us
     committed(model, 1, 2_000_000)
@@ -170,8 +155,7 @@ def test_the_second_in_which_a_pruned_archive_begins() -> None:
 
 def test_the_first_microsecond_of_an_archive() -> None:
     """Can be reached where nothing was executed before it."""
-    model = Model()
-    committed(model, 1)
+    model = lived("1")
     begun = model.open.first_us
     assert planned(model, ToTime(begun, "then"), having()).transactions == 0
     assert "before the archive" in refused(model, ToTime(begun - 1, "then"), having())
@@ -179,10 +163,7 @@ def test_the_first_microsecond_of_an_archive() -> None:
 
 def test_a_floor_says_nothing_of_binlogs_that_are_still_there() -> None:
     """Somebody is about to prune: until then the archive begins where it began."""
-    model = Model()
-    committed(model, 1)
-    model.rotate()
-    committed(model, 1)
+    model = lived("1 | 1")
     lineage = model.branch.lineage
     model.branch.lineage = replace(lineage, floor=replace(FLOOR, binlog=SECOND))
     goal = ToTime(model.branch.files[0].first_us, "then")
@@ -193,26 +174,9 @@ def test_a_floor_says_nothing_of_binlogs_that_are_still_there() -> None:
     assert f"the binlogs before {SECOND} of {lineage.id} were pruned" in said
 
 
-@pytest.mark.parametrize("rotations", [0, 1, 2])
-def test_a_gtid_is_found_in_any_binlog(rotations: int) -> None:
-    """The first, the last, and one between; before it and up to it."""
-    model = Model()
-    for _ in range(rotations):
-        committed(model, 7)
-        model.rotate()
-    committed(model, 7)
-    for number, real in enumerate(model.truth):
-        assert real.gtid is not None
-        assert planned(model, ToGtid(real.gtid), having()).transactions == number + 1
-        assert planned(model, BeforeGtid(real.gtid), having()).transactions == number
-
-
 def test_a_gtid_from_before_the_archive_is_no_goal() -> None:
     """And is said to be that, not to be unknown."""
-    model = Model()
-    committed(model, 2)
-    model.gap(1)
-    committed(model, 1)
+    model = lived("2 gap:1 1")
     first = model.truth[0].gtid
     assert first is not None
     model.branches = model.branches[1:]
@@ -236,26 +200,11 @@ class Unreadable(Model):
 
 def test_a_place_that_cannot_be_read_may_be_one() -> None:
     """Of two histories the unreadable one is not left out, so one has to be chosen."""
-    model = Unreadable()
-    committed(model, 3)
-    model.reset()
-    committed(model, 3)
+    model = lived("3 reset 3", Unreadable)
     model.unread = model.branches[0].lineage.id
     start = Start(place=(FIRST, HEAD + 100))
     goal = ToTime(model.truth[2].commit_us, "then")
     assert "several histories" in refused(model, goal, start)
-
-
-def test_a_place_of_the_lineage_that_is_named() -> None:
-    """Is that one, though a history that was left has such a place, too."""
-    model = Model()
-    committed(model, 3)
-    model.reset()
-    committed(model, 3)
-    model.covered_us = model.clock_us
-    goal = ToTime(model.clock_us, "then")
-    start = Start(place=(FIRST, HEAD + 100), lineage=model.branches[1].lineage.id)
-    assert planned(model, goal, start).transactions == 2
 
 
 @pytest.mark.parametrize("has_gtids", [False, True])
@@ -263,10 +212,7 @@ def test_a_gtid_that_two_servers_have_is_that_of_the_one_where_the_recovery_begi
     has_gtids: bool,
 ) -> None:
     """What only the server before has is before that place; what the target has is, too."""
-    model = Model()
-    committed(model, 4)
-    model.fail_over(0, 3)
-    committed(model, 1)
+    model = lived("4 fail_over:0,3 1")
     have = having(model.truth[0]).gtids if has_gtids else None
     second = model.branches[1].lineage.id
     start = Start(gtids=have, place=(FIRST, HEAD), lineage=second)
@@ -283,21 +229,9 @@ def test_a_gtid_that_two_servers_have_is_that_of_the_one_where_the_recovery_begi
     assert (plan.pieces, plan.stop.lineage) == ((), model.branches[0].lineage.id)
 
 
-def test_a_gtid_behind_transactions_without_one() -> None:
-    """Is found: gtid_mode was switched on in the middle of a binlog."""
-    model = Model(gtids=False)
-    committed(model, 9)
-    model.with_gtids = True
-    committed(model, 9)
-    for count in (10, 14, 18):
-        goal = ToGtid(model.truth[count - 1].gtid or "")
-        assert planned(model, goal, Start(place=(FIRST, HEAD))).transactions == count
-
-
 def test_what_history_left_does_not_make_a_target_late() -> None:
     """Times of transactions that were lost in a fail-over are nobody's."""
-    model = Model()
-    committed(model, 3)
+    model = lived("3")
     committed(model, 1, 1000)
     model.fail_over(1, 0)
     model.clock_us -= 500
@@ -319,8 +253,7 @@ class Vague(Model):
 
 def test_a_clock_that_came_back_behind_binlogs_that_need_not_be_read() -> None:
     """They have no transaction, or only later ones: those that follow are looked at."""
-    model = Vague()
-    committed(model, 2)
+    model = lived("2", Vague)
     goal = ToTime(model.truth[0].commit_us, "then")
     for _ in range(2):
         model.rotate()
@@ -334,23 +267,19 @@ def test_a_clock_that_came_back_behind_binlogs_that_need_not_be_read() -> None:
 
 def test_a_clock_that_came_back_behind_a_fail_over() -> None:
     """Is seen if the stop is behind one, and if it is before one, whatever history left there."""
-    model = Model()
-    committed(model, 2)
-    model.rotate()
-    model.fail_over(0, 0)
-    committed(model, 2)
+    model = lived("2 | fail_over:0,0 2")
     for number in (0, 2):
         goal = ToTime(model.truth[number].commit_us, "then")
-        lived = deepcopy(model)
-        left = lived.branches[0].files[-1]
+        again = deepcopy(model)
+        left = again.branches[0].files[-1]
         left.ended = True
-        lost = Real(99, f"{lived.branches[0].lineage.server_uuid}:3", goal.at_us, 100)
-        lived.branches[0].files.append(File(left.name.next(), left.before, 0, [lost]))
-        assert planned(lived, goal, having()).transactions == number + 1
-        lived.rotate()
-        lived.clock_us = goal.at_us - 1
-        lived.commit(100, 0)
-        assert "ambiguous" in refused(lived, goal, having())
+        lost = Real(99, f"{again.branches[0].lineage.server_uuid}:3", goal.at_us, 100)
+        again.branches[0].files.append(File(left.name.next(), left.before, 0, [lost]))
+        assert planned(again, goal, having()).transactions == number + 1
+        again.rotate()
+        again.clock_us = goal.at_us - 1
+        again.commit(100, 0)
+        assert "ambiguous" in refused(again, goal, having())
 
 
 def test_a_place_in_what_two_lineages_have() -> None:
@@ -382,8 +311,7 @@ def test_a_place_in_what_two_lineages_have() -> None:
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_a_backup_is_not_applied_again_after_a_fail_over(flavour: Flavour, back: int) -> None:
     """The binlogs of the new primary have it, too, and the base backup has it."""
-    model = Model(flavour=flavour)
-    committed(model, 4)
+    model = lived("4", flavour=flavour)
     model.fail_over(0, back)
     committed(model, 2)
     first = model.branches[0].lineage.id
@@ -396,12 +324,7 @@ def test_a_backup_is_not_applied_again_after_a_fail_over(flavour: Flavour, back:
 
 def test_what_comes_before_the_archive_is_not_applied_behind_a_fail_over() -> None:
     """What begins with the archive is said to need it, and gets nothing of it."""
-    model = Model()
-    committed(model, 2)
-    model.rotate()
-    committed(model, 2)
-    model.fail_over(0, 3)
-    committed(model, 1)
+    model = lived("2 | 2 fail_over:0,3 1")
     del model.branches[0].files[0]
     plan = make(Request(goal=Latest(), start=Start()), model)
     assert applied(plan, model) == model.truth[2:]
@@ -410,8 +333,7 @@ def test_what_comes_before_the_archive_is_not_applied_behind_a_fail_over() -> No
 
 def test_a_goal_in_the_binlog_of_the_place_where_a_recovery_begins() -> None:
     """What the target has executed of this binlog comes before the goal, and is nothing past it."""
-    model = Model()
-    committed(model, 4)
+    model = lived("4")
     for has in (1, 2):
         reals = model.truth[:has]
         start = replace(having(*reals), place=(FIRST, HEAD + 100 * has))
@@ -457,10 +379,7 @@ class Damaged(Model):
 
 def test_damage_elsewhere_does_not_take_the_place_of_a_refusal() -> None:
     """What is asked for is refused with its reason; that the reach is unknown is in the hint."""
-    model = Damaged()
-    for _ in range(3):
-        model.commit(100, 10)
-        model.rotate()
+    model = lived("1 | 1 | 1 |", Damaged)
     start = Start(place=(FIRST, HEAD))
     with pytest.raises(RecoveryError, match=r"000077 is not in this history") as caught:
         planned(model, ToPosition(BinlogName("mysql-bin", 77), 4), start)

@@ -2,7 +2,6 @@
 
 import socket
 import ssl
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,33 +35,41 @@ def found(login: Login, wanted: str | None, **given: Any) -> Listen:
     return listen(login, PitrConfig(s3=s3, source="orders", serve_address=wanted, **given))
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.4.5.6", "localhost", "::1"])
-def test_a_target_on_this_machine(host: str) -> None:
-    """Needs no word, and no TLS."""
-    there = found(replace(LOCAL, host=host), None)
-    assert there == Listen(host="127.0.0.1", port=0)
-    assert not there.needs_tls
-
-
-def test_a_target_behind_a_socket() -> None:
-    """Is on this machine, whatever its host is called."""
-    assert found(replace(AWAY, socket="/run/mysqld.sock"), None) == Listen()
+NO_ADDRESS = "is not an address that the target can connect to"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "host", "port"),
+    ("login", "wanted", "given", "expected"),
     [
-        ("192.0.2.1", "192.0.2.1", 0),
-        ("192.0.2.1:3307", "192.0.2.1", 3307),
-        ("[2001:db8::1]:3307", "2001:db8::1", 3307),
-        ("2001:db8::1", "2001:db8::1", 0),
+        # a target on this machine needs no word, and no TLS; one behind a socket is on it
+        *((replace(LOCAL, host=host), None, {}, ("127.0.0.1", 0, False))
+          for host in ("127.0.0.1", "127.4.5.6", "localhost", "::1")),
+        (replace(AWAY, socket="/run/mysqld.sock"), None, {}, ("127.0.0.1", 0, False)),
+        # an address that others reach is taken, and nothing goes there without TLS
+        (AWAY, "192.0.2.1", VERIFIED, ("192.0.2.1", 0, True)),
+        (AWAY, "192.0.2.1:3307", VERIFIED, ("192.0.2.1", 3307, True)),
+        (AWAY, "[2001:db8::1]:3307", VERIFIED, ("2001:db8::1", 3307, True)),
+        (AWAY, "2001:db8::1", VERIFIED, ("2001:db8::1", 0, True)),
+        (AWAY, "::1", {}, ("::1", 0, False)),  # does not leave the machine
+        # a certificate that is given is used: a loopback address may be the end of a tunnel
+        (AWAY, "127.0.0.1:3307", VERIFIED, ("127.0.0.1", 3307, True)),
+        (AWAY, None, {}, "not on this machine"),
+        (AWAY, "0.0.0.0", {}, NO_ADDRESS),
+        (AWAY, "[::]:3307", {}, NO_ADDRESS),
+        (AWAY, "no-such-host.invalid", {}, "--serve-address"),
     ],
-)
-def test_an_address_that_others_reach(wanted: str, host: str, port: int) -> None:
-    """Is taken, and nothing goes there without TLS."""
-    there = found(AWAY, wanted, **VERIFIED)
-    assert (there.host, there.port) == (host, port)
-    assert there.needs_tls
+)  # fmt: skip
+def test_where_a_target_finds_it(
+    login: Login, wanted: str | None, given: dict[str, Any], expected: tuple[str, int, bool] | str
+) -> None:
+    """Host, port, and whether it has to be by TLS; what is no address for the target is refused."""
+    if isinstance(expected, str):
+        with pytest.raises(RecoveryError, match=expected) as caught:
+            found(login, wanted, **given)
+        assert "--serve-address" in f"{caught.value} {caught.value.hint}"
+        return
+    there = found(login, wanted, **given)
+    assert (there.host, there.port, there.needs_tls) == expected
 
 
 @pytest.mark.parametrize("login", [AWAY, replace(LOCAL, socket="/run/mysqld.sock")])
@@ -80,66 +87,10 @@ def test_a_target_verifies_whom_it_replicates_from(login: Login) -> None:
     )
 
 
-def test_loopback_of_ipv6_needs_no_tls() -> None:
-    """It does not leave the machine, as far as is known here."""
-    there = found(AWAY, "::1")
-    assert (there.host, there.needs_tls) == ("::1", False)
-
-
-def test_a_certificate_that_is_given_is_used() -> None:
-    """At a loopback address, too, which may be the end of a tunnel to the target."""
-    there = found(AWAY, "127.0.0.1:3307", **VERIFIED)
-    assert there.needs_tls
-    assert there.certificate is not None
-    assert there.certificate.name == "127.0.0.1"
-    with pytest.raises(ConfigError, match=r"--serve-tls-cert /c.pem"):
-        there.tls()
-
-
-@pytest.mark.parametrize("wanted", ["0.0.0.0", "[::]:3307"])
-def test_no_address_to_connect_to(wanted: str) -> None:
-    """One that means all of this machine's is none for the target."""
-    with pytest.raises(RecoveryError, match="is not an address that the target can connect to"):
-        found(AWAY, wanted)
-
-
-def test_a_name_that_is_none() -> None:
-    """It is said so."""
-    with pytest.raises(RecoveryError, match="--serve-address"):
-        found(AWAY, "no-such-host.invalid")
-
-
-def test_a_target_elsewhere_needs_a_word() -> None:
-    """With the option that says it."""
-    with pytest.raises(RecoveryError, match="not on this machine") as caught:
-        found(AWAY, None)
-    assert "--serve-address" in caught.value.hint
-
-
-def test_the_certificate_is_for_the_address() -> None:
-    """A client that trusts it accepts it for that address; the key is new each time."""
-    ours, theirs = socket.socketpair()
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    server = tls_for("192.0.2.7")
-
-    def serve() -> None:
-        with ours, server.wrap_socket(ours, server_side=True) as wrapped:
-            wrapped.recv(1)
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with theirs, context.wrap_socket(theirs, server_hostname="192.0.2.7") as client:
-        first = client.getpeercert(binary_form=True)
-        client.sendall(b"x")
-    thread.join(10)
-    assert first is not None
-    assert bytes([192, 0, 2, 7]) in first
-
-
 def test_a_certificate_that_is_not_usable(tmp_path: Path) -> None:
     """The options that name it and its key are named."""
+    with pytest.raises(ConfigError, match=r"--serve-tls-cert /c.pem"):
+        found(AWAY, "127.0.0.1:3307", **VERIFIED).tls()
     with pytest.raises(ConfigError, match=r"--serve-tls-cert .*c.pem and --serve-tls-key") as no:
         tls_of(tmp_path / "c.pem", tmp_path / "k.pem", options="--serve-")
     assert "PEM" in no.value.hint
@@ -177,3 +128,6 @@ def test_tls_that_begins_in_the_same_segment() -> None:
                 assert data, "the server has closed it"
                 into.write(data)
     assert client.version() in {"TLSv1.2", "TLSv1.3"}
+    certificate = client.getpeercert(binary_form=True)
+    assert certificate is not None
+    assert socket.inet_aton("127.0.0.1") in certificate  # it is for this address

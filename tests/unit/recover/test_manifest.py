@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.manifest import MANIFEST, Manifest, WrittenFile
 from lab.pitr_examples import LINEAGE, PLAN, UUID
@@ -130,14 +129,3 @@ def refuses(data: bytes) -> None:
     assert "pitr --output-dir" in caught.value.hint
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
-
-
-def test_its_size_is_known_before_anything_is_written() -> None:
-    """Whatever the sizes of the files will be."""
-    many = tuple(
-        replace(FILES[0], piece=replace(PLAN.pieces[0], binlog=BinlogName("b" * 150, n)), size=0)
-        for n in range(40_000)
-    )
-    with pytest.raises(RecoveryError, match="40000 binlogs"):
-        replace(FOUND, files=many).check_size()
-    replace(FOUND, files=many[:10_000]).check_size()

@@ -7,7 +7,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToPosition, ToTime
 from binlog2s3.recover.plan import make
-from tests.history_model import HEAD, Model, Real
+from tests.history_model import HEAD, Model, having, lived
 
 FIRST = BinlogName("mysql-bin", 1)
 TWO = "two different histories"
@@ -26,10 +26,6 @@ def after_a_reset(old: int = 4, new: int = 6, *, size: int = 100, flavour: str =
 
 def ids(model: Model) -> list[str]:
     return [branch.lineage.id for branch in model.branches]
-
-
-def having(reals: list[Real]) -> GtidSet:
-    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
 
 
 def backup(count: int, model: Model, branch: int, *, behind: int | None = None) -> Base:
@@ -121,9 +117,7 @@ def test_what_the_target_alone_tells_is_not_settled_by_the_history_that_is_follo
 
 def test_the_beginning_of_a_binlog_proves_nothing() -> None:
     """A dump that was made behind FLUSH BINARY LOGS has what came before a binlog, in either."""
-    model = Model()
-    for _ in range(4):
-        model.commit(100, 10)
+    model = lived("1 1 1 1")
     old = model.truth[:2]
     model.reset()
     for _ in range(2):
@@ -152,9 +146,7 @@ def test_a_lineage_that_is_still_written_may_have_more_of_them() -> None:
 
 def test_a_backup_that_two_branches_go_on_from_does_not_tell_of_what_came_since() -> None:
     """The server was put back, and the target was brought along what it had before."""
-    model = Model()
-    for _ in range(5):
-        model.commit(100, 10)
+    model = lived("1 1 1 1 1")
     dead = model.truth[:]
     model.put_back(2)
     for _ in range(4):

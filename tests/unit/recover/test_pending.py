@@ -13,7 +13,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import SourceError
 from binlog2s3.recover.model import Plan, Shown
-from binlog2s3.recover.pending import pending_at
+from binlog2s3.recover.pending import LOOKED_BACK, pending_at
 from binlog2s3.recover.target import prepared
 from lab import pitr_examples
 from tests.binlog_writer import BEGIN, NOW_US, UUID_A, XID, BinlogWriter, statement
@@ -67,7 +67,7 @@ def plan_of(
 
 def found(bucket: Bucket, plan: Plan, **more: int) -> list[Shown]:
     survey = bucket.survey()
-    return list(pending_at(plan, survey.phases, survey.content, **more))
+    return list(pending_at(plan, survey.phases, survey.content, **more)[0])
 
 
 def names(shown: Sequence[Shown]) -> list[str]:
@@ -98,10 +98,18 @@ def test_one_that_is_left_out_is_not_pending() -> None:
 
 
 def test_so_many_bytes_before_the_goal_are_looked_at() -> None:
-    """Over blocks; what is older the target tells."""
+    """Over blocks. That there may be older ones is told, if there are any at all."""
     bucket, made = history(prepare("a"), prepare("b"), padding=9 << 20)
     assert names(found(bucket, plan_of(made, 3))) == [A, B]
     assert names(found(bucket, plan_of(made, 3), most=1 << 20)) == [B]
+    survey = bucket.survey()
+
+    def is_all(end: int, most: int) -> bool:
+        return pending_at(plan_of(made, end), survey.phases, survey.content, most=most)[1]
+
+    assert is_all(3, LOOKED_BACK)
+    assert not is_all(3, 1 << 20)
+    assert is_all(2, 1 << 20), "nothing in the bytes that were looked at has two phases"
 
 
 def test_an_alter_that_has_only_begun() -> None:
@@ -134,9 +142,5 @@ def test_the_target_names_what_is_prepared(data: object) -> None:
 
 def test_a_target_that_does_not_tell() -> None:
     """MySQL 8 wants a privilege for it."""
-
-    class Refusing(FakeServer):
-        def rows(self, statement: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-            raise SourceError("XAER_RMERR", answered=True)
-
-    assert prepared(cast("Any", Refusing({})), "mysql") is None
+    refusing = fake({"XA RECOVER": SourceError("XAER_RMERR", answered=True)})
+    assert prepared(refusing, "mysql") is None

@@ -12,7 +12,7 @@ from binlog2s3.recover.model import Base, Latest, Own, Plan, Request, Start
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.reach import reach_of
-from tests.history_model import HEAD, Model, Real
+from tests.history_model import HEAD, Model, Real, having, lived
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -32,39 +32,24 @@ class Noted(Model):
         return super().transactions(lineage, name, begin, end)
 
 
-def lived(*binlogs: int) -> Noted:
-    """So many transactions in each binlog; the last one is open."""
-    model = Noted()
-    for number, count in enumerate(binlogs):
-        for _ in range(count):
-            model.commit(100, 10)
-        if number + 1 < len(binlogs):
-            model.rotate()
-    return model
-
-
-def gtids(reals: list[Real]) -> GtidSet:
-    return GtidSet.parse(",".join(str(real.gtid) for real in reals))
-
-
 def planned(model: Model, have: list[Real], **more: object) -> Plan:
-    request = Request(goal=Latest(), start=Start(gtids=gtids(have)), **more)  # type: ignore[arg-type]
+    request = Request(goal=Latest(), start=Start(gtids=having(have)), **more)  # type: ignore[arg-type]
     return make(request, model)
 
 
 def test_a_hole_of_whole_binlogs_is_named_from_their_entries() -> None:
     """Binlogs that the target has nothing of are not read for it."""
-    model = lived(2, 3, 3, 2)
+    model = lived("2 | 3 | 3 | 2", Noted)
     have = [*model.truth[:2], *model.truth[8:]]
     with pytest.raises(RecoveryError, match="has a hole") as caught:
         planned(model, have)
-    assert str(gtids(model.truth[2:8])) in str(caught.value)
+    assert str(having(model.truth[2:8])) in str(caught.value)
     assert not {"mysql-bin.000002", "mysql-bin.000003"} & model.read
 
 
 def test_what_an_interrupted_fill_has_done_is_no_error() -> None:
     """The same --allow-holes again, when one of two is filled, or both."""
-    model = lived(2, 3)
+    model = lived("2 | 3")
     names = tuple(str(real.gtid) for real in model.truth[1:3])
     have = [model.truth[0], model.truth[2], model.truth[3]]
     plan = planned(model, have, holes=names)
@@ -75,34 +60,32 @@ def test_what_an_interrupted_fill_has_done_is_no_error() -> None:
 
 def test_a_damaged_transaction_that_was_left_out_is_no_hole() -> None:
     """--allow-gap left it out, and leaves it out again: nothing comes too late."""
-    model = lived(4)
+    model = lived("4")
     model.open.damaged = ((HEAD + 110, HEAD + 120),)
     have = [model.truth[0], model.truth[2]]
     plan = planned(model, have, allow_gap=True)
-    assert plan.adds == gtids(model.truth[3:])
+    assert plan.adds == having(model.truth[3:])
 
 
 def test_a_hole_before_a_fail_over_is_filled_once() -> None:
     """Both servers have the transaction in their binlogs."""
-    model = lived(4)
-    model.fail_over(0, 3)
-    model.commit(100, 10)
+    model = lived("4 fail_over:0,3 1")
     hole = model.truth[2]
     have = [real for real in model.truth if real is not hole]
     with pytest.raises(RecoveryError, match="has a hole"):
         planned(model, have)
     plan = planned(model, have, holes=(str(hole.gtid),))
-    assert (plan.transactions, plan.adds) == (1, gtids([hole]))
+    assert (plan.transactions, plan.adds) == (1, having([hole]))
 
 
 def test_all_holes_of_a_binlog_are_named() -> None:
     """Not only those before the first transaction that the target has."""
-    model = lived(5)
+    model = lived("5")
     have = [model.truth[1], model.truth[3]]
     missing = f"it has {model.truth[1].gtid}, and is missing "
     with pytest.raises(RecoveryError, match="has a hole") as caught:
         planned(model, have)
-    assert f"{missing}{gtids([model.truth[0], model.truth[2]])}, which" in str(caught.value)
+    assert f"{missing}{having([model.truth[0], model.truth[2]])}, which" in str(caught.value)
     first, second = str(model.truth[0].gtid), str(model.truth[2].gtid)
     with pytest.raises(RecoveryError, match=f"is missing {second}, which"):
         planned(model, have, holes=(first,))
@@ -111,31 +94,28 @@ def test_all_holes_of_a_binlog_are_named() -> None:
 
 def test_a_hole_behind_what_two_servers_have_is_found() -> None:
     """The new primary has it behind transactions that it repeats."""
-    model = lived(4)
-    model.fail_over(0, 3)
-    for _ in range(3):
-        model.commit(100, 10)
+    model = lived("4 fail_over:0,3 3")
     for later in (4, 5):
         have = [*model.truth[:3], model.truth[later]]
         with pytest.raises(RecoveryError, match="has a hole") as caught:
             planned(model, have)
-        assert f"is missing {gtids(model.truth[3:later])}, which" in str(caught.value)
+        assert f"is missing {having(model.truth[3:later])}, which" in str(caught.value)
 
 
 def test_a_hole_behind_a_place_is_found() -> None:
     """The first transaction of the next binlog is there, and those between are not."""
-    model = lived(4, 3)
+    model = lived("4 | 3")
     have = [model.truth[0], model.truth[4]]
-    start = Start(gtids=gtids(have), place=(BinlogName("mysql-bin", 1), HEAD + 100))
+    start = Start(gtids=having(have), place=(BinlogName("mysql-bin", 1), HEAD + 100))
     with pytest.raises(RecoveryError, match="has a hole") as caught:
         make(Request(goal=Latest(), start=start), model)
-    assert f"is missing {gtids(model.truth[1:4])}, which" in str(caught.value)
+    assert f"is missing {having(model.truth[1:4])}, which" in str(caught.value)
 
 
 def test_a_backup_with_a_hole_can_be_registered() -> None:
     """It reaches the newest place, and what `pitr` needs for that is said."""
-    model = lived(3, 2)
-    reach = reach_of(Start(gtids=gtids([model.truth[0], model.truth[2]])), model)
+    model = lived("3 | 2")
+    reach = reach_of(Start(gtids=having([model.truth[0], model.truth[2]])), model)
     assert reach.is_complete
     assert f"`pitr` needs --allow-holes {model.truth[1].gtid}" in reach.hint
 
@@ -200,11 +180,11 @@ def test_mariadbs_gtids_are_joined_and_those_of_another_flavour_are_not() -> Non
 
 def test_a_load_that_was_logged_is_told() -> None:
     """Only GTIDs of the target's own are in addition, and the base backup is named."""
-    model = lived(2)
-    base, own = Base(gtids=gtids(model.truth[:1])), Own(UUID, "RESET MASTER")
+    model = lived("2")
+    base, own = Base(gtids=having(model.truth[:1])), Own(UUID, "RESET MASTER")
     hints = []
     for strange in (UUID, OTHER):
-        have = gtids(model.truth[:1]) | GtidSet.parse(f"{strange}:1-5")
+        have = having(model.truth[:1]) | GtidSet.parse(f"{strange}:1-5")
         request = Request(goal=Latest(), start=Start(gtids=have, base=base, own=own))
         with pytest.raises(RecoveryError, match="not in the archive") as caught:
             make(request, model)

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Plan, PlanPiece
@@ -32,6 +33,7 @@ def plan_of(gtids: str, transactions: int, flavour: str = "mysql") -> Plan:
 
 
 PLAN = plan_of(f"{UUID_A}:1-5", 5)
+TAGGED, MARIADB_PLAN = plan_of(f"{UUID_A}:tag:1-5", 5), plan_of("0-1-5", 5, "mariadb")
 
 
 def found(
@@ -51,88 +53,82 @@ def found(
 def test_nothing_stands_against_it() -> None:
     """As servers are set by themselves."""
     assert found() == []
-    assert found({}, MARIADB, plan_of("0-1-5", 5, "mariadb")) == []
+    assert found({}, MARIADB, MARIADB_PLAN) == []
+    assert refusals() == []
+    assert warnings(FACTS, server_version="9.7.4") == []
 
 
 @pytest.mark.parametrize(
-    ("settings", "named"),
+    ("name", "value", "version", "named", "todo"),
     [
-        ({"innodb_flush_log_at_trx_commit": "0"}, "innodb_flush_log_at_trx_commit"),
-        ({"replica_skip_errors": "1062"}, "replica_skip_errors"),
-        ({"slave_skip_errors": "1062"}, "skip_errors"),
-        ({"replica_exec_mode": "IDEMPOTENT"}, "exec_mode"),
-        ({"sql_replica_skip_counter": "1"}, "skip_counter"),
-        ({"relay_log_info_repository": "FILE"}, "relay_log_info_repository"),
-        ({"init_replica": "SET @a = 1"}, "init_replica"),
-        ({"replicate_do_db": "shop"}, "replicate_do_db"),
-        ({"replica_checkpoint_period": "5000"}, "5000 ms"),
-        ({"gtid_mode": "OFF"}, "gtid_mode is OFF"),
+        ("innodb_flush_log_at_trx_commit", "0", "9.7.4", "innodb_flush_log_at_trx_commit", ""),
+        ("relay_log_info_repository", "FILE", "9.7.4", "relay_log_info_repository", ""),
+        ("replicate_do_db", "shop", "9.7.4", "replicate_do_db", ""),
+        ("replica_checkpoint_period", "5000", "9.7.4", "5000 ms", ""),
+        ("gtid_mode", "OFF", "9.7.4", "gtid_mode is OFF", ""),
+        ("replica_exec_mode", "IDEMPOTENT", "9.7.4", "exec_mode",
+         "SET GLOBAL replica_exec_mode = 'STRICT'"),
+        ("slave_exec_mode", "IDEMPOTENT", "8.0.25", "exec_mode",
+         "SET GLOBAL slave_exec_mode = 'STRICT'"),
+        ("sql_replica_skip_counter", "1", "9.7.4", "skip_counter",
+         "SET GLOBAL sql_replica_skip_counter = 0"),
+        ("init_replica", "DO 1", "9.7.4", "init_replica", "SET GLOBAL init_replica = ''"),
+        ("slave_skip_errors", "all", "5.7.44", "skip_errors",
+         "remove slave_skip_errors from the server's conf"),
+        ("replica_skip_errors", "1062", "9.7.4", "skip_errors",
+         "remove replica_skip_errors from the server's "),
     ],
-)
-def test_a_setting(settings: dict[str, str], named: str) -> None:
-    """Named, and nothing besides."""
-    said = found({**FINE, **settings})
-    assert len({str(one) for one in said}) >= 1
-    assert all(named in str(one) for one in said)
-    assert all(one.hint for one in said)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "version", "todo"),
-    [
-        ("replica_exec_mode", "IDEMPOTENT", "9.7.4", "SET GLOBAL replica_exec_mode = 'STRICT'"),
-        ("slave_exec_mode", "IDEMPOTENT", "8.0.25", "SET GLOBAL slave_exec_mode = 'STRICT'"),
-        ("sql_replica_skip_counter", "1", "9.7.4", "SET GLOBAL sql_replica_skip_counter = 0"),
-        ("init_replica", "DO 1", "9.7.4", "SET GLOBAL init_replica = ''"),
-        ("slave_skip_errors", "all", "5.7.44", "remove slave_skip_errors from the server's conf"),
-        ("replica_skip_errors", "all", "9.7.4", "remove replica_skip_errors from the server's "),
-    ],
-)
-def test_what_to_do_about_a_setting(name: str, value: str, version: str, todo: str) -> None:
-    """The statement that this version takes, or a restart, if that is what it needs."""
-    facts = replace(FACTS, version=version)
+)  # fmt: skip
+def test_a_setting(name: str, value: str, version: str, named: str, todo: str) -> None:
+    """Named, and nothing besides; with the statement of this version, or that it needs more."""
     plan = replace(PLAN, server_version=version)
-    said = [one for one in found({**FINE, name: value}, facts, plan) if name in str(one.hint)]
+    said = found({**FINE, name: value}, replace(FACTS, version=version), plan)
     assert said
-    assert all(str(one.hint).startswith(todo) for one in said)
+    assert all(named in str(one) and one.hint for one in said)
+    assert not todo or any(one.hint.startswith(todo) for one in said)
 
 
-def test_a_server_id_of_the_history() -> None:
-    """A replica passes over its own events."""
-    (said,) = found(facts=replace(FACTS, server_id=1))
-    assert "server_id, 1," in str(said)
+ANONYMOUS = plan_of("", 3)
 
 
-def test_transactions_without_gtids() -> None:
-    """gtid_mode=ON takes none."""
-    (said,) = found(plan=plan_of("", 3))
-    assert "cannot be a replica: 3 of the transactions have no GTID" in str(said)
-    assert found({**FINE, "gtid_mode": "ON_PERMISSIVE"}, plan=plan_of("", 3)) == []
+@pytest.mark.parametrize(
+    ("settings", "facts", "plan", "words"),
+    [
+        (FINE, replace(FACTS, server_id=1), PLAN, "server_id, 1,"),
+        (FINE, FACTS, ANONYMOUS, "cannot be a replica: 3 of the transactions have no GTID"),
+        ({**FINE, "gtid_mode": "ON_PERMISSIVE"}, FACTS, ANONYMOUS, ""),
+    ],
+)
+def test_a_server_id_of_the_history(
+    settings: Mapping[str, str], facts: TargetFacts, plan: Plan, words: str
+) -> None:
+    """A replica passes over its own events; gtid_mode=ON takes no transaction without a GTID."""
+    said = found(settings, facts, plan)
+    assert [words in str(one) for one in said] == [True] * bool(words)
 
 
-def test_a_version_that_cannot_read_it() -> None:
-    """Tags are from 8.3 on; before 5.7 there are no channels; no older series is supported."""
-    tagged = replace(plan_of(f"{UUID_A}:tag:1-5", 5), server_version="8.0.36")
-    (said,) = found(facts=replace(FACTS, version="8.0.36"), plan=tagged)
-    assert "tags" in str(said)
-    (said,) = found(facts=replace(FACTS, version="5.6.51"))
-    assert "5.6.51" in str(said)
-    newer = replace(PLAN, server_version="9.7.4")
-    (said,) = found(facts=replace(FACTS, version="8.0.36"), plan=newer)
-    assert "8.0.36" in str(said)
-    assert "9.7.4" in str(said)
-    assert "--output-dir" in said.hint
-    assert found(facts=replace(FACTS, version="9.7.1"), plan=newer) == []
-    older = replace(PLAN, server_version="8.0.36")
-    assert found(facts=replace(FACTS, version="9.7.1"), plan=older) == []
-    for target, source, fits in (
-        ("26.7.0", "9.7.4", True), ("9.7.4", "26.7.0", False), ("26.7.2", "26.7.0", True),
-        ("26.10.0", "26.7.0", True), ("26.7.0", "26.10.0", False),
-    ):  # fmt: skip
-        calendar = replace(PLAN, server_version=source)
-        assert (found(facts=replace(FACTS, version=target), plan=calendar) == []) is fits
-    tagged = replace(tagged, server_version="26.7.0")
-    assert found(facts=replace(FACTS, version="26.7.0"), plan=tagged) == []
+@pytest.mark.parametrize(
+    ("target", "source", "plan", "words"),
+    [
+        ("8.0.36", "8.0.36", TAGGED, "tags"),  # from 8.3 on
+        ("26.7.0", "26.7.0", TAGGED, ""),
+        ("5.6.51", "9.7.0", PLAN, "5.6.51"),  # no channels before 5.7
+        ("8.0.36", "9.7.4", PLAN, "9.7.4"),  # no older series is supported
+        ("9.7.1", "9.7.4", PLAN, ""),
+        ("9.7.1", "8.0.36", PLAN, ""),
+        ("26.7.0", "9.7.4", PLAN, ""),
+        ("9.7.4", "26.7.0", PLAN, "26.7.0"),
+        ("26.7.2", "26.7.0", PLAN, ""),
+        ("26.10.0", "26.7.0", PLAN, ""),
+        ("26.7.0", "26.10.0", PLAN, "26.10.0"),
+    ],
+)
+def test_a_version_that_cannot_read_it(target: str, source: str, plan: Plan, words: str) -> None:
+    """It is named, and what can be had instead."""
+    said = found(facts=replace(FACTS, version=target), plan=replace(plan, server_version=source))
+    assert [words in str(one) for one in said] == [True] * bool(words)
+    assert all(target in str(one) or words == "tags" for one in said)
+    assert words != "9.7.4" or "--output-dir" in said[0].hint
 
 
 def test_a_member_of_a_group() -> None:
@@ -143,13 +139,9 @@ def test_a_member_of_a_group() -> None:
 
 @pytest.mark.parametrize(
     ("own", "begins", "is_ahead"),
-    [
-        ("0-2-9", "0-1-4", True),
-        ("0-2-4", "0-1-4", False),
-        ("1-2-9", "0-1-4", False),
-        ("0-2-1", None, True),
-    ],
-)
+    [("0-2-9", "0-1-4", True), ("0-2-4", "0-1-4", False), ("1-2-9", "0-1-4", False),
+     ("0-2-1", None, True)],
+)  # fmt: skip
 def test_mariadb_strict_mode(own: str, begins: str | None, is_ahead: bool) -> None:
     """It refuses a number that is not greater than its own last one in that domain."""
     settings = {"gtid_strict_mode": "ON", "gtid_binlog_pos": own}
@@ -173,7 +165,7 @@ def test_mariadb_applies_nothing_twice(strict: str) -> None:
 def test_mariadb_keeps_its_place_with_the_rows() -> None:
     """In InnoDB, or a crash tears them apart."""
     answers = {"gtid": [{"name": "gtid_slave_pos", "engine": "Aria"}]}
-    (said,) = found({}, MARIADB, plan_of("0-1-5", 5, "mariadb"), **answers)
+    (said,) = found({}, MARIADB, MARIADB_PLAN, **answers)
     assert "Aria" in str(said)
     assert "ENGINE=InnoDB" in said.hint
 
@@ -181,35 +173,52 @@ def test_mariadb_keeps_its_place_with_the_rows() -> None:
 # What a target is, whatever is planned
 
 
-def refusals(
-    found: TargetFacts = FACTS,
-    login: Login = LOGIN,
-    *,
-    address: Address | None = None,
-    allow_source: bool = False,
-    stop_threads: bool = False,
-    start_is_told: bool = True,
-    is_scratch: bool = False,
-) -> list[RecoveryError]:
-    return list(
-        problems(
-            found,
-            login,
-            flavour="mysql",
-            server_uuids=[UUID_A],
-            source_address=address,
-            allow_source=allow_source,
-            stop_threads=stop_threads,
-            start_is_told=start_is_told,
-            is_scratch=is_scratch,
-        )
-    )
+def refusals(found: TargetFacts = FACTS, login: Login = LOGIN, **more: Any) -> list[RecoveryError]:
+    usual = {"flavour": "mysql", "server_uuids": [UUID_A], "start_is_told": True}
+    return list(problems(found, login, **{**usual, **more}))
 
 
-def test_a_target_that_may_be_written_to() -> None:
-    """No reason to refuse it, and nothing to warn of."""
-    assert refusals() == []
-    assert warnings(FACTS, server_version="9.7.4") == []
+@pytest.mark.parametrize(
+    ("changes", "more", "words", "hint"),
+    [
+        ({"read_only": True}, {}, ["(read_only is ON)"], ""),
+        ({"super_read_only": True}, {}, ["(super_read_only is ON)"], ""),
+        # another setting than read_only: nothing could be written, and the first one would fail
+        ({"transaction_read_only": True}, {}, ["(transaction_read_only is ON)"],
+         "SET GLOBAL transaction_read_only = OFF"),
+        ({"flavour": "mariadb", "version": "10.11.2-MariaDB", "transaction_read_only": True},
+         {"flavour": "mariadb"}, ["(tx_read_only is ON)"], "SET GLOBAL tx_read_only = OFF"),
+        # events and replica threads come in between, unless they may be stopped
+        ({"event_scheduler": True, "channels": ("", "other")}, {},
+         ["event scheduler", "channel: the default one, 'other'"], "--stop-target-threads"),
+        ({"event_scheduler": True, "channels": ("", "other")}, {"stop_threads": True}, [], ""),
+        ({"flavour": "mariadb", "version": "10.11.2-MariaDB"}, {},
+         ["is MariaDB 10.11.2-MariaDB; the binlogs are MySQL's"], ""),
+        ({"missing_privileges": ("REPLICATION CLIENT",)}, {},
+         ["'me' at the target is missing the privilege REPLICATION CLIENT"],
+         "GRANT REPLICATION CLIENT, "),
+        # a flush would put accounts in force, and without one statements are refused there
+        ({"checks_accounts": False}, {}, ["--skip-grant-tables"], "--init-file"),
+        # functions that are not loaded; a scratch server may not have their libraries
+        ({"unloaded": ("f", "g")}, {}, ["mysql.func: f, g;"], "restart it"),
+        ({"unloaded": ("f", "g")}, {"is_scratch": True}, [], ""),
+        # unless the operator said where the base backup ends, or no GTIDs are kept
+        ({"tables": 3}, {"start_is_told": False},
+         ["has 3 tables but no GTIDs: was --from-backup forgotten?"], ""),
+        ({"tables": 3}, {}, [], ""),
+        ({"tables": 0}, {"start_is_told": False}, [], ""),
+        ({"tables": 3, "executed": GtidSet.parse(f"{UUID_A}:1")}, {"start_is_told": False}, [], ""),
+        ({"tables": 3, "executed": None}, {"start_is_told": False}, [], ""),
+    ],
+)  # fmt: skip
+def test_what_a_target_may_not_be(
+    changes: dict[str, Any], more: dict[str, Any], words: list[str], hint: str
+) -> None:
+    """Each is named, with what to do."""
+    said = refusals(replace(FACTS, **changes), **more)
+    assert len(said) == len(words)
+    assert all(word in str(one) for word, one in zip(words, said, strict=True))
+    assert not said or hint in said[0].hint
 
 
 def test_the_source_or_a_copy_of_it() -> None:
@@ -221,85 +230,37 @@ def test_the_source_or_a_copy_of_it() -> None:
     assert refusals(replace(FACTS, uuid=UUID_A), allow_source=True) == []
 
 
+SOCKET = Address(host=None, port=None, socket=Path("/run/a.sock"))
+
+
+def at(host: str | None, port: int | None) -> Address:
+    return Address(host=host, port=port, socket=None)
+
+
 @pytest.mark.parametrize(
     ("login", "address", "same"),
     [
-        ({}, Address(host="127.0.0.1", port=3307, socket=None), True),
-        ({}, Address(host="localhost", port=3307, socket=None), True),
-        ({"host": "localhost"}, Address(host=None, port=3307, socket=None), True),
-        ({"host": "::1"}, Address(host="localhost", port=3307, socket=None), True),
-        ({}, Address(host="127.0.0.1", port=3306, socket=None), False),
-        ({}, Address(host="127.0.0.2", port=3307, socket=None), False),
-        ({"port": 3306}, Address(host="127.0.0.1", port=None, socket=None), True),
-        ({"host": "no-such-host.invalid"}, Address(host="NO-such-host.invalid", port=3307,
-                                                   socket=None), True),
-        ({"socket": "/run/a.sock"}, Address(host=None, port=None, socket=Path("/run/a.sock")),
-         True),
-        ({"socket": "/run/x/../a.sock"}, Address(host=None, port=None, socket=Path("/run/a.sock")),
-         True),
-        ({"socket": "/run/b.sock"}, Address(host=None, port=None, socket=Path("/run/a.sock")),
-         False),
-        ({"socket": "/run/b.sock"}, Address(host="127.0.0.1", port=3307, socket=None), False),
-        ({}, Address(host=None, port=None, socket=Path("/run/a.sock")), False),
+        ({}, at("127.0.0.1", 3307), True),
+        ({}, at("localhost", 3307), True),
+        ({"host": "localhost"}, at(None, 3307), True),
+        ({"host": "::1"}, at("localhost", 3307), True),
+        ({}, at("127.0.0.1", 3306), False),
+        ({}, at("127.0.0.2", 3307), False),
+        ({"port": 3306}, at("127.0.0.1", None), True),
+        ({"host": "no-such-host.invalid"}, at("NO-such-host.invalid", 3307), True),
+        ({"socket": "/run/a.sock"}, SOCKET, True),
+        ({"socket": "/run/x/../a.sock"}, SOCKET, True),
+        ({"socket": "/run/b.sock"}, SOCKET, False),
+        ({"socket": "/run/b.sock"}, at("127.0.0.1", 3307), False),
+        ({}, SOCKET, False),
     ],
-)  # fmt: skip
-def test_the_sources_own_address(login: dict[str, object], address: Address, same: bool) -> None:
-    """Where the streamer's configuration has the source, whatever name it is called by."""
-    given = replace(LOGIN, **login)  # type: ignore[arg-type]
-    found = refusals(login=given, address=address)
-    assert [("is the source of the streamer's configuration" in str(one)) for one in found] == [
-        True
-    ] * same
-    assert refusals(login=given, address=address, allow_source=True) == []
-
-
-def test_a_target_that_is_read_only() -> None:
-    """Either way."""
-    assert "(read_only is ON)" in str(refusals(replace(FACTS, read_only=True))[0])
-    assert "(super_read_only is ON)" in str(refusals(replace(FACTS, super_read_only=True))[0])
-
-
-@pytest.mark.parametrize(
-    ("flavour", "name"), [("mysql", "transaction_read_only"), ("mariadb", "tx_read_only")]
 )
-def test_a_target_whose_transactions_are_read_only(flavour: Flavour, name: str) -> None:
-    """Another setting than read_only: nothing could be written, and the first one would fail."""
-    version = "9.7.4" if flavour == "mysql" else "10.11.2-MariaDB"
-    found = replace(FACTS, flavour=flavour, version=version, transaction_read_only=True)
-    (error,) = problems(found, LOGIN, flavour=flavour, server_uuids=[])
-    assert f"({name} is ON)" in str(error)
-    assert error.hint.endswith(f"SET GLOBAL {name} = OFF")
-
-
-def test_a_target_that_writes_statements_only() -> None:
-    """Row events stop it, at the first one; binlogs of statements do not."""
-    (warning,) = warnings(replace(FACTS, binlog_format="STATEMENT"), server_version="9")
-    assert "SET GLOBAL binlog_format = ROW" in warning
-    silent = replace(FACTS, binlog_format="STATEMENT", log_bin=False)
-    assert not warnings(silent, server_version="9")
-
-
-def test_a_target_that_others_write_to() -> None:
-    """Events and replica threads come in between, unless they may be stopped."""
-    busy = replace(FACTS, event_scheduler=True, channels=("", "other"))
-    first, second = refusals(busy)
-    assert "event scheduler" in str(first)
-    assert "channel: the default one, 'other'" in str(second)
-    assert "--stop-target-threads" in first.hint
-    assert refusals(busy, stop_threads=True) == []
-
-
-def test_a_target_of_the_other_flavour() -> None:
-    """Binlogs do not go from one to the other."""
-    (error,) = refusals(replace(FACTS, flavour="mariadb", version="10.11.2-MariaDB"))
-    assert "is MariaDB 10.11.2-MariaDB; the binlogs are MySQL's" in str(error)
-
-
-def test_an_account_that_could_not_do_it() -> None:
-    """What it lacks is named."""
-    (error,) = refusals(replace(FACTS, missing_privileges=("REPLICATION CLIENT",)))
-    assert "'me' at the target is missing the privilege REPLICATION CLIENT" in str(error)
-    assert "GRANT REPLICATION CLIENT, " in error.hint
+def test_the_sources_own_address(login: dict[str, Any], address: Address, same: bool) -> None:
+    """Where the streamer's configuration has the source, whatever name it is called by."""
+    given, said = replace(LOGIN, **login), "is the source of the streamer's configuration"
+    found = refusals(login=given, source_address=address)
+    assert [said in str(one) for one in found] == [True] * same
+    assert refusals(login=given, source_address=address, allow_source=True) == []
 
 
 def test_all_problems_of_a_target_at_once() -> None:
@@ -310,58 +271,44 @@ def test_all_problems_of_a_target_at_once() -> None:
     assert len(refusals(worst)) == 4
 
 
-def test_what_the_operator_should_know() -> None:
+MYISAM = tuple(f"a.t\x1b{number} (MyISAM)" for number in range(5))
+STATEMENTS = {"binlog_format": "STATEMENT"}
+UNLOGGED = {"logs_replicated": False}
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "source", "words"),
+    [
+        (MARIADB, {}, "11.4.5-MariaDB",
+         "10.11.6-MariaDB, older than the binlogs' 11.4.5-MariaDB"),
+        (MARIADB, {}, "10.11.2-MariaDB", ""),
+        (FACTS, {"not_transactional": MYISAM}, "9",
+         "5 tables without transactions: a.t\\x1b0 (MyISAM), "),
+        (FACTS, {"not_transactional": MYISAM}, "9", " and 2 more;"),
+        (FACTS, {"not_transactional": MYISAM[:1]}, "9",
+         "the target has 1 table without transactions: a.t"),
+        (FACTS, UNLOGGED, "9", "log_replica_updates is OFF"),
+        (FACTS, {**UNLOGGED, "log_bin": False}, "9", ""),
+        # row events stop it, at the first one; binlogs of statements do not
+        (FACTS, STATEMENTS, "9", "SET GLOBAL binlog_format = ROW"),
+        (FACTS, {**STATEMENTS, "log_bin": False}, "9", ""),
+        (FACTS, {"unloaded": ("f", "g")}, "9.7.4", ""),
+    ],
+)  # fmt: skip
+def test_what_the_operator_should_know(
+    facts: TargetFacts, changes: dict[str, Any], source: str, words: str
+) -> None:
     """An older server; tables without transactions; a binlog that will not have it."""
-    old = warnings(MARIADB, server_version="11.4.5-MariaDB")
-    assert "10.11.6-MariaDB, older than the binlogs' 11.4.5-MariaDB" in old[0]
-    assert not warnings(MARIADB, server_version="10.11.2-MariaDB")
-    several = tuple(f"a.t\x1b{number} (MyISAM)" for number in range(5))
-    (said,) = warnings(replace(FACTS, not_transactional=several), server_version="9")
-    assert "5 tables without transactions: a.t\\x1b0 (MyISAM), " in said
-    assert " and 2 more;" in said
-    (said,) = warnings(replace(FACTS, not_transactional=several[:1]), server_version="9")
-    assert said.startswith("the target has 1 table without transactions: a.t")
-    quiet = replace(FACTS, logs_replicated=False)
-    assert "log_replica_updates is OFF" in warnings(quiet, server_version="9")[0]
-    assert not warnings(replace(quiet, log_bin=False), server_version="9")
+    said = warnings(replace(facts, **changes), server_version=source)
+    assert [words in one for one in said] == [True] * bool(words)
 
 
 def test_a_scratch_server_has_no_replicas() -> None:
     """And nobody keeps its tables; what may stop the apply is told there, too."""
-    scratch = replace(
-        FACTS, logs_replicated=False, not_transactional=("a.t",), binlog_format="STATEMENT"
-    )
+    scratch = replace(FACTS, **UNLOGGED, **STATEMENTS, not_transactional=("a.t",))
     assert len(warnings(scratch, server_version="9")) == 3
     (said,) = warnings(scratch, server_version="9", is_scratch=True)
     assert "binlog_format" in said
-
-
-def test_a_server_that_checks_no_accounts() -> None:
-    """A flush would put them in force, and without one account statements are refused there."""
-    (error,) = refusals(replace(FACTS, checks_accounts=False))
-    assert "--skip-grant-tables" in str(error)
-    assert "--init-file" in error.hint
-
-
-def test_functions_that_are_not_loaded() -> None:
-    """Refused by name; for a scratch server it is a warning, as it may not have the libraries."""
     facts = replace(FACTS, unloaded=("f", "g"))
     (error,) = refusals(facts)
-    assert "mysql.func: f, g;" in str(error)
-    assert "restart it" in error.hint
-    assert refusals(facts, is_scratch=True) == []
-    assert warnings(facts, server_version="9.7.4") == []
-    (told,) = warnings(facts, server_version="9.7.4", is_scratch=True)
-    assert told == str(error)
-
-
-def test_tables_without_gtids() -> None:
-    """Asked about, unless the operator said where the base backup ends, or no GTIDs are kept."""
-    facts = replace(FACTS, tables=3)
-    (error,) = refusals(facts, start_is_told=False)
-    assert "has 3 tables but no GTIDs: was --from-backup forgotten?" in str(error)
-    assert refusals(facts) == []
-    assert refusals(replace(facts, tables=0), start_is_told=False) == []
-    has = replace(facts, executed=GtidSet.parse(f"{UUID_A}:1"))
-    assert refusals(has, start_is_told=False) == []
-    assert refusals(replace(facts, executed=None), start_is_told=False) == []
+    assert warnings(facts, server_version="9.7.4", is_scratch=True) == [str(error)]

@@ -1,11 +1,10 @@
 """What a plan is told of the bucket is what is there: from entries, or by reading all of it."""
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType, Transaction
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError, StoreError
-from binlog2s3.recover.model import BucketHistory
 from binlog2s3.recover.snapshot import Survey
 from tests.binlog_writer import (
     BEGIN,
@@ -39,8 +37,8 @@ IDLE = replace(BEAT, durable=None)
 ENTRY_KEY = LAYOUT.entry(ID, NAME)
 
 
-def mariadb(*, deferred: bool) -> BinlogWriter:
-    binlog = BinlogWriter(server_version="11.4.2-MariaDB-log")
+def mariadb(*, deferred: bool, checksum: bool = True) -> BinlogWriter:
+    binlog = BinlogWriter(server_version="11.4.2-MariaDB-log", checksum=checksum)
     binlog.gtid_list(MariadbGtidList.parse("0-7-3"))
     rows = (EventType.WRITE_ROWS_V1, b"\x5d" + b"x" * 1_500_000)
     for number in range(9):
@@ -50,8 +48,8 @@ def mariadb(*, deferred: bool) -> BinlogWriter:
     return binlog
 
 
-def without_gtids(version: str = "5.6.14-log") -> BinlogWriter:
-    binlog = BinlogWriter(server_version=version, checksum=False)
+def without_gtids(version: str = "5.6.14-log", *, checksum: bool = False) -> BinlogWriter:
+    binlog = BinlogWriter(server_version=version, checksum=checksum)
     for number in range(12):
         events = [BEGIN, statement("INSERT " + "x" * 900_000), XID]
         if number % 3 == 0:
@@ -80,10 +78,6 @@ def bucket_with(which: str, state: str) -> Bucket:
     return bucket
 
 
-def survey_as_history(bucket: Bucket) -> BucketHistory:
-    return bucket.survey()
-
-
 # Which there are
 
 
@@ -92,7 +86,7 @@ def test_lineages_and_the_one_that_is_written() -> None:
     bucket = Bucket()
     younger = replace(bucket.lineage, id="20270101T000000Z-3e11fa47-a1b2")
     bucket.put(LAYOUT.lineage(younger.id), younger.to_json())
-    history = survey_as_history(bucket)
+    history = bucket.survey()
     assert [one.id for one in history.lineages] == [ID, younger.id]
     assert history.current == younger.id
     assert history.covered_us is None
@@ -104,14 +98,27 @@ def test_lineages_and_the_one_that_is_written() -> None:
     assert history.covered_us == int(TIME.timestamp()) * 1_000_000
 
 
-@pytest.mark.parametrize("lineage", [None, "20270101T000000Z-3e11fa47-ffff"])
-def test_nobody_vouches_for_a_lineage_that_the_writer_does_not_write(lineage: str | None) -> None:
-    """A writer that knows none yet, or one whose turn has not come, covers nothing."""
+@pytest.mark.parametrize(
+    ("changes", "covered_us"),
+    [
+        ({}, 0),
+        ({"covered_until": TIME + timedelta(microseconds=999_999)}, 999_999),
+        ({"covered_until": None}, None),
+        # a writer that knows no lineage yet, or one whose turn has not come, covers nothing
+        ({"lineage": None}, None),
+        ({"lineage": "20270101T000000Z-3e11fa47-ffff"}, None),
+    ],
+)
+def test_until_when_a_writer_vouches(changes: dict[str, Any], covered_us: int | None) -> None:
+    """To the microsecond, and for the lineage that it writes."""
     bucket = Bucket()
-    bucket.beat(replace(IDLE, lineage=lineage))
-    bucket.delete([LAYOUT.turn(IDLE.generation)])
+    bucket.beat(replace(IDLE, **changes))
+    if "lineage" in changes:
+        bucket.delete([LAYOUT.turn(IDLE.generation)])
     survey = bucket.survey()
-    assert (survey.current, survey.covered_us) == (ID, None)
+    begin = int(TIME.timestamp()) * 1_000_000
+    assert survey.current == ID
+    assert survey.covered_us == (None if covered_us is None else begin + covered_us)
 
 
 @pytest.mark.parametrize("state", ["archived", "open"])
@@ -142,15 +149,6 @@ def test_a_turn_that_cannot_be_read_hides_nothing_else() -> None:
     with pytest.raises(ArchiveError, match="turns/01000000"):
         _ = survey.current
     assert [str(LAYOUT.turn(10**6)) in str(error) for error in survey.problems] == [True]
-
-
-def test_a_time_to_the_microsecond() -> None:
-    """No rounding on the way."""
-    bucket = Bucket()
-    bucket.beat(replace(IDLE, covered_until=TIME + timedelta(microseconds=999_999)))
-    assert bucket.survey().covered_us == int(TIME.timestamp()) * 1_000_000 + 999_999
-    bucket.beat(replace(IDLE, covered_until=None))
-    assert bucket.survey().covered_us is None
 
 
 def test_a_writer_that_was_superseded_between_two_requests() -> None:
@@ -203,21 +201,6 @@ def test_an_unknown_lineage() -> None:
     with pytest.raises(ArchiveError, match="no lineage 2027") as caught:
         Bucket().survey().names("2027")
     assert caught.value.hint
-
-
-def test_the_order_of_looking() -> None:
-    """Writers before turns before lineages, live/ before archive/."""
-    bucket = Bucket()
-    bucket.beat(replace(BEAT, durable=None))
-    bucket.archive(SMALL.data)
-    seen: list[str] = []
-    bucket.on_act = lambda operation, keys, _: seen.extend(
-        key for key in keys if operation in {"list", "list_names"}
-    )
-    bucket.survey().names(ID)
-    kinds = [key.split("/")[1] for key in seen]
-    assert kinds == ["live", *3 * ["archive"], "live", "archive", "archive", "archive"]
-    assert seen[:4] == [LAYOUT.writers, LAYOUT.turns, LAYOUT.archive, LAYOUT.floors(ID)]
 
 
 # What is known of one
@@ -494,6 +477,13 @@ def test_a_damaged_event(state: str, at: int) -> None:
         expected[5] = (*expected[5][:2], None)
     assert told(list(survey.transactions(ID, NAME))) == expected
     assert known.transactions == 12
+    apart = SMALL.transactions[8].begin - SMALL.transactions[5].begin
+    data[SMALL.transactions[8].begin + at] ^= 1  # another one, with what lies between them
+    bucket = Bucket()
+    bucket.chunks(data, 0, len(data))
+    known = bucket.survey().known(ID, NAME)
+    assert [low for low, _ in known.damaged] == [begin, begin + apart]
+    assert known.transactions == 12
 
 
 def test_damage_that_leads_astray() -> None:
@@ -506,10 +496,7 @@ def test_damage_that_leads_astray() -> None:
     known = survey.known(ID, NAME)
     assert known.damaged[0][0] == one.begin
     assert known.damaged[-1][1] == len(data)
-    assert [b - a for (_, a), (b, _) in zip(known.damaged, known.damaged[1:], strict=False)] in (
-        [],
-        [0],
-    )
+    assert all(a[1] == b[0] for a, b in pairwise(known.damaged))
     assert known.size == len(data)
     assert known.transactions == 5
     assert list(survey.transactions(ID, NAME)) == SMALL.transactions[:5]
@@ -541,19 +528,6 @@ def test_nobody_vouches_for_what_lies_in_a_damaged_end() -> None:
     torn = SMALL.data[: SMALL.transactions[9].end] + bytes(100)
     bucket.chunks(torn, 0, len(torn))
     assert bucket.survey().covered_us is None
-
-
-def test_two_damaged_events_apart() -> None:
-    """Each is noted, what lies between them is told."""
-    data, begin, end = damaged(2, 160)
-    data[SMALL.transactions[8].begin + 160] ^= 1
-    apart = SMALL.transactions[8].begin - SMALL.transactions[2].begin
-    bucket = Bucket()
-    bucket.chunks(data, 0, len(data))
-    known = bucket.survey().known(ID, NAME)
-    assert known.damaged[0] == (begin, end)
-    assert [low for low, _ in known.damaged] == [begin, begin + apart]
-    assert known.transactions == 12
 
 
 def test_damage_that_no_entry_knows_of() -> None:
@@ -616,24 +590,6 @@ def test_only_the_blocks_that_are_needed_are_read() -> None:
     assert next(found) == one
     found.close()  # type: ignore[attr-defined]
     assert bucket.fetched < 4 * BLOCK
-
-
-def test_nothing_behind_what_was_asked_for_is_fetched_ahead() -> None:
-    """A transaction that lies across the edge of two blocks costs these two."""
-    bucket = Bucket()
-    bucket.archive(LARGE.data)
-    further = threading.Event()
-
-    def wait(_: str, begin: int) -> None:
-        if begin == BLOCK:
-            further.wait(0.3)  # so long, somebody else could fetch the next one
-        elif begin > BLOCK:
-            further.set()
-
-    bucket.before_open = wait
-    across = next(t for t in LARGE.transactions if t.begin < BLOCK < t.end)
-    assert list(bucket.survey().transactions(ID, NAME, across.begin, across.end)) == [across]
-    assert sorted(one.begin for one in bucket.asked) == [0, BLOCK]
 
 
 def test_what_a_transaction_does() -> None:

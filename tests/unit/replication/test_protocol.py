@@ -45,6 +45,7 @@ MARIADB = Identity(
 CAPABILITIES = 0x1 | 0x4 | 0x8 | 0x200 | 0x8000 | 1 << 19 | 1 << 21
 SHA2, NATIVE = b"caching_sha2_password", b"mysql_native_password"
 NOW = 1_800_000_000
+TLS_REQUEST = struct.pack("<IIB", CAPABILITIES | 0x800, 1 << 30, 45) + bytes(23)
 
 
 def framed(payload: bytes, sequence: int) -> bytes:
@@ -188,8 +189,7 @@ def test_no_account_without_a_password() -> None:
 
 def secured(**more: bool) -> Client:
     client = Client(has_tls=True, **more)
-    asked = struct.pack("<IIB", CAPABILITIES | 0x800, 1 << 30, 45) + bytes(23)
-    assert client.say(asked) == ([TlsWanted()], [])
+    assert client.say(TLS_REQUEST) == ([TlsWanted()], [])
     client.source.secured()
     return client
 
@@ -215,10 +215,9 @@ def test_under_tls_the_password_itself_may_be_asked_for() -> None:
 def test_bytes_before_tls_are_refused() -> None:
     """Whoever sits between could have put them there, to be taken for the client's own."""
     client = Client(has_tls=True)
-    asked = struct.pack("<IIB", CAPABILITIES | 0x800, 1 << 30, 45) + bytes(23)
     early = framed(login(sha2_answer(b"a secret", NONCE)), 2)
     with pytest.raises(ProtocolError, match="before TLS"):
-        client.source.receive(framed(asked, 1) + early, now=NOW)
+        client.source.receive(framed(TLS_REQUEST, 1) + early, now=NOW)
     with pytest.raises(ValueError, match="has not asked"):
         client.source.secured()
 

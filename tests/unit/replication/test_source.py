@@ -17,7 +17,7 @@ from binlog2s3.replication.protocol import GTIDS_MOST, Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
 from tests.binlog_writer import UUID_A
-from tests.unit.replication.test_protocol import CAPABILITIES, NATIVE, framed, login
+from tests.unit.replication.test_protocol import CAPABILITIES, NATIVE, TLS_REQUEST, framed, login
 from tests.waiting import PATIENCE, wait_until
 
 WHO = Identity(
@@ -134,6 +134,14 @@ def opened(ends: ExitStack, source: Source, address: str = "127.0.0.1") -> Wire:
     return wire
 
 
+def asking(ends: ExitStack, source: Source, user: str = "one", **dump: Any) -> Wire:
+    """A client that has logged in and asked for a dump."""
+    wire = opened(ends, source)
+    wire.log_in(user)
+    wire.dump(**dump)
+    return wire
+
+
 def test_a_thread_that_cannot_be_started_ends_one_connection() -> None:
     """The client is told so, and the next one is served: the system may start threads again."""
     with source_of() as source, ExitStack() as ends:
@@ -209,8 +217,7 @@ def test_a_tls_handshake_that_stands_still_can_be_ended() -> None:
     with source_of(tls=tls_for("127.0.0.1"), limits=limits) as source, ExitStack() as ends:
         wire = opened(ends, source)
         wire.packet()
-        asked = struct.pack("<IIB", CAPABILITIES | 0x800, 1 << 30, 45) + bytes(23)
-        wire.socket.sendall(framed(asked, 1))
+        wire.socket.sendall(framed(TLS_REQUEST, 1))
         answer = native_answer(b"a secret", opened(ends, source).greeted())
         assert answer
         wait_until(lambda: not wire.is_open(), what="the handshake was ended")
@@ -228,8 +235,7 @@ def test_a_tls_handshake_has_the_limit_of_the_login() -> None:
         wire = Wire(source)
         with closing(wire.socket):
             wire.packet()
-            asked = struct.pack("<IIB", CAPABILITIES | 0x800, 1 << 30, 45) + bytes(23)
-            wire.socket.sendall(framed(asked, 1))
+            wire.socket.sendall(framed(TLS_REQUEST, 1))
             wait_until(lambda: not wire.is_open(), what="it was ended")
 
 
@@ -238,8 +244,7 @@ def test_tls_works() -> None:
     with source_of(tls=tls_for("127.0.0.1"), needs_tls=True) as source, ExitStack() as ends:
         wire = opened(ends, source)
         nonce = wire.greeted()
-        asked = struct.pack("<IIB", CAPABILITIES | 0x800, 1 << 30, 45) + bytes(23)
-        wire.socket.sendall(framed(asked, 1))
+        wire.socket.sendall(framed(TLS_REQUEST, 1))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         wire.socket = context.wrap_socket(wire.socket)
@@ -256,14 +261,10 @@ def test_an_account_ends_only_its_own_dumps() -> None:
     with source_of(answers, one_of=lambda dump: dump.uuid) as source, ExitStack() as ends:
         wires = []
         for user in ("one", "other"):
-            wires.append(opened(ends, source))
-            wires[-1].log_in(user)
-            wires[-1].dump(uuid=UUID_A)
+            wires.append(asking(ends, source, user, uuid=UUID_A))
             wait_until(lambda: len(answers.asked) == len(wires), what="it is served")
         assert [wire.is_open() for wire in wires] == [True, True]
-        again = opened(ends, source)
-        again.log_in("one")
-        again.dump(uuid=UUID_A)
+        asking(ends, source, "one", uuid=UUID_A)
         wait_until(lambda: not wires[0].is_open(), what="its older connection was ended")
         assert wires[1].is_open()
 
@@ -273,9 +274,7 @@ def test_an_error_that_nobody_expected_is_told(caplog: pytest.LogCaptureFixture)
     answers = Answers()
     answers.raises = KeyError("begin")
     with source_of(answers) as source, ExitStack() as ends:
-        wire = opened(ends, source)
-        wire.log_in()
-        wire.dump()
+        wire = asking(ends, source)
         wait_until(lambda: source.defect is not None, what="it is noted")
         wait_until(lambda: not wire.is_open(), what="the client has ended")
         assert "KeyError: 'begin' (at test_source.py:" in str(source.defect)
@@ -291,16 +290,12 @@ def test_a_client_that_takes_more_memory_than_there_is_is_lost() -> None:
     answers = Answers()
     answers.raises = MemoryError()
     with source_of(answers) as source, ExitStack() as ends:
-        wire = opened(ends, source)
-        wire.log_in()
-        wire.dump()
+        wire = asking(ends, source)
         wait_until(lambda: not wire.is_open(), what="the client has ended")
         assert source.defect is None
         assert source.failure is None
         answers.raises = None
-        other = opened(ends, source)
-        other.log_in()
-        other.dump()
+        asking(ends, source)
         wait_until(lambda: len(answers.asked) == 2, what="the next one is served")
 
 
@@ -318,17 +313,13 @@ def test_a_gtid_set_has_at_most_a_mebibyte() -> None:
     most = (GTIDS_MOST - 32) // 16
     answers = Answers()
     with source_of(answers) as source, ExitStack() as ends:
-        wire = opened(ends, source)
-        wire.log_in()
-        wire.dump(gtids=intervals(most))
+        wire = asking(ends, source, gtids=intervals(most))
         wait_until(lambda: answers.asked, what="it is taken")
         (_, dump) = answers.asked[0]
         assert isinstance(dump, DumpByGtid)
         assert dump.gtids.count == most
         for more in (most + 1, 8 * most):
-            wire = opened(ends, source)
-            wire.log_in()
-            wire.dump(gtids=intervals(more))
+            wire = asking(ends, source, gtids=intervals(more))
             said = wire.packet()
             assert code(said) == 1153
             assert str(GTIDS_MOST).encode() in said or b"of at most" in said
@@ -343,22 +334,14 @@ def test_a_users_gtid_sets_are_limited_together() -> None:
     with source_of(answers, limits=limits) as source, ExitStack() as ends:
         wires = []
         for number in range(2):
-            wires.append(opened(ends, source))
-            wires[-1].log_in()
-            wires[-1].dump(gtids=large)
+            wires.append(asking(ends, source, gtids=large))
             wait_until(lambda n=number: len(answers.asked) == n + 1, what="it is served")
-        refused = opened(ends, source)
-        refused.log_in()
-        refused.dump(gtids=large)
+        refused = asking(ends, source, gtids=large)
         assert code(refused.packet()) == 1226
-        other = opened(ends, source)
-        other.log_in("other")
-        other.dump(gtids=large)
+        asking(ends, source, "other", gtids=large)
         wait_until(lambda: len(answers.asked) == 3, what="another account is served")
         wires[0].socket.close()
         wait_until(lambda: len(source.clients) == 2, what="it has left")
-        again = opened(ends, source)
-        again.log_in()
-        again.dump(gtids=large)
+        asking(ends, source, gtids=large)
         wait_until(lambda: len(answers.asked) == 4, what="there is room again")
         assert GtidSet() != answers.asked[-1][1]

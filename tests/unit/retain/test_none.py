@@ -12,7 +12,7 @@ import pytest
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, LineageFloor
-from binlog2s3.binlog.gtid import MOST_GTIDS, GtidSet
+from binlog2s3.binlog.gtid import MOST_GTIDS
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.values import S3Config
@@ -21,17 +21,17 @@ from binlog2s3.output import Plain
 from binlog2s3.recover.model import Base, Latest
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import best_for
-from binlog2s3.retain.backup import add, reach_text, reaches_of_backup
+from binlog2s3.retain.backup import add, reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from binlog2s3.status.text import print_status
 from binlog2s3.status.writer_state import last_report, life_sign
 from lab.status_examples import IDLE
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of, turn_of
+from tests.binlog_writer import UUID_A, XID, statement
+from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of
 from tests.surveyed import LAYOUT, Bucket, workers
+from tests.unit.retain.test_backups import binlog_of, reset
 
 NAMES = [BinlogName("mysql-bin", number) for number in (1, 2)]
-US = 1_795_253_309_000_000
 WHOLE = """\
 USE `mysql`;
 CREATE TABLE `user` (
@@ -46,16 +46,7 @@ INSERT INTO `t` VALUES (1);
 
 def binlog(first: int, *, engine: bool = True) -> bytes:
     """Three transactions, of InnoDB or of MyISAM."""
-    found = BinlogWriter(checksum=True)
-    found.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
-    for number in range(first, first + 3):
-        found.transaction(
-            [statement("BEGIN"), statement("INSERT"), XID if engine else statement("COMMIT")],
-            gtid=(UUID_A, "", number),
-            commit_us=US + number * 1_000_000,
-        )
-    found.rotate()
-    return bytes(found.data)
+    return binlog_of(first, 3, end=XID if engine else statement("COMMIT"))
 
 
 def bucket(*, engine: bool = True) -> Bucket:
@@ -178,22 +169,10 @@ def by_gtids(last: int) -> Backup:
     return replace(BACKUP, gtid_set=f"{UUID_A}:1-{last}", binlog=None, position=None, lineage=None)
 
 
-def reset() -> Bucket:
-    """The same GTIDs were given to other transactions after a RESET."""
-    store = bucket()
-    first, later = store.lineage, "20260202T000000Z-3e11fa47-b2c3"
-    cut = parent_of(ID, binlog=str(NAMES[-1]), gtid_set="", join="unknown")
-    store.lineage = replace(first, id=later, parent=cut)
-    store.put(LAYOUT.lineage(later), store.lineage.to_json())
-    for at, name in enumerate(NAMES):
-        store.archive(binlog(1 + 3 * at), name)
-    store.put(LAYOUT.turn(1), turn_of(replace(BEAT, lineage=later, generation=1)).to_json())
-    return store
-
-
 def test_a_window_needs_a_backup_that_pitr_would_take() -> None:
     """Not one whose GTIDs two histories have: `backup list` and `pitr` refuse that."""
-    store = reset()
+    store = bucket()
+    reset(store, [binlog(1), binlog(4)])
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
     assert not reaches_of_backup(by_gtids(4), store.survey())[0].lineage
     assert best_for([by_gtids(4)], Latest(), store.survey(), None) is None
@@ -226,28 +205,26 @@ def test_what_could_not_be_looked_at_is_not_called_missing() -> None:
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
     assert "recovery window from" in shown(store)
     store.put(LAYOUT.turn(1), b"{}")  # which lineage is the current one?
-    assert "recovery window unknown" in shown(store)
+    assert "recovery window unknown: pre/archive/orders/turns/" in shown(store)
     assert "no base backup reaches now" not in shown(store)
     found = proofs_of(store, "pre", "orders", None).backups
     assert (found.count, found.window_known) == (1, False)
     store = bucket()
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(99).to_json())
-    assert "no base backup reaches now" in shown(store)
+    assert "no base backup reaches now without a gap: backup " in shown(store)
+    assert f"has GTIDs that are not in the archive: {UUID_A}:" in shown(store)
 
 
-def test_how_far_a_backup_reaches_is_a_time() -> None:
-    """Not `now`: a streamer that is dead leaves the source with more."""
+def test_a_streamer_that_is_dead_leaves_the_source_with_more() -> None:
+    """That is said beside how far a backup reaches; of one that is alive: tests/golden."""
     store = bucket()
-    reach = reaches_of_backup(by_gtids(4), store.survey())[0]
-    assert (
-        reach_text(reach) == "up to 2026-11-21T09:28:35.000000Z, the newest in the bucket, no gap"
-    )
-    catalog = Catalog(store, LAYOUT)
-    more = "the source may have more than the bucket"
-    assert last_report(life_sign(catalog, TIME)) == f"no streamer reports: {more}"
+    catalog, more = Catalog(store, LAYOUT), "the source may have more than the bucket"
+    assert last_report(life_sign(catalog, TIME)) == f"no streamer has ever reported here; {more}"
     store.beat(BEAT)
-    now = last_report(life_sign(catalog, TIME))
-    assert now == f"the streamer last reported 0 s ago, as it does every 30 s: {more}"
     late = last_report(life_sign(catalog, TIME + timedelta(days=400)))
-    assert late.startswith("no streamer reports any more, the last one did ")
-    assert late.endswith(f" ago: {more}")
+    assert late.startswith("the streamer is DEAD: its last report, due every 30 s, came ")
+    assert late.endswith(f" ago; {more}")
+    renewed_at = life_sign(catalog, TIME).renewed_at
+    assert renewed_at is not None
+    late = last_report(life_sign(catalog, renewed_at + timedelta(seconds=44)))
+    assert "last reported 44 s ago, and is late: it does so every 30 s, unless it is dead" in late

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.inspect.find.match import Criteria, SearchQuery
-from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Latest
 from binlog2s3.recover.reach import best_for, is_ahead
@@ -94,29 +92,3 @@ def test_the_window_of_status() -> None:
     assert found.window_from is not None
     del there.objects[LAYOUT.backup("20260102T030405Z-1f2e3d4c")]
     assert proofs_of(there, LAYOUT.prefix, "orders", workers()).backups.window_from is None
-
-
-def found(there: Bucket, gtid: str) -> list[str]:
-    search = TransactionSearch(
-        there.survey(),
-        SearchQuery(wanted=Criteria(), gtids=(gtid,), order="oldest"),
-        threads=2,
-        warn=lambda _: None,
-        advance=lambda _: None,
-    )
-    return [f"{hit.binlog} {hit.transaction.gtid}" for hit in search.hits()]
-
-
-def test_find_finds_lower_numbers() -> None:
-    """Whatever came before, and every transaction with a GTID that was used twice."""
-    there = bucket()
-    assert found(there, "0-9-3") == [f"{NAMES[1]} 0-9-3"]
-    twice = streamed(
-        [
-            binlog_of("", FIRST, rotate=str(NAMES[1])),
-            binlog_of("0-1-5", ["0-1-3", "0-1-6"], rotate=str(NAMES[2])),
-            binlog_of("0-1-6", ["0-1-7"]),
-        ],
-        3,
-    )
-    assert found(twice, "0-1-3") == [f"{NAMES[0]} 0-1-3", f"{NAMES[1]} 0-1-3"]

@@ -27,9 +27,9 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
-from binlog2s3.formatting import moment_of, moment_text, size_text
+from binlog2s3.formatting import moment_text, size_text
 from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.model import Latest, Plan, Request, ToTime
+from binlog2s3.recover.model import Plan, Request, ToTime
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import BackupReach, best_for
 from binlog2s3.retain.backup import reaches_of_backup
@@ -212,41 +212,48 @@ def drilled(there: World, day: int, **changes: Any) -> None:
     there.put(LAYOUT.drill(id_), drill.to_json())
 
 
+def given_up(there: World) -> int:
+    """How many binlogs a prune without a grace would give up: 4, or 17 with the oldest backup."""
+    text = there.prune(grace=0.0, dry_run=True)
+    (line,) = (one for one in text.splitlines() if one.startswith("give up "))
+    kept = "no newer one replaces it before a drill has proved that one" in text
+    count = int(line.split()[2])
+    assert kept == (count == 4)
+    return count
+
+
 def test_a_checked_backup_is_given_up_only_for_a_checked_one() -> None:
     """Read when it was registered, or proved by the last drill that says something of it."""
     there = world()
     checked(there, 5)
-    text = there.prune(grace=0.0, dry_run=True)
-    assert "give up     4 binlogs" in text
-    assert "no newer one replaces it before a drill has proved that one" in text
-    drilled(there, 18, restored="on trust")
-    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
-    drilled(there, 18)
-    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
-    drilled(there, 19, outcome="failed", step="check", backup=backup_of(18).id)
-    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
-    drilled(there, 20, outcome="failed", step="choose", backup=backup_of(18).id)
-    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
-    drilled(there, 21, backup=backup_of(18).id)
-    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    assert given_up(there) == 4
+    failed = {"outcome": "failed", "backup": backup_of(18).id}
+    for day, count, drill in (
+        (16, 4, {"restored": "on trust", "backup": backup_of(18).id}),
+        (18, 17, {}),
+        (19, 4, {"step": "check", **failed}),
+        (20, 4, {"step": "choose", **failed}),
+        (21, 17, {"backup": backup_of(18).id}),
+    ):
+        drilled(there, day, **drill)
+        assert given_up(there) == count, day
     there = world()
     checked(there, 5)
     checked(there, 18)
-    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    assert given_up(there) == 17
 
 
 def test_no_backup_is_given_up_for_one_whose_drill_has_failed() -> None:
     """Also one that nobody has checked: as backups by xtrabackup are, before a drill."""
     there = world()
-    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
-    drilled(there, 18, outcome="failed", step="restore", restored="")
-    text = there.prune(grace=0.0, dry_run=True)
-    assert "give up     4 binlogs" in text
-    assert "no newer one replaces it before a drill has proved that one" in text
-    drilled(there, 19, outcome="failed", step="restore", restored="", backup=backup_of(5).id)
-    assert "give up     4 binlogs" in there.prune(grace=0.0, dry_run=True)
+    assert given_up(there) == 17
+    failed = {"outcome": "failed", "step": "restore", "restored": ""}
+    drilled(there, 18, **failed)
+    assert given_up(there) == 4
+    drilled(there, 19, **failed, backup=backup_of(5).id)
+    assert given_up(there) == 4
     drilled(there, 20, backup=backup_of(18).id)
-    assert "give up     17 binlogs" in there.prune(grace=0.0, dry_run=True)
+    assert given_up(there) == 17
 
 
 def test_an_older_proof_does_not_hide_that_the_last_drill_has_failed() -> None:
@@ -400,21 +407,6 @@ def test_an_unfinished_binlog_of_the_current_lineage_stays() -> None:
     assert any(key.startswith(LAYOUT.live) for key in there.objects)
 
 
-def test_a_start_does_not_take_the_floor_for_the_end() -> None:
-    """The archive ends where it ended before, with the same GTIDs."""
-    there = world()
-    (lineage,) = Catalog(there, LAYOUT).lineages()
-    before = archive_end(Catalog(there, LAYOUT), lineage)
-    there.prune(grace=0.0)
-    (lineage,) = Catalog(there, LAYOUT).lineages()
-    after = archive_end(Catalog(there, LAYOUT), lineage)
-    assert (after.last, after.next_binlog, after.end) == (
-        before.last,
-        before.next_binlog,
-        before.end,
-    )
-
-
 def test_a_forged_floor_deletes_and_hides_nothing() -> None:
     """Neither a recovery nor a start nor a prune believes it further than what is missing."""
     there = world()
@@ -506,13 +498,8 @@ def test_a_dead_lineage_is_pruned_as_a_whole() -> None:
 def with_dead_lineage(*bounds: int, at: datetime = BEGIN) -> World:
     """Beside the current lineage another one, of two binlogs; and the third in such chunks."""
     there = world()
-    dead = replace(
-        LINEAGE,
-        id=DEAD,
-        first_binlog=name_of(1),
-        gtid_set="",
-        parent=parent_of(ID, binlog=None, offset=0, gtid_set="", join="unknown"),
-    )
+    parent = parent_of(ID, binlog=None, offset=0, gtid_set="", join="unknown")
+    dead = replace(LINEAGE, id=DEAD, first_binlog=name_of(1), gtid_set="", parent=parent)
     there.clock = BEGIN
     there.put(LAYOUT.lineage(DEAD), dead.to_json())
     alive, there.lineage = there.lineage, dead
@@ -901,7 +888,9 @@ def check_needed(there: World) -> None:
     for day in (18, 33):
         assert reach_of(day, there).is_complete
     lineage = next(one for one in Catalog(there, LAYOUT).lineages() if one.id == ID)
-    assert archive_end(Catalog(there, LAYOUT), lineage).last == name_of(COUNT)
+    end = archive_end(Catalog(there, LAYOUT), lineage)
+    assert (end.last, end.next_binlog) == (name_of(COUNT), name_of(COUNT + 1))
+    assert str(end.gtids) == f"{UUID_A}:1-{3 * COUNT}"
     names = [name_of(number) for number in there.numbers()]
     assert list(missing_binlogs(lineage, names, None)) == []
 
@@ -921,45 +910,31 @@ def test_a_lost_race_cannot_lower_a_floor() -> None:
         there.prune(grace=0.0)
 
 
-def test_latest_is_reached_from_the_kept_backups() -> None:
-    """With the plan that it had before."""
-    whole, there = world(), world()
-    there.prune(grace=0.0)
-    plans = [
-        make(
-            Request(goal=Latest(), start=start_of_registered(backup_of(18), "mysql")), one.survey()
-        )
-        for one in (whole, there)
-    ]
-    assert plans[0].pieces == plans[1].pieces
-    assert plans[0].stop == plans[1].stop
-    assert moment_of(plans[0].reach.latest_us or 0) > BEGIN
-
-
 def test_the_status_has_the_recovery_window() -> None:
     """From the oldest backup that reaches now without a gap; the newest one may be too old."""
     there = world()
     blank = Status(source="orders", target="s3://b", seen_from="bucket", at=NOW, state="idle")
 
     def seen(max_age: float | None = None) -> Status:
-        proofs = proofs_of(there, "pre", "orders", workers())
-        return with_proofs(blank, proofs, max_age=max_age)
+        return with_proofs(blank, proofs_of(there, "pre", "orders", workers()), max_age=max_age)
+
+    def begin() -> timedelta:
+        found = seen().backups
+        assert found is not None
+        assert found.window_from is not None
+        return found.window_from - BEGIN
 
     found = seen().backups
     assert found is not None
     assert (found.count, found.newest_at) == (3, BEGIN + timedelta(days=33))
-    assert found.window_from == BEGIN + timedelta(days=5, hours=6)
+    assert begin() == timedelta(days=5, hours=6)
     assert seen(max_age=8.0 * DAY).troubles == ()
     (trouble,) = seen(max_age=6.0 * DAY).troubles
     assert (trouble.code, trouble.level) == ("backup", "warning")
     there.prune(grace=0.0)
-    found = seen().backups
-    assert found is not None
-    assert found.window_from == BEGIN + timedelta(days=18, hours=6)
+    assert begin() == timedelta(days=18, hours=6)
     there.delete([LAYOUT.binlog(ID, name_of(30)), LAYOUT.entry(ID, name_of(30))])
-    found = seen().backups
-    assert found is not None
-    assert found.window_from == BEGIN + timedelta(days=33, hours=6)
+    assert begin() == timedelta(days=33, hours=6)
     there.delete([LAYOUT.backup(backup_of(day).id) for day in DAYS])
     (trouble,) = seen(max_age=6.0 * DAY).troubles
     assert "no base backup is registered" in trouble.text

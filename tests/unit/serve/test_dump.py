@@ -2,8 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -123,6 +124,17 @@ def sending(history: ArchiveHistory, dump: Dump, got: Got) -> Iterator[list[Base
     assert not thread.is_alive()
 
 
+def ended(
+    bucket: Bucket, dump: Dump, *, lineage: str | None = None, follows: bool = False
+) -> tuple[Got, str]:
+    """What there is; and why no more is sent, "" if that is all. `follows`: it does not end."""
+    got = Got()
+    dump = dump if follows else replace(dump, ends=True)
+    with history_of(bucket, lineage) as history, sending(history, dump, got) as raised:
+        wait_until(lambda: got.finished or raised, what="the end")
+    return got, str(raised[0]) if raised else ""
+
+
 def everything(bucket: Bucket, dump: Dump) -> Got:
     """What there is."""
     got = Got()
@@ -186,20 +198,12 @@ def test_a_position_inside(bucket: Bucket) -> None:
     del second
 
 
-@pytest.mark.parametrize("rotates", [True, False])
-def test_a_position_at_the_end(bucket: Bucket, rotates: bool) -> None:
-    """Of a binlog that goes no further, as after a crash of the source: the next one follows."""
+@pytest.mark.parametrize(("rotates", "number"), [(True, -1), (True, -2), (False, -1)])
+def test_a_position_at_the_end(bucket: Bucket, rotates: bool, number: int) -> None:
+    """Before the rotate, after it, or as behind a crash, which writes none: the next one comes."""
     first, second = written(12, rotate=rotates), written(5, first=13, rotate=False)
     bucket.archive(first.data)
     bucket.chunks(second.data, 0, len(second.data), name=SECOND)
-    got = everything(bucket, at(NAME, len(first.data)))
-    assert len(got.of(EventType.GTID)) == 5
-
-
-@pytest.mark.parametrize("number", [-1, -2])
-def test_a_position_at_the_end_of_a_binlog(bucket: Bucket, number: int) -> None:
-    """Before its rotate or after it, as behind a crash, which writes none: the next one comes."""
-    first, _ = two(bucket)
     got = everything(bucket, at(NAME, first.ends[number]))
     assert len(got.of(EventType.GTID)) == 5
 
@@ -343,13 +347,8 @@ def test_gtids_of_two_histories(bucket: Bucket) -> None:
     fail_over(bucket, lineage, written(9, rotate=False))
     assert "two different histories" in refused(bucket, by_gtid(f"{UUID_A}:1-3"))
     assert len(everything(bucket, by_gtid()).of(EventType.GTID)) == 9
-    got = Got()  # the operator says which history the replicas have
-    with (
-        history_of(bucket, OTHER_ID) as history,
-        sending(history, replace(by_gtid(f"{UUID_A}:1-3"), ends=True), got) as raised,
-    ):
-        wait_until(lambda: got.finished or raised, what="the end")
-    assert not raised
+    got, why = ended(bucket, by_gtid(f"{UUID_A}:1-3"), lineage=OTHER_ID)
+    assert not why, "the operator says which history the replicas have"
     assert len(got.of(EventType.GTID)) == 6
 
 
@@ -415,44 +414,30 @@ def test_a_position_of_a_dead_branch_is_never_fed(bucket: Bucket) -> None:
         assert len(text) < 260, "a replica shows no more"
 
 
-def test_a_client_that_does_not_register_has_a_place_as_well(bucket: Bucket) -> None:
-    """Change data capture resumes by position, often without registering as a replica."""
-    _, ours, _ = put_back(bucket)
-    dump = at(NAME, ours.transactions[3].end, registered=False)
-    assert "dead branch" in refused(bucket, dump)
-    whole = everything(bucket, at(NAME, registered=False))
-    assert rows(whole) == ["0 c", "1 c", *OURS], "from its beginning: the current history"
+@pytest.mark.parametrize("name", [str(NAME), f"{ID}.{NAME}", f"{OTHER_ID}.{NAME}"])
+@pytest.mark.parametrize("registered", [True, False])
+def test_places_of_a_server_that_was_put_back(bucket: Bucket, name: str, registered: bool) -> None:
+    """Up to the cut both have the same bytes; behind it only the other lineage's name tells.
 
-
-def test_before_the_cut_and_at_the_cut_both_have_the_same_bytes(bucket: Bucket) -> None:
-    """Such a replica has nothing of a dead branch and goes on, each transaction once."""
+    Change data capture resumes by position, often without registering as a replica.
+    """
     _, ours, cut = put_back(bucket)
-    assert ours.transactions[1].end == cut
-    assert rows(everything(bucket, at(NAME))) == ["0 c", "1 c", *OURS]
-    assert rows(everything(bucket, at(NAME, ours.transactions[0].end))) == ["1 c", *OURS]
-    assert rows(everything(bucket, at(NAME, cut))) == OURS
-
-
-def test_a_name_with_its_lineage_says_which_history(bucket: Bucket) -> None:
-    """The current one is served at any place, of the dead one what both have."""
-    _, ours, cut = put_back(bucket)
-    for name in (f"{ID}.{NAME}", f"{OTHER_ID}.{NAME}"):
-        assert rows(everything(bucket, at(name))) == ["0 c", "1 c", *OURS], name
-        assert rows(everything(bucket, at(name, ours.transactions[0].end))) == ["1 c", *OURS], name
-        assert rows(everything(bucket, at(name, cut))) == OURS, name
-    there = ours.transactions[3].end
-    assert rows(everything(bucket, at(f"{OTHER_ID}.{NAME}", there))) == OURS[2:]
-    assert "dead branch" in refused(bucket, at(f"{ID}.{NAME}", there))
+    first, last = ours.transactions[0].end, ours.transactions[3].end
+    for place, expected in ((4, ["0 c", "1 c", *OURS]), (first, ["1 c", *OURS]), (cut, OURS)):
+        assert rows(everything(bucket, at(name, place, registered=registered))) == expected
+    dump = at(name, last, registered=registered)
+    if name.startswith(OTHER_ID):
+        assert rows(everything(bucket, dump)) == OURS[2:]
+    else:
+        assert "dead branch" in refused(bucket, dump)
 
 
 @pytest.mark.parametrize("name", [str(SECOND), f"{ID}.{SECOND}"])
 def test_a_name_that_only_the_dead_branch_has(bucket: Bucket, name: str) -> None:
     """It is refused at once, although the open binlog's successor will have that name."""
     put_back(bucket)
-    got = Got()
-    with history_of(bucket) as history, sending(history, at(name), got) as raised:
-        wait_until(lambda: raised, what="the refusal")
-    assert "dead branch" in str(raised[0])
+    got, why = ended(bucket, at(name), follows=True)
+    assert "dead branch" in why
     assert not got.events
 
 
@@ -510,17 +495,9 @@ def test_what_the_archive_lost_of_a_dead_branch_is_refused_too(bucket: Bucket) -
 def test_the_operator_says_which_history_the_replicas_have(bucket: Bucket) -> None:
     """As for GTIDs and as for a recovery: --lineage counts where both have the place."""
     _, ours, _ = put_back(bucket)
-    got = Got()
-    dump = replace(at(NAME, ours.transactions[3].end), ends=True)
-    with history_of(bucket, OTHER_ID) as history, sending(history, dump, got) as raised:
-        wait_until(lambda: got.finished or raised, what="the end")
-    assert not raised
-    assert rows(got) == OURS[2:]
-    got = Got()
-    dump = replace(at(SECOND), ends=True)
-    with history_of(bucket, OTHER_ID) as history, sending(history, dump, got) as raised:
-        wait_until(lambda: raised, what="the refusal")
-    assert "dead branch" in str(raised[0])
+    got, why = ended(bucket, at(NAME, ours.transactions[3].end), lineage=OTHER_ID)
+    assert (rows(got), why) == (OURS[2:], "")
+    assert "dead branch" in ended(bucket, at(SECOND), lineage=OTHER_ID)[1]
 
 
 def test_a_lineage_that_was_reset_is_followed_by_its_full_name(bucket: Bucket) -> None:
@@ -623,10 +600,8 @@ def test_a_gap(bucket: Bucket) -> None:
     """Nothing behind it is sent."""
     bucket.archive(written(5).data)
     bucket.archive(written(5, first=9).data, SECOND)
-    got = Got()
-    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
-        wait_until(lambda: raised, what="the refusal")
-    assert f"missing: {UUID_A}:6-8" in str(raised[0])
+    got, why = ended(bucket, by_gtid(), follows=True)
+    assert f"missing: {UUID_A}:6-8" in why
     assert len(got.of(EventType.GTID)) == 5
 
 
@@ -655,18 +630,11 @@ def left_out(bucket: Bucket, *, is_open: bool) -> None:
 def test_rows_that_are_in_no_binlog(bucket: Bucket, *, is_open: bool) -> None:
     """Nothing behind them is sent, also to one that asks again and has all that came before."""
     left_out(bucket, is_open=is_open)
-    got = Got()
-    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
-        wait_until(lambda: raised, what="the refusal")
-    assert "without a binlog" in str(raised[0])
+    got, why = ended(bucket, by_gtid(), follows=True)
+    assert "without a binlog" in why
     assert len(got.of(EventType.GTID)) == 5
     assert "GTIDs do not tell" in refused(bucket, by_gtid(f"{UUID_A}:1-5"))
-    got = Got()
-    dump = replace(by_gtid(f"{UUID_A}:1-6"), ends=True)
-    with history_of(bucket) as history, sending(history, dump, got) as raised:
-        wait_until(lambda: got.finished or raised, what="the end")
-    assert not raised
-    assert len(got.of(EventType.GTID)) == 4
+    assert len(everything(bucket, by_gtid(f"{UUID_A}:1-6")).of(EventType.GTID)) == 4
 
 
 @pytest.mark.parametrize("rotations", [0, 1, 2])
@@ -684,25 +652,19 @@ def test_transactions_without_gtids(bucket: Bucket, rotations: int) -> None:
     assert len(everything(bucket, by_gtid(f"{UUID_A}:1-4")).of(EventType.GTID)) == 1
 
 
-def test_what_the_source_got_without_its_binlogs(bucket: Bucket) -> None:
-    """A replica must have it."""
+@pytest.mark.parametrize("is_open", [True, False])
+def test_what_the_source_got_without_its_binlogs(bucket: Bucket, *, is_open: bool) -> None:
+    """A replica must have it, also while the first binlog is all there is."""
     lineage = replace(bucket.lineage, gtids_outside=f"{UUID_B}:1-9")
     bucket.put(LAYOUT.lineage(lineage.id), lineage.to_json())
-    bucket.archive(written(5).data)
+    data = written(5, rotate=not is_open).data
+    if is_open:
+        bucket.chunks(data, 0, len(data))
+    else:
+        bucket.archive(data)
     for have in ("", f"{UUID_B}:1-8"):
         assert f"is missing {UUID_B}:" in refused(bucket, by_gtid(have))
     assert len(everything(bucket, by_gtid(f"{UUID_B}:1-9")).of(EventType.GTID)) == 5
-
-
-def test_what_the_source_got_without_its_first_binlog(bucket: Bucket) -> None:
-    """The same while that is all there is, and open."""
-    lineage = replace(bucket.lineage, gtids_outside=f"{UUID_B}:1-9")
-    bucket.put(LAYOUT.lineage(lineage.id), lineage.to_json())
-    data = written(5, rotate=False).data
-    bucket.chunks(data, 0, len(data))
-    with history_of(bucket) as history, sending(history, by_gtid(), Got()) as raised:
-        wait_until(lambda: raised, what="the refusal")
-    assert f"is missing {UUID_B}:1-9" in str(raised[0])
 
 
 @pytest.mark.parametrize("is_open", [True, False])
@@ -735,10 +697,8 @@ def test_damage(bucket: Bucket) -> None:
     begin = binlog.transactions[3].begin
     bad[begin + 30] ^= 1
     bucket.archive(bad, accept=[begin])
-    got = Got()
-    with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
-        wait_until(lambda: raised, what="the refusal")
-    assert f"bytes {begin} to" in str(raised[0])
+    got, why = ended(bucket, by_gtid(), follows=True)
+    assert f"bytes {begin} to" in why
     assert len(got.of(EventType.GTID)) == 3
 
 
@@ -763,29 +723,15 @@ def test_ten_clients_share_the_blocks(bucket: Bucket) -> None:
     bucket.archive(binlog.data)
     cache, gots = BlockCache(4), [Got(number=n) for n in range(10)]
     with history_of(bucket) as history:
-        threads = [
-            threading.Thread(
-                target=_quietly(
-                    DumpSender(
-                        cast("Client", got), replace(by_gtid(), ends=True), history, cache, WHO,
-                        ended=lambda _: False, dumps=lambda: 10,
-                    ).run
-                )
+        senders = [
+            DumpSender(
+                cast("Client", got), replace(by_gtid(), ends=True), history, cache, WHO,
+                ended=lambda _: False, dumps=lambda: 10,
             )
             for got in gots
         ]  # fmt: skip
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(120)
+        with ThreadPoolExecutor(10) as threads:
+            list(threads.map(DumpSender.run, senders))
     cache.close()
     assert all(len(got.of(EventType.GTID)) == 300 for got in gots)
     assert cache.fetched < 2 * len(binlog.data)
-
-
-def _quietly(run: Callable[[], None]) -> Callable[[], None]:
-    def quiet() -> None:
-        with suppress(OSError):
-            run()
-
-    return quiet

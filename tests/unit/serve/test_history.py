@@ -29,7 +29,7 @@ from tests.unit.serve.test_dump import (
     another,
     at,
     by_gtid,
-    everything,
+    ended,
     fail_over,
     history_of,
     sending,
@@ -123,11 +123,9 @@ def test_damage_that_is_there_at_the_start(bucket: Bucket, make: Make) -> None:
     first, second = written(3), written(3, first=4)
     bucket.archive(first.data)
     make(bucket, SECOND, bytes(second.data))
-    got = Got()
-    with history_of(bucket) as history, sending(history, at(NAME), got) as raised:
-        wait_until(lambda: raised, what="the client is told")
-        assert len(got.of(EventType.GTID)) == 3
-        assert str(SECOND) in str(raised[0])
+    got, why = ended(bucket, at(NAME), follows=True)
+    assert len(got.of(EventType.GTID)) == 3
+    assert str(SECOND) in why
 
 
 def test_a_gap_before_archived_binlogs(bucket: Bucket) -> None:
@@ -385,16 +383,6 @@ def test_what_nothing_proves_is_not_read_again_and_again(follows: bool) -> None:
         assert read < len(binlog.data) // 2, "no more than its first event"
         bucket.archive(binlog.data)
         wait_until(lambda: len(got.of(EventType.GTID)) >= 24, what="the entry proves it")
-
-
-@pytest.mark.parametrize("checksum", [True, False])
-def test_all_is_sent_as_it_is(bucket: Bucket, checksum: bool) -> None:
-    """Whatever the chunks are, with checksums and without."""
-    binlog = large(checksum=checksum)
-    size = len(binlog.data)
-    bucket.chunks(binlog.data, 0, 100, 1 << 20, (2 << 20) + 17, size)
-    got = everything(bucket, by_gtid())
-    assert got.own() == bytes(binlog.data[4:])
 
 
 # Who waits for whom

@@ -28,70 +28,51 @@ def server(version: str, answers: Answers) -> Any:
     return SimpleNamespace(rows=ask, statements=ServerVersion(version))
 
 
-def variables(**values: str) -> list[dict[str, Any]]:
-    return [{"Variable_name": name, "Value": value} for name, value in values.items()]
+def variables(**values: str) -> Answers:
+    rows = [{"Variable_name": name, "Value": value} for name, value in values.items()]
+    return {"SHOW GLOBAL VARIABLES": rows}
+
+
+def status(statement: str, **row: str) -> Answers:
+    return {statement: [row]}
+
+
+NOT_LOGGED = variables(log_slave_updates="OFF")
+FILTERED = variables(log_slave_updates="OFF", replicate_wild_ignore_table="a.%", wsrep_on="ON")
+DO = status("SHOW BINARY LOG STATUS", Binlog_Do_DB="a,b", Binlog_Ignore_DB="")
+IGNORE = status("SHOW MASTER STATUS", Binlog_Do_DB="", Binlog_Ignore_DB="tmp\x1b")
+REPLICA = status("SHOW REPLICA STATUS", Replicate_Do_DB="shop", Replicate_Wild_Do_Table="")
+APPLIED = {"SHOW ALL SLAVES STATUS": DENIED, **status("SHOW GLOBAL STATUS", Value="1")}
 
 
 @pytest.mark.parametrize(
     ("version", "answers", "found"),
     [
         ("9.7.4", {}, ()),
+        ("9.7.4", DO, ("binlog_do_db=a,b",)),
+        ("8.0.40", IGNORE, ("binlog_ignore_db=tmp\ufffd",)),
         (
             "9.7.4",
-            {"SHOW BINARY LOG STATUS": [{"Binlog_Do_DB": "a,b", "Binlog_Ignore_DB": ""}]},
-            ("binlog_do_db=a,b",),
-        ),
-        (
-            "8.0.40",
-            {"SHOW MASTER STATUS": [{"Binlog_Do_DB": "", "Binlog_Ignore_DB": "tmp\x1b"}]},
-            ("binlog_ignore_db=tmp\ufffd",),
-        ),
-        (
-            "9.7.4",
-            {"SHOW GLOBAL VARIABLES": variables(binlog_error_action="IGNORE_ERROR")},
+            variables(binlog_error_action="IGNORE_ERROR"),
             ("binlog_error_action=IGNORE_ERROR",),
         ),
+        ("9.7.4", variables(binlog_error_action="ABORT_SERVER"), ()),
+        ("9.7.4", variables(log_replica_updates="OFF"), ()),
         (
             "9.7.4",
-            {"SHOW GLOBAL VARIABLES": variables(binlog_error_action="ABORT_SERVER")},
-            (),
-        ),
-        ("9.7.4", {"SHOW GLOBAL VARIABLES": variables(log_replica_updates="OFF")}, ()),
-        (
-            "9.7.4",
-            {
-                "SHOW GLOBAL VARIABLES": variables(log_replica_updates="OFF"),
-                "SHOW REPLICA STATUS": [{"Replicate_Do_DB": "shop", "Replicate_Wild_Do_Table": ""}],
-            },
+            {**variables(log_replica_updates="OFF"), **REPLICA},
             ("replicate_do_db=shop", "log_replica_updates=OFF"),
         ),
-        (
-            MARIADB,
-            {
-                "SHOW GLOBAL VARIABLES": variables(
-                    log_slave_updates="OFF", replicate_wild_ignore_table="a.%", wsrep_on="ON"
-                )
-            },
-            ("replicate_wild_ignore_table=a.%", "log_slave_updates=OFF"),
-        ),
-        (
-            MARIADB,
-            {
-                "SHOW GLOBAL VARIABLES": variables(log_slave_updates="OFF"),
-                "SHOW ALL SLAVES STATUS": DENIED,
-                "SHOW GLOBAL STATUS": [{"Value": "1"}],
-            },
-            ("log_slave_updates=OFF",),
-        ),
-        ("9.7.4", {"SHOW GLOBAL VARIABLES": variables(ndb_log_bin="OFF")}, ("ndb_log_bin=OFF",)),
+        (MARIADB, FILTERED, ("replicate_wild_ignore_table=a.%", "log_slave_updates=OFF")),
+        (MARIADB, {**NOT_LOGGED, **APPLIED}, ("log_slave_updates=OFF",)),
+        ("9.7.4", variables(ndb_log_bin="OFF"), ("ndb_log_bin=OFF",)),
         ("9.7.4", {"SHOW GLOBAL VARIABLES": DENIED}, None),
     ],
 )
 def test_what_a_server_says(version: str, answers: Answers, found: tuple[str, ...] | None) -> None:
     """Filters, and what is written without a binlog; what is denied is not known."""
-    nothing = {"SHOW": [], "SELECT": [{"applied": ""}]}
-    status = {"SHOW GLOBAL STATUS": [{"Value": "0"}]}
-    assert omissions(server(version, {**answers, **status, **nothing} | answers)) == found
+    nothing = {**status("SHOW GLOBAL STATUS", Value="0"), "SHOW": [], "SELECT": [{"applied": ""}]}
+    assert omissions(server(version, {**answers, **nothing} | answers)) == found
 
 
 def test_a_server_that_is_away_has_said_nothing() -> None:

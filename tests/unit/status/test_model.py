@@ -20,61 +20,25 @@ from binlog2s3.status.lag import (
     purge_seconds,
 )
 from binlog2s3.status.model import (
-    ChildStatus,
-    Gap,
     HistoryStatus,
     Lag,
     Purge,
-    Rates,
-    SourceStatus,
-    SpoolStatus,
     Status,
-    StoreStatus,
-    Totals,
-    Trouble,
-    UploadStatus,
     Vitals,
-    WriterStatus,
     history_of,
     judge,
 )
 from binlog2s3.status.severity import judged
 from tests.documents import LINEAGE, TIME, UUID, parent_of
+from tests.unit.status import test_metrics as metrics
+from tests.unit.stream.builders import name
 
-FULL = Status(
-    source="orders",
-    target="s3://b/p",
-    seen_from="daemon",
-    at=TIME,
-    state="streaming",
-    troubles=(Trouble(code="heartbeat", level="warning", text="late", hint="look"),),
-    writer=WriterStatus(
-        host="db1", pid=1, version="0.1.0", since=TIME, generation=3, heartbeat_at=TIME
-    ),
-    server=SourceStatus(
-        uuid=UUID,
-        flavour="mysql",
-        position=Position(binlog="b.000002", offset=500, gtid_set=f"{UUID}:1-9"),
-        asked_at=TIME,
-        silent_seconds=1.5,
-        read_only=False,
-        error="",
-    ),
-    lineage="20260102T030405Z-3e11fa47-a1b2",
+FULL = replace(
+    metrics.FULL,
     durable=Position(binlog="b.000002", offset=400, gtid_set=f"{UUID}:1-8"),
-    covered_until=TIME,
-    latest=TIME,
-    lag=Lag(bytes=100, transactions=1, seconds=1.25),
-    flush_interval=1.0,
-    spool=SpoolStatus(directory="/s", bytes=1, free_bytes=2, max_bytes=3, min_free_bytes=4),
-    uploads=UploadStatus(binlogs=2, closed_binlogs=1, open_uploads=1, chunks=3, parts_in_flight=4),
-    child=ChildStatus(pid=7, restarts=2, last_error="gone", last_error_at=TIME),
-    store=StoreStatus(last_success_at=TIME, last_error="503", last_error_at=TIME, errors=9),
-    totals=Totals(read_bytes=5, sent_bytes=6, durable_bytes=4, transactions=3, archived_binlogs=1),
-    rates=Rates(window_seconds=10.0, read_bytes=1.5, durable_bytes=1.0, transactions=0.5),
-    purge=Purge(expire_seconds=3600.0, seconds=3598.0, newest_safe="b.000001", to="b.000002"),
-    history=HistoryStatus(
-        lineages=2, gaps=(Gap(lineage="l", join="gap", text="lost", at=TIME),), earliest=TIME
+    server=replace(
+        metrics.FULL.server,
+        position=Position(binlog="b.000002", offset=500, gtid_set=f"{UUID}:1-9"),
     ),
 )
 LEAST = Status(source="s", target="t", seen_from="bucket", at=TIME, state="unknown")
@@ -133,8 +97,6 @@ def test_the_gtid_sets_can_be_left_out() -> None:
 
 
 # State and troubles
-
-LIMIT = 1000.0
 
 
 @pytest.mark.parametrize(
@@ -198,24 +160,16 @@ def test_all_well_has_no_troubles() -> None:
     assert [judge(v)[1] for v in (Vitals(), Vitals(idle=True), Vitals(behind=True))] == [(), (), ()]
 
 
-def test_what_is_not_well_is_never_called_well() -> None:
-    """Whatever is critical, and for however long: the state's name is another one."""
-    for field in ("source_silent", "child_gone", "read_idle", "store_failing", "store_silent",
-                  "beat_late", "loop_idle", "paused"):  # fmt: skip
-        for seconds in range(120):
-            state, troubles = judge(replace(Vitals(idle=True), **{field: float(seconds)}))
-            critical = any(trouble.level == "critical" for trouble in troubles)
-            assert not (critical and state in module.WELL), (field, seconds)
-            assert troubles or state == "idle" or field == "paused", (field, seconds)
-
-
-@pytest.mark.parametrize("field", ["source_silent", "read_idle", "store_failing", "store_silent",
-                                   "beat_late", "loop_idle", "paused", "child_gone"])  # fmt: skip
-def test_whatever_lasts_is_critical_and_never_called_well(field: str) -> None:
-    """Each reading alone is enough, and its seconds stand in the text or nothing stands there."""
-    state, troubles = judge(replace(Vitals(idle=True), **{field: LIMIT}))
-    assert state not in module.WELL
-    assert any(trouble.level == "critical" for trouble in troubles)
+@pytest.mark.parametrize("field", ["source_silent", "child_gone", "read_idle", "store_failing",
+                                   "store_silent", "beat_late", "loop_idle", "paused"])  # fmt: skip
+def test_what_is_not_well_is_never_called_well(field: str) -> None:
+    """Whatever is critical, and for however long; each reading alone is enough."""
+    for seconds in range(120):
+        state, troubles = judge(replace(Vitals(idle=True), **{field: float(seconds)}))
+        critical = any(trouble.level == "critical" for trouble in troubles)
+        assert not (critical and state in module.WELL), seconds
+        assert troubles or state == "idle" or field == "paused", seconds
+    assert critical, "what lasts"
 
 
 # Lag
@@ -257,10 +211,6 @@ def test_lag_in_seconds(
         )
         == lag
     )
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 def test_lag_in_bytes() -> None:

@@ -32,7 +32,6 @@ from binlog2s3.status.severity import GAP_HINT, RISING, judged, urgency
 from binlog2s3.status.text import counts_of, line_of_all, print_status, style_of
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-DAY = 86400.0
 STYLES = {"ok": "green", "warning": "yellow", "unknown": "bold red", "critical": "bold red"}
 
 

@@ -92,16 +92,3 @@ def test_a_file_that_is_gone(tmp_path: Path) -> None:
     assert reader.read(5) == b"12341"
     reader.close()
     assert open_files() == before
-
-
-def test_no_slices() -> None:
-    """No bytes: an end at once."""
-    pieces = Pieces(())
-    reader = pieces.open()
-    assert (pieces.size, reader.read(), reader.read(5), reader.seek(0, os.SEEK_END)) == (
-        0,
-        b"",
-        b"",
-        0,
-    )
-    reader.close()

@@ -1,9 +1,8 @@
 """The store's own logic: the table of failures, bodies, retries, what needs no server."""
 
 import hashlib
-import io
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,8 +10,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from binlog2s3.errors import (
     ObjectMissingError,
@@ -28,13 +25,11 @@ from binlog2s3.store.s3 import (
     IMMEDIATE_STORAGE_CLASSES,
     FileSlice,
     MendableError,
-    PartInfo,
     RefusedError,
     RetryPolicy,
     S3Store,
     StoreConfig,
 )
-from tests.memory_store import MemoryStore
 
 XML = {"content-type": "application/xml", "x-amz-request-id": "1"}
 HTML = {"content-type": "text/html; charset=utf-8"}
@@ -98,25 +93,9 @@ MEANINGS = [
     ("RequestTimeout", "upload_part", 400, StoreError, True, "RequestTimeout", ""),
     ("BadDigest", "upload_part", 400, StoreError, False, "checksum", "disk"),
     ("XAmzContentChecksumMismatch", "put_object", 400, StoreError, False, "checksum", "disk"),
-    (
-        "InvalidStorageClass",
-        "put_object",
-        400,
-        StoreSettingError,
-        False,
-        "storage class",
-        "storage",
-    ),
+    ("InvalidStorageClass", "put_object", 400, StoreSettingError, False, "storage class", ""),
     ("kms:KeyNotFound", "put_object", 400, MendableError, False, "KMS", "sse_kms_key_id"),
-    (
-        "InvalidPart",
-        "complete_multipart_upload",
-        400,
-        RefusedError,
-        False,
-        "InvalidPart",
-        "--part-size",
-    ),
+    ("InvalidPart", "complete_multipart_upload", 400, RefusedError, False, "", "--part-size"),
     ("EntityTooSmall", "complete_multipart_upload", 400, RefusedError, False, "", ""),
     ("SomethingNew", "put_object", 400, RefusedError, False, "SomethingNew", "binlog2s3 check"),
 ]
@@ -157,128 +136,109 @@ def test_every_message_is_one_sentence(code: str, operation: str) -> None:
     assert "{" not in text + error.hint
 
 
-@pytest.mark.parametrize("status", [200, 301, 403, 404])
-def test_a_web_page_is_no_answer_of_a_store(status: int) -> None:
-    """HTML with any status below 500 names the endpoint as the fault."""
-    error = translate(failure(str(status), "list_objects_v2", status=status, headers=HTML))
-    assert type(error) is MendableError
-    assert "answers, but not like an S3 store" in str(error)
-    assert f"status {status}" in str(error)
-    assert "http://store:9000" in str(error)
-    assert "--endpoint-url" in error.hint
-
-
 def test_what_a_store_says_is_shown_up_to_a_limit() -> None:
     """A message of megabytes does not become a line of megabytes."""
     error = translate(failure("AccessDenied", "get_object", status=403, message="x" * 5_000_000))
     assert 400 < len(str(error)) < 1000
 
 
-class _Endless(BaseHTTPRequestHandler):
-    """A store whose listings continue where they began, up to the tenth answer."""
+class Answers(BaseHTTPRequestHandler):
+    """A store that takes bodies; its listings continue where they began, `more` times.
 
-    asked = 0
-
-    def do_GET(self) -> None:
-        type(self).asked += 1
-        more = "true" if type(self).asked < 10 else "false"
-        body = (
-            f"<X><IsTruncated>{more}</IsTruncated><NextContinuationToken>a</NextContinuationToken>"
-            "<NextKeyMarker>a</NextKeyMarker><NextPartNumberMarker>1</NextPartNumberMarker></X>"
-        ).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/xml")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
-
-
-class _Puts(BaseHTTPRequestHandler):
-    """A store that takes every body, and keeps what each request said of it."""
+    `said` has what each request with a body said of it, `asked` the number of the others.
+    """
 
     protocol_version = "HTTP/1.1"
     said: ClassVar[list[tuple[str | None, int]]] = []
+    asked: ClassVar[int] = 0
+    more: ClassVar[int] = 0
 
     def do_GET(self) -> None:
-        body = b"<ListPartsResult><IsTruncated>false</IsTruncated></ListPartsResult>"
-        self.send_response(200)
-        self.send_header("content-type", "application/xml")
-        self.send_header("content-length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        type(self).asked += 1
+        more = "true" if self.asked < self.more else "false"
+        self._answer(
+            f"<X><IsTruncated>{more}</IsTruncated><NextContinuationToken>a</NextContinuationToken>"
+            "<NextKeyMarker>a</NextKeyMarker><NextPartNumberMarker>1</NextPartNumberMarker></X>"
+        )
 
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         self.said.append((self.headers["expect"], len(body)))
+        self._answer("", etag=f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
+
+    def _answer(self, body: str, **headers: str) -> None:
         self.send_response(200)
-        self.send_header("etag", f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
-        self.send_header("content-length", "0")
+        headers |= {"content-type": "application/xml", "content-length": str(len(body))}
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.end_headers()
+        self.wfile.write(body.encode())
 
     def log_message(self, *_: object) -> None:
         """Nothing."""
 
 
-def test_a_body_is_sent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
+    """Of a server that answers so."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
+    Answers.said.clear()
+    Answers.asked = Answers.more = 0
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        config = StoreConfig(
+            bucket="bbb", endpoint_url=endpoint, region="r", addressing_style="path"
+        )
+        store = S3Store(config, stop=threading.Event())
+        yield store
+        store.close()
+        server.shutdown()
+
+
+def test_a_body_is_sent_at_once(store: S3Store) -> None:
     """To wait for "100 Continue" would cost a round trip for each chunk and each part."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
-    _Puts.said.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Puts) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        store = S3Store(
-            StoreConfig(bucket="bbb", endpoint_url=endpoint, region="r", addressing_style="path"),
-            stop=threading.Event(),
-        )
-        store.put("a", b"x" * 10)
-        store.upload_part("a", "1", 1, b"x" * 300_000)
-        server.shutdown()
-    assert _Puts.said == [(None, 10), (None, 300_000)]
+    store.put("a", b"x" * 10)
+    store.upload_part("a", "1", 1, b"x" * 300_000)
+    assert Answers.said == [(None, 10), (None, 300_000)]
 
 
-@pytest.mark.parametrize("what", ["list", "list_names", "list_uploads", "list_parts"])
-def test_a_listing_that_leads_back_to_itself_ends(
-    what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+LISTINGS: dict[str, Callable[[S3Store], object]] = {
+    "list": lambda store: list(store.list("a")),
+    "list_names": lambda store: list(store.list_names("a")),
+    "list_uploads": lambda store: store.list_uploads("a"),
+    "list_parts": lambda store: store.list_parts("a", "1"),
+}
+
+
+@pytest.mark.parametrize("what", LISTINGS)
+def test_a_listing_that_leads_back_to_itself_ends(what: str, store: S3Store) -> None:
     """It is an error of the store, and not a loop."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
-    _Endless.asked = 0
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Endless) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        endpoint = f"http://127.0.0.1:{server.server_port}"
-        store = S3Store(
-            StoreConfig(bucket="bbb", endpoint_url=endpoint, region="r", addressing_style="path"),
-            stop=threading.Event(),
-        )
-        ask: dict[str, Callable[[], object]] = {
-            "list": lambda: list(store.list("a")),
-            "list_names": lambda: list(store.list_names("a")),
-            "list_uploads": lambda: store.list_uploads("a"),
-            "list_parts": lambda: store.list_parts("a", "1"),
-        }
-        with pytest.raises(MendableError, match="does not end"):
-            ask[what]()
-        server.shutdown()
-    assert _Endless.asked == 2
+    Answers.more = 10
+    with pytest.raises(MendableError, match="does not end"):
+        LISTINGS[what](store)
+    assert Answers.asked == 2
 
 
-def test_a_bare_status_is_no_answer_of_a_store() -> None:
-    """S3 names its errors in a body; `404 page not found` comes from something else."""
-    plain = {"content-type": "text/plain"}
-    error = translate(failure("404", "get_object", status=404, headers=plain))
+@pytest.mark.parametrize(
+    ("status", "headers", "says"),
+    [
+        *((status, HTML, f"status {status}") for status in (200, 301, 403, 404)),
+        (404, {"content-type": "text/plain"}, "text/plain"),
+    ],
+)
+def test_a_web_page_is_no_answer_of_a_store(
+    status: int, headers: dict[str, str], says: str
+) -> None:
+    """HTML, or a bare status, names the endpoint as the fault; a balancer's 502 may pass."""
+    error = translate(failure(str(status), "list_objects_v2", status=status, headers=headers))
     assert type(error) is MendableError
-    assert "text/plain" in str(error)
-
-
-def test_a_load_balancers_page_may_pass() -> None:
-    """502 in HTML comes from a proxy before the store: it is tried again."""
-    error = translate(failure("502", status=502, headers=HTML))
-    assert error.transient
+    assert "answers, but not like an S3 store" in str(error)
+    assert says in str(error)
+    assert "http://store:9000" in str(error)
+    assert "--endpoint-url" in error.hint
+    assert translate(failure("502", status=502, headers=HTML)).transient
 
 
 def test_a_header_that_is_not_implemented() -> None:
@@ -350,63 +310,6 @@ def test_storage_classes_that_answer_at_once() -> None:
 # Slices
 
 
-@given(st.data())
-def test_a_slice_reads_as_its_bytes(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Any sequence of reads and seeks gives what the same ones give on the bytes in memory."""
-    whole = data.draw(st.binary(max_size=60))
-    begin = data.draw(st.integers(0, len(whole)))
-    end = data.draw(st.integers(begin, len(whole)))
-    path = tmp_path_factory.getbasetemp() / "slice"
-    path.write_bytes(whole)
-    piece = FileSlice(path, begin, end)
-    assert piece.size == end - begin
-    reader, model = piece.open(), io.BytesIO(whole[begin:end])
-    for _ in range(data.draw(st.integers(0, 8))):
-        if data.draw(st.booleans()):
-            size = data.draw(st.integers(-1, 70))
-            assert reader.read(size) == model.read(size)
-        else:
-            where = data.draw(st.integers(0, 70))
-            assert reader.seek(where) == model.seek(where)
-        assert reader.tell() == model.tell()
-    reader.close()
-    reader.close()
-
-
-def open_files() -> int:
-    """How many descriptors this process holds."""
-    return sum(1 for _ in Path("/proc/self/fd").iterdir())
-
-
-def test_a_slice_closes_what_it_opened(tmp_path: Path) -> None:
-    """Each reader has a descriptor of its own, and gives it back."""
-    path = tmp_path / "spooled"
-    path.write_bytes(b"0123456789")
-    before = open_files()
-    readers = [FileSlice(path, 0, 10).open() for _ in range(5)]
-    assert open_files() == before + 5
-    for reader in readers:
-        reader.close()
-    assert open_files() == before
-
-
-def test_a_slice_of_a_file_that_shrank(tmp_path: Path) -> None:
-    """What is there is read; where bytes are missing it raises instead of ending."""
-    path = tmp_path / "spooled"
-    path.write_bytes(b"0123456789")
-    reader = FileSlice(path, 2, 12).open()
-    with pytest.raises(SpoolError, match="ends at 10, before 12") as caught:
-        reader.read(100)
-    assert reader.read(8) == b"23456789"
-    with pytest.raises(SpoolError, match="ends at 10, before 12"):
-        reader.read(1)
-    assert caught.value.exit_code == 5
-    assert caught.value.hint
-    reader.close()
-
-
 def test_a_slice_of_no_file(tmp_path: Path) -> None:
     """A file that is gone is the spool's error, with its path."""
     with pytest.raises(SpoolError, match="nothing"):
@@ -436,51 +339,3 @@ def test_settings_that_make_no_client(config: dict[str, str], says: str) -> None
     with pytest.raises(MendableError, match=says) as caught:
         store.check_access()
     assert caught.value.hint
-
-
-# The store in memory, as property machines use it
-
-
-def test_memory_fails_before_it_acts() -> None:
-    """The next call raises what it was given, once, and nothing happened."""
-    store = MemoryStore()
-    store.fail_next("put", "before", StoreError("lost", transient=True))
-    with pytest.raises(StoreError, match="lost"):
-        store.put("a", b"x")
-    assert store.head("a") is None
-    store.put("a", b"x")
-    assert store.calls["put"] == 2
-
-
-def test_memory_fails_after_it_acted() -> None:
-    """As if the reply was lost: the call raises, and the object is there."""
-    store = MemoryStore(min_part_bytes=1)
-    store.fail_next("put", "after", StoreError("lost"))
-    store.fail_next("put", "before", StoreError("lost again"))
-    with pytest.raises(StoreError, match=r"lost$"):
-        store.put("a", b"x")
-    with pytest.raises(StoreError, match="lost again"):
-        store.put("a", b"y")
-    assert store.get("a") == b"x"
-    upload_id = store.create_upload("b")
-    parts = [store.upload_part("b", upload_id, n, b"p") for n in (1, 2)]
-    store.fail_next("complete_upload", "after", StoreError("lost"))
-    with pytest.raises(StoreError, match="lost"):
-        store.complete_upload("b", upload_id, parts, size=2, crc64=None)
-    assert store.get("b") == b"pp"
-    with pytest.raises(UploadMissingError):
-        store.complete_upload("b", upload_id, parts, size=2, crc64=None)
-
-
-def test_memory_can_be_a_lesser_store() -> None:
-    """One that lists no uploads, copies no parts, keeps no checksums."""
-    store = MemoryStore(lists_uploads=False, copies_parts=False, crc64=False)
-    upload_id = store.create_upload("a")
-    with pytest.raises(UnsupportedError):
-        store.list_uploads("a")
-    with pytest.raises(UnsupportedError):
-        store.copy_part("a", upload_id, 1, "b", begin=0, end=1)
-    assert store.upload_part("a", upload_id, 1, b"x") == PartInfo(
-        number=1, size=1, etag="9dd4e461268c8034f5c8564e155c67a6", crc64=None
-    )
-    assert store.put("b", b"x").crc64 is None

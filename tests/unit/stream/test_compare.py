@@ -17,7 +17,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
 from binlog2s3.stream.compare import Common, Finder, cut
-from binlog2s3.stream.spool import RunFacts, SpoolRun
+from binlog2s3.stream.spool import SpoolRun
 from tests import documents
 from tests.binlog_writer import (
     NOW,
@@ -31,19 +31,16 @@ from tests.binlog_writer import (
 )
 from tests.memory_store import MemoryStore
 from tests.unit.binlog.test_content import rows, table_map
+from tests.unit.stream.builders import RUN, name
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
 LINEAGE = replace(
     documents.LINEAGE, first_binlog=BinlogName("b", 1), first_binlog_time=TIME, gtid_set=""
 )
-FACTS = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog="b.000001", position=4)
 MOST = 8
 _, INSERT = statement("insert 000000053")
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
+SERVER = BinlogWriter().server_id
 
 
 def binlog(
@@ -132,7 +129,7 @@ class Source:
         self.probed.append(binlog_name)
         (directory / str(binlog_name)).write_bytes(self._binlogs[binlog_name])
         self.children.append(Child(self.status))
-        return SpoolRun(directory, replace(FACTS, binlog=str(binlog_name))), self.children[-1]
+        return SpoolRun(directory, replace(RUN, binlog=str(binlog_name))), self.children[-1]
 
     def find(
         self,
@@ -160,12 +157,6 @@ class Source:
 def source(directory: Path, *binlogs: BinlogWriter, first: int = 1) -> Source:
     made = enumerate(binlogs, start=first)
     return Source(directory, {name(number): bytes(one.data) for number, one in made})
-
-
-@pytest.fixture
-def store() -> MemoryStore:
-    """An empty bucket."""
-    return MemoryStore()
 
 
 def history(forked_at: int = 99) -> list[BinlogWriter]:
@@ -340,35 +331,26 @@ def test_a_stop_ends_the_comparison(store: MemoryStore, tmp_path: Path) -> None:
 # The cut, by GTIDs alone: what another server has executed
 
 
-def test_the_cut_is_where_the_first_missing_transaction_begins(store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    ("last", "end"),
+    [
+        *((last, last) for last in (10, 15, 20, 47, 80, 84)),
+        (79, None),  # between two binlogs: the newer one is cut at its very begin
+        (500, 84),  # it has everything: the end of the last one that the bucket has whole
+    ],
+)
+def test_the_cut_is_where_the_first_missing_transaction_begins(
+    store: MemoryStore, last: int, end: int | None
+) -> None:
     """The server's own transactions do not count."""
     ours = history()
-    catalog = archive(store, *ours)
-    for last in (10, 15, 20, 47, 80, 85):
-        executed = GtidSet.parse(f"{UUID_A}:10-{last},{UUID_B}:1-7")
-        found = cut(catalog, LINEAGE, executed)
-        assert found is not None
-        number = last // 10
-        transaction = ours[number - 1].transactions[last % 10]
-        assert found == (name(number), transaction.end, GtidSet.parse(f"{UUID_A}:10-{last}"))
-
-
-def test_the_cut_between_two_binlogs(store: MemoryStore) -> None:
-    """The newest one begins with just what the server has: it is cut at its very begin."""
-    catalog = archive(store, *history())
-    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-79"))
-    assert found is not None
-    assert (found[0], found[2]) == (name(MOST), GtidSet.parse(f"{UUID_A}:10-79"))
-    assert found[1] == history()[-1].transactions[0].begin
-
-
-def test_a_server_that_has_everything_has_the_end(store: MemoryStore) -> None:
-    """The end of the last transaction that the bucket has."""
-    ours = history()
     catalog = archive(store, *ours, size=ours[-1].transactions[4].end + 30)
-    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-500"))
-    assert found is not None
-    assert found == (name(MOST), ours[-1].transactions[4].end, GtidSet.parse(f"{UUID_A}:10-84"))
+    found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-{last},{UUID_B}:1-7"))
+    if end is None:
+        place, end = (name(MOST), ours[-1].transactions[0].begin), last
+    else:
+        place = (name(end // 10), ours[end // 10 - 1].transactions[end % 10].end)
+    assert found == (*place, GtidSet.parse(f"{UUID_A}:10-{end}"))
 
 
 @pytest.mark.parametrize("executed", ["", f"{UUID_B}:1-9", f"{UUID_A}:11-90"])
@@ -384,53 +366,48 @@ def test_anonymous_transactions_cannot_be_cut(store: MemoryStore) -> None:
     assert cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-90")) is None
 
 
-@pytest.mark.parametrize("back", [None, 1, 2])
-def test_numbers_that_go_back_cut_nothing(store: MemoryStore, back: int | None) -> None:
-    """A server with a greater number may lack them; those before the cut do not matter."""
+STEADY = [(0, (1, 2, 3, 4)), (4, (5, 6, 7, 8)), (8, (9, 10, 11, 12))]
+BACK_BEFORE = [STEADY[0], (4, (5, 6, 4, 8)), STEADY[2]]
+BACK_THERE = [*STEADY[:2], (8, (9, 10, 8, 12))]
+BACK_IN_AN_OLDER_ONE = [(0, (*range(1, 21), 8)), (8, (21, 22, 23))]
+
+
+@pytest.mark.parametrize(
+    ("binlogs", "executed", "at"),
+    [
+        (STEADY, 10, (3, 2)),
+        (BACK_BEFORE, 10, (3, 2)),  # those before the cut do not matter
+        (BACK_THERE, 10, None),  # a server with a greater number may lack them
+        # what it lacks has greater numbers than the next one begins with, or the same
+        (BACK_IN_AN_OLDER_ONE, 8, None),
+        (BACK_IN_AN_OLDER_ONE, 15, None),
+        (BACK_IN_AN_OLDER_ONE, 21, (2, 1)),
+        (BACK_IN_AN_OLDER_ONE, 22, (2, 2)),
+    ],
+)
+def test_numbers_that_go_back_cut_nothing(
+    store: MemoryStore,
+    binlogs: list[tuple[int, tuple[int, ...]]],
+    executed: int,
+    at: tuple[int, int] | None,
+) -> None:
+    """MariaDB's binlogs: the number that each begins after, and those of its transactions."""
     lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
-    made, before, number = [], "", 0
-    for count in range(3):
+    made = []
+    for before, numbers in binlogs:
         writer = BinlogWriter(server_version="11.8.2-MariaDB-log")
-        writer.gtid_list(MariadbGtidList.parse(before))
-        for one in range(4):
-            number += 1
-            again = number - 3 if back == count and one == 2 else number
-            writer.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, again))
-        before = f"0-{writer.server_id}-{number}"
+        writer.gtid_list(MariadbGtidList.parse(f"0-{SERVER}-{before}" if before else ""))
+        for number in numbers:
+            writer.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, number))
         writer.rotate()
         made.append(writer)
-    catalog = archive(store, *made)
-    server = made[0].server_id
-    found = cut(catalog, lineage, MariadbGtidList.parse(f"0-{server}-10"))
-    if back == 2:
-        assert found is None
-        return
-    assert found is not None
-    assert found[:2] == (name(3), made[2].transactions[2].begin)
-
-
-@pytest.mark.parametrize(("executed", "at"), [(8, None), (15, None), (21, 1), (22, 2)])
-def test_numbers_that_went_back_in_an_older_binlog(
-    store: MemoryStore, executed: int, at: int | None
-) -> None:
-    """What a server lacks of it has greater numbers than the next one begins with, or the same."""
-    lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
-    first, second = (BinlogWriter(server_version="11.8.2-MariaDB-log") for _ in range(2))
-    first.gtid_list(MariadbGtidList.parse(""))
-    for number in [*range(1, 21), 8]:
-        first.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, number))
-    first.rotate()
-    second.gtid_list(MariadbGtidList.parse(f"0-{first.server_id}-8"))
-    for number in (21, 22, 23):
-        second.mariadb_transaction([TABLE_MAP, ROWS, XID], gtid=(0, number))
-    catalog = archive(store, first, second)
-    server = MariadbGtidList.parse(f"0-{first.server_id}-{executed}")
-    found = cut(catalog, lineage, server)
+    found = cut(archive(store, *made), lineage, MariadbGtidList.parse(f"0-{SERVER}-{executed}"))
     if at is None:
         assert found is None
         return
+    number, transaction = at
     assert found is not None
-    assert found[:2] == (name(2), second.transactions[at].begin)
+    assert found[:2] == (name(number), made[number - 1].transactions[transaction].begin)
 
 
 def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:
@@ -452,7 +429,6 @@ def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None
 
 ROWS_FLAGS, RELAXED = 6, 0x04
 """Where a rows event has its flags; what a node that applies sets there."""
-SERVER = BinlogWriter().server_id
 
 
 def node(

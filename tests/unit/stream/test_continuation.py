@@ -28,6 +28,7 @@ from binlog2s3.stream.continuation import (
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import parent_of
+from tests.unit.stream.builders import name, rows
 
 IMAGE = "00000000-0000-0000-0000-0000000000aa"
 LINEAGE = replace(
@@ -39,15 +40,6 @@ MARIADB = replace(
     LINEAGE, server_uuid="00000007-0000-0000-0000-000000000000", flavour="mariadb", gtid_set="0-7-5"
 )
 Before = Callable[[BinlogName], str | None]
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
-
-
-def rows(*numbers: int, size: int = 100) -> tuple[ServerBinlog, ...]:
-    """What a server lists."""
-    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n in numbers)
 
 
 def gtids(text: str) -> Gtids:
@@ -80,68 +72,9 @@ def unasked(binlog: BinlogName) -> str | None:
 GTIDS_5 = says({5: f"{UUID_A}:1-9"})
 
 
-@pytest.mark.parametrize("facts", [{}, {"closed": False}, {"closed": False, "gtids": None}])
-def test_the_last_binlog_is_listed(facts: Mapping[str, Any]) -> None:
-    """It is read again, so that its own bytes prove the history."""
-    for there in (rows(3, 4), rows(4, 5, 6), rows(4)):
-        found = same_server(tip(**facts), there, unasked)
-        assert found == GoOn(begin=name(4), again=True)
-
-
-def test_an_open_binlog_may_have_grown_and_a_whole_one_may_not() -> None:
-    """What is known whole has just the size that the server lists."""
-    grown = rows(4, 5, size=101)
-    assert same_server(tip(closed=False), grown, unasked) == GoOn(begin=name(4), again=True)
-    found = same_server(tip(), grown, unasked)
-    assert found == Contradicts(why="its b.000004 has 101 bytes, 100 are known")
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_server_that_has_less_than_is_known(closed: bool) -> None:
-    """It was rolled back, or reset: the bytes must tell."""
-    found = same_server(tip(closed=closed), rows(4, 5, size=99), unasked)
-    assert found == Contradicts(why="its b.000004 has 99 bytes, 100 are known")
-
-
-def test_a_server_that_leaves_a_number_out() -> None:
-    """Behind a whole binlog comes the next one, or nothing newer."""
-    found = same_server(tip(), rows(4, 6), unasked)
-    assert found == Contradicts(why="it has no b.000005")
-    assert same_server(tip(closed=False), rows(4, 6), unasked) == GoOn(begin=name(4), again=True)
-
-
-@pytest.mark.parametrize(
-    "facts",
-    [
-        {},
-        {"closed": False},  # a lost STOP event is no gap
-        {"rotates_to": None},  # it ended with a crash or a STOP
-        {"gtids": None},  # by the rotation's word alone
-        {"gtids": None, "rotates_to": None},
-    ],
-)
-def test_the_last_binlog_is_purged_and_the_next_one_follows(facts: Mapping[str, Any]) -> None:
-    """By its previous GTIDs, which are those at our end; where there are none, by its name."""
-    found = same_server(tip(**facts), rows(5, 6), GTIDS_5)
-    assert found == GoOn(begin=name(5), again=False)
-
-
-@pytest.mark.parametrize(
-    ("facts", "before", "why"),
-    [
-        ({}, f"{UUID_A}:1-8", "begins after .*:1-8, what is known ends with .*:1-9"),
-        ({}, f"{UUID_A}:1-10", "begins after .*:1-10, what is known ends with .*:1-9"),
-        ({}, f"{UUID_B}:1-9", "begins after"),
-        ({}, "", "begins after no GTIDs"),
-        ({"gtids": gtids("")}, f"{UUID_A}:1", "what is known ends with none"),
-        ({"closed": False}, f"{UUID_A}:1-8", "begins after .*:1-8"),
-    ],
-)
-def test_the_next_binlog_begins_elsewhere(facts: Mapping[str, Any], before: str, why: str) -> None:
-    """It is not the one that follows, whatever its name is."""
-    found = same_server(tip(**facts), rows(5), says({5: before}))
-    assert isinstance(found, Contradicts)
-    assert re.search(why, found.why)
+def after(number: int, *sets: str) -> Before:
+    """A server whose binlog of this number begins after these GTIDs."""
+    return says({number: ",".join(sets)})
 
 
 def gap_of(found: Course | None) -> tuple[BinlogName, str, str]:
@@ -152,106 +85,12 @@ def gap_of(found: Course | None) -> tuple[BinlogName, str, str]:
     return found.begin, found.parent.join, found.parent.missing
 
 
-def test_the_rest_of_an_open_binlog_was_purged() -> None:
-    """The GTIDs that are lost are named, and the parent is what there is."""
-    known = tip(closed=False, rotates_to=None)
-    found = same_server(known, rows(5, 6), says({5: f"{UUID_A}:1-12,{UUID_B}:1"}))
-    assert gap_of(found) == (name(5), "gap", f"{UUID_A}:10-12,{UUID_B}:1")
-    assert isinstance(found, Begin)
-    assert found.parent == Parent(
-        lineage=LINEAGE.id,
-        binlog="b.000004",
-        offset=100,
-        gtid_set=f"{UUID_A}:1-9",
-        join="gap",
-        missing=f"{UUID_A}:10-12,{UUID_B}:1",
-    )
-
-
-@pytest.mark.parametrize(
-    ("facts", "oldest", "missing"),
-    [
-        ({"closed": False}, 5, "b.000004 from 100 on"),
-        ({"closed": False}, 6, "b.000004 from 100 on, b.000005"),
-        ({"closed": False}, 9, "b.000004 from 100 on, b.000005 to b.000008"),
-        ({"closed": True}, 6, "b.000005"),
-        ({"closed": True}, 8, "b.000005 to b.000007"),
-        ({"last": None, "size": 0}, 3, "b.000002"),
-        ({"last": None, "size": 0}, 5, "b.000002 to b.000004"),
-    ],
-)
-def test_without_gtids_a_gap_is_told_by_names(
-    facts: Mapping[str, Any], oldest: int, missing: str
-) -> None:
-    """Whatever the server keeps none of, or what is known has anonymous transactions."""
-    known = tip(gtids=None, **facts)
-    for answer in (None, f"{UUID_A}:1-50"):
-        found = same_server(known, rows(oldest, oldest + 1), says({oldest: answer}))
-        assert gap_of(found) == (name(oldest), "gap", missing)
-    found = same_server(tip(**facts), rows(oldest), says({oldest: None}))
-    if oldest > tip(**facts).following.number or not tip(**facts).closed:
-        assert gap_of(found) == (name(oldest), "gap", missing)
-
-
-def test_binlogs_were_purged_that_were_never_read() -> None:
-    """Their transactions are named by the difference; where there are none, nothing is missing."""
-    found = same_server(tip(), rows(8, 9), says({8: f"{UUID_A}:1-20"}))
-    assert gap_of(found) == (name(8), "gap", f"{UUID_A}:10-20")
-    found = same_server(tip(), rows(8, 9), says({8: f"{UUID_A}:1-9"}))
-    assert gap_of(found) == (name(8), "exact", "")
-    found = same_server(tip(), rows(8, 9), says({8: f"{UUID_A}:1-8"}))
-    assert isinstance(found, Contradicts)
-
-
-def test_a_server_without_a_gtid_so_far_proves_nothing() -> None:
-    """Two empty sets are equal and say nothing: the gap is told by names."""
-    found = same_server(tip(gtids=gtids("")), rows(8), says({8: ""}))
-    assert gap_of(found) == (name(8), "gap", "b.000005 to b.000007")
-
-
-@pytest.mark.parametrize("there", [rows(1, 2, 3), rows(1)])
-def test_a_server_whose_binlogs_are_all_older(there: tuple[ServerBinlog, ...]) -> None:
-    """It was reset, or restored from a backup."""
-    found = same_server(tip(), there, unasked)
-    assert found == Contradicts(why="it has no b.000005")
-
-
-def test_a_server_whose_binlogs_have_other_names() -> None:
-    """A higher number under another prefix is no gap: only GTIDs can tell what it follows."""
-    first = BinlogName("c", 9)
-    other = (ServerBinlog(name=first, size=100, encrypted=False),)
-    no = Contradicts(why="it has no b.000005")
-    assert same_server(tip(gtids=None), other, unasked) == no
-    assert same_server(tip(gtids=gtids("")), other, unasked) == no
-    assert same_server(tip(), other, says({9: None})) == no
-    assert same_server(tip(), other, says({9: f"{UUID_A}:1-8"})) == no  # it was reset as well
-    found = same_server(tip(), other, says({9: f"{UUID_A}:1-9"}))
-    assert isinstance(found, Begin)
-    assert gap_of(found) == (first, "exact", "")
-    assert gap_of(same_server(tip(), other, says({9: f"{UUID_A}:1-12"}))) == (
-        first, "gap", f"{UUID_A}:10-12",
-    )  # fmt: skip
-
-
-def test_a_lineage_of_which_nothing_is_known() -> None:
-    """It begins with its first binlog; if that is no more, another begins in its stead."""
-    nothing = Tip(lineage=LINEAGE)
-    assert same_server(nothing, rows(2, 3), unasked) == GoOn(begin=name(2), again=False)
-    found = same_server(nothing, rows(1), unasked)
-    assert found == Begin(begin=name(1), parent=None)
-    child = replace(LINEAGE, parent=parent_of(LINEAGE.id))
-    found = same_server(Tip(lineage=child), rows(1), unasked)
-    assert found == Begin(begin=name(1), parent=child.parent)
-
-
-# MariaDB's GTIDs are the last of each domain and server
-
-
 def mariadb(text: str) -> Gtids:
     return parse(text, "mariadb")
 
 
 def mariadb_tip(**facts: Any) -> Tip:
+    """MariaDB's GTIDs are the last of each domain and server."""
     known = Tip(
         lineage=MARIADB,
         last=name(4),
@@ -264,23 +103,134 @@ def mariadb_tip(**facts: Any) -> Tip:
     return replace(known, **facts)
 
 
-def test_mariadb_goes_on() -> None:
-    """By the list that its next binlog begins with."""
-    found = same_server(mariadb_tip(), rows(5), says({5: "0-7-9,1-8-3"}))
-    assert found == GoOn(begin=name(5), again=False)
-    found = same_server(mariadb_tip(), rows(5), says({5: "0-7-10,1-8-3"}))
-    assert isinstance(found, Contradicts)
-    found = same_server(mariadb_tip(), rows(8), says({8: "0-7-2,1-8-3"}))
-    assert isinstance(found, Contradicts)
+OPEN = {"closed": False}
+NO_GTIDS = {"gtids": None}
+EMPTY = {"last": None, "size": 0}
+AGAIN, NEXT = GoOn(begin=name(4), again=True), GoOn(begin=name(5), again=False)
+NO_5 = Contradicts(why="it has no b.000005")
+OTHER_NAME = (ServerBinlog(name=BinlogName("c", 9), size=100, encrypted=False),)
+A9, A12, A8 = (f"{UUID_A}:1-{last}" for last in (9, 12, 8))
+
+COURSES: list[tuple[Tip, tuple[ServerBinlog, ...], Before, Course | str]] = [
+    # the last binlog is listed: it is read again, so that its own bytes prove the history
+    *((known, there, unasked, AGAIN)
+      for known in (tip(), tip(**OPEN), tip(**OPEN, **NO_GTIDS))
+      for there in (rows(3, 4), rows(4, 5, 6), rows(4))),
+    # an open one may have grown, and a whole one may not
+    (tip(**OPEN), rows(4, 5, size=101), unasked, AGAIN),
+    (tip(), rows(4, 5, size=101), unasked,
+     Contradicts(why="its b.000004 has 101 bytes, 100 are known")),
+    # a server that has less was rolled back, or reset: the bytes must tell
+    *((tip(closed=closed), rows(4, 5, size=99), unasked,
+       Contradicts(why="its b.000004 has 99 bytes, 100 are known")) for closed in (True, False)),
+    # behind a whole binlog comes the next one, or nothing newer
+    (tip(), rows(4, 6), unasked, NO_5),
+    (tip(**OPEN), rows(4, 6), unasked, AGAIN),
+    # it is purged, and the next one follows: by its previous GTIDs; without any, by its name
+    (tip(), rows(5, 6), GTIDS_5, NEXT),
+    (tip(**OPEN), rows(5, 6), GTIDS_5, NEXT),  # a lost STOP event is no gap
+    (tip(rotates_to=None), rows(5, 6), GTIDS_5, NEXT),  # it ended with a crash or a STOP
+    (tip(**NO_GTIDS), rows(5, 6), GTIDS_5, NEXT),  # by the rotation's word alone
+    (tip(**NO_GTIDS, rotates_to=None), rows(5, 6), GTIDS_5, NEXT),
+    # the next binlog begins elsewhere: it is not the one that follows, whatever its name is
+    (tip(), rows(5), after(5, A8), "begins after .*:1-8, what is known ends with .*:1-9"),
+    (tip(), rows(5), after(5, f"{UUID_A}:1-10"), "begins after .*:1-10, what is known ends .*:1-9"),
+    (tip(), rows(5), after(5, f"{UUID_B}:1-9"), "begins after"),
+    (tip(), rows(5), after(5), "begins after no GTIDs"),
+    (tip(gtids=gtids("")), rows(5), after(5, f"{UUID_A}:1"), "what is known ends with none"),
+    (tip(**OPEN), rows(5), after(5, A8), "begins after .*:1-8"),
+    (tip(), rows(8, 9), after(8, A8), ""),
+    # a server whose binlogs are all older was reset, or restored from a backup
+    (tip(), rows(1, 2, 3), unasked, NO_5),
+    (tip(), rows(1), unasked, NO_5),
+    # under another prefix only GTIDs can tell what it follows
+    (tip(**NO_GTIDS), OTHER_NAME, unasked, NO_5),
+    (tip(gtids=gtids("")), OTHER_NAME, unasked, NO_5),
+    (tip(), OTHER_NAME, says({9: None}), NO_5),
+    (tip(), OTHER_NAME, after(9, A8), NO_5),  # it was reset as well
+    # of a lineage nothing is known: it begins with its first binlog, or another in its stead
+    (Tip(lineage=LINEAGE), rows(2, 3), unasked, GoOn(begin=name(2), again=False)),
+    (Tip(lineage=LINEAGE), rows(1), unasked, Begin(begin=name(1), parent=None)),
+    (Tip(lineage=replace(LINEAGE, parent=parent_of(LINEAGE.id))), rows(1), unasked,
+     Begin(begin=name(1), parent=parent_of(LINEAGE.id))),
+    # MariaDB: by the list that its next binlog begins with
+    (mariadb_tip(), rows(5), after(5, "0-7-9,1-8-3"), NEXT),
+    (mariadb_tip(), rows(5), after(5, "0-7-10,1-8-3"), ""),
+    (mariadb_tip(), rows(8), after(8, "0-7-2,1-8-3"), ""),
+]  # fmt: skip
+"""What is known, what the server lists and says; the course, or why it contradicts."""
 
 
-def test_what_mariadb_lacks() -> None:
-    """Between two lists, since they name only the last of each."""
-    found = same_server(mariadb_tip(), rows(8), says({8: "0-7-20,1-8-3"}))
-    assert gap_of(found) == (name(8), "gap", "after 0-7-9,1-8-3 up to 0-7-20,1-8-3")
-    nothing = mariadb_tip(gtids=mariadb(""))
-    found = same_server(nothing, rows(8), says({8: "0-7-20"}))
-    assert gap_of(found) == (name(8), "gap", "after nothing up to 0-7-20")
+@pytest.mark.parametrize(("known", "there", "before", "course"), COURSES)
+def test_where_one_server_goes_on(
+    known: Tip, there: tuple[ServerBinlog, ...], before: Before, course: Course | str
+) -> None:
+    """In the binlog that is known, in the next one, or nobody knows."""
+    found = same_server(known, there, before)
+    if isinstance(course, str):
+        assert isinstance(found, Contradicts)
+        assert re.search(course, found.why)
+    else:
+        assert found == course
+
+
+GAPS: list[tuple[Tip, tuple[ServerBinlog, ...], Before, tuple[BinlogName, str, str]]] = [
+    # the rest of an open binlog was purged
+    (tip(**OPEN, rotates_to=None), rows(5, 6), after(5, A12, f"{UUID_B}:1"),
+     (name(5), "gap", f"{UUID_A}:10-12,{UUID_B}:1")),
+    # binlogs were purged that were never read; where they had nothing, nothing is missing
+    (tip(), rows(8, 9), after(8, f"{UUID_A}:1-20"), (name(8), "gap", f"{UUID_A}:10-20")),
+    (tip(), rows(8, 9), after(8, A9), (name(8), "exact", "")),
+    # two empty sets are equal and say nothing
+    (tip(gtids=gtids("")), rows(8), after(8), (name(8), "gap", "b.000005 to b.000007")),
+    # a server whose binlogs have other names
+    (tip(), OTHER_NAME, after(9, A9), (OTHER_NAME[0].name, "exact", "")),
+    (tip(), OTHER_NAME, after(9, A12), (OTHER_NAME[0].name, "gap", f"{UUID_A}:10-12")),
+    # MariaDB's lists name only the last of each
+    (mariadb_tip(), rows(8), after(8, "0-7-20,1-8-3"),
+     (name(8), "gap", "after 0-7-9,1-8-3 up to 0-7-20,1-8-3")),
+    (mariadb_tip(gtids=mariadb("")), rows(8), after(8, "0-7-20"),
+     (name(8), "gap", "after nothing up to 0-7-20")),
+    # without GTIDs a gap is told by names, whatever the server keeps
+    *((tip(**NO_GTIDS, **facts), rows(oldest, oldest + 1), says({oldest: answer}),
+       (name(oldest), "gap", missing))
+      for facts, oldest, missing in (
+          (OPEN, 5, "b.000004 from 100 on"),
+          (OPEN, 6, "b.000004 from 100 on, b.000005"),
+          (OPEN, 9, "b.000004 from 100 on, b.000005 to b.000008"),
+          ({}, 6, "b.000005"),
+          ({}, 8, "b.000005 to b.000007"),
+          (EMPTY, 3, "b.000002"),
+          (EMPTY, 5, "b.000002 to b.000004"))
+      for answer in (None, f"{UUID_A}:1-50")),
+    (tip(**OPEN), rows(6), says({6: None}), (name(6), "gap", "b.000004 from 100 on, b.000005")),
+    (tip(), rows(8), says({8: None}), (name(8), "gap", "b.000005 to b.000007")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("known", "there", "before", "gap"), GAPS)
+def test_what_is_purged_is_a_gap(
+    known: Tip,
+    there: tuple[ServerBinlog, ...],
+    before: Before,
+    gap: tuple[BinlogName, str, str],
+) -> None:
+    """A lineage begins with the oldest binlog that follows; what is lost is named."""
+    assert gap_of(same_server(known, there, before)) == gap
+
+
+def test_the_parent_of_a_gap_is_what_there_is() -> None:
+    """The place and the GTIDs that are known."""
+    found = same_server(tip(**OPEN, rotates_to=None), rows(5, 6), after(5, A12))
+    assert isinstance(found, Begin)
+    assert found.parent == Parent(
+        lineage=LINEAGE.id,
+        binlog="b.000004",
+        offset=100,
+        gtid_set=A9,
+        join="gap",
+        missing=f"{UUID_A}:10-12",
+    )
 
 
 # The source cannot give the rest

@@ -1,5 +1,6 @@
 """What the board makes of a stream's parts; all of them are stand-ins that are told what to say."""
 
+import itertools
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,14 +12,13 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
-from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.status.model import BackupsStatus, Status, Totals, UploadStatus
+from binlog2s3.status.model import BackupsStatus, Lag, Status, Totals, UploadStatus
 from binlog2s3.status.severity import judged
 from binlog2s3.stream.board import Board
+from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
@@ -27,14 +27,11 @@ from binlog2s3.stream.upload_counts import Counts, Failing
 from binlog2s3.stream.uploads import Stock
 from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID
 from tests.memory_store import MemoryStore
-from tests.process import AtOnce
+from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
 from tests.surveyed import LAYOUT
+from tests.unit.stream.builders import name
 from tests.waiting import wait_until
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 class Counted(AtOnce):
@@ -101,21 +98,9 @@ class Parts:
             furthest_covered=lambda _, until: until,
             standbys=(),
         )
-        config: Any = SimpleNamespace(
-            stream=SimpleNamespace(
-                source="s",
-                heartbeat_interval=30.0,
-                flush_interval=1.0,
-                exit_on_other_writer=False,
-            ),
-            s3=SimpleNamespace(part_size=1000),
-            spool=Path("/s"),
-            target="s3://b/p",
-            timing=DEFAULT,
-            spool_limits=SpoolLimits(),
-        )
+        made = config(Path("/s"), 1000)
         self.uploads = Counted(
-            config,
+            made,
             store=None,
             layout=None,
             spool=SimpleNamespace(room=self._room),
@@ -126,7 +111,7 @@ class Parts:
         self.uploads.counted = lambda: self.stock
         self.uploads.counts = self.counts
         self.reporter = Reporter(
-            config,
+            made,
             watch=self.watch,
             supervisor=self.supervisor,
             intake=self.intake,
@@ -178,6 +163,11 @@ class Parts:
         return self.reporter.status()
 
     @property
+    def told(self) -> tuple[str, list[tuple[str, str]]]:
+        """The state, and the codes of what is wrong."""
+        return self.status.state, self.codes
+
+    @property
     def codes(self) -> list[tuple[str, str]]:
         return [(trouble.code, trouble.level) for trouble in self.status.troubles]
 
@@ -188,7 +178,7 @@ def test_an_idle_stream_is_well_for_ever() -> None:
     parts.go(3600)
     status = parts.status
     assert (status.state, status.troubles, judged(status).healthy) == ("idle", (), True)
-    assert (status.lag.bytes, status.lag.transactions, status.lag.seconds) == (0, 0, 0.0)
+    assert status.lag == Lag(bytes=0, transactions=0, seconds=0.0)
     assert status.purge.seconds == 3600
     assert status.purge.statement == "PURGE BINARY LOGS TO 'b.000003'"
     assert status.uploads is not None
@@ -205,16 +195,13 @@ def test_a_source_that_writes_on_unread_is_a_stall() -> None:
     parts.covered = parts.watch.sight.position.asked_at
     parts.answer(offset=900, gtids=f"{UUID}:1-12")
     parts.go(10)
-    assert (parts.status.state, parts.codes) == ("streaming", [("stalled", "warning")])
+    assert parts.told == ("streaming", [("stalled", "warning")])
     parts.go(25)
-    assert (parts.status.state, parts.codes) == ("stalled", [("stalled", "critical")])
+    assert parts.told == ("stalled", [("stalled", "critical")])
     assert (parts.status.lag.bytes, parts.status.lag.transactions) == (400, 3)
-    parts.watch.sight = replace(
-        parts.watch.sight,
-        position=replace(
-            parts.watch.sight.position, asked_at=parts.covered + timedelta(seconds=35)
-        ),
-    )
+    position = parts.watch.sight.position
+    position = replace(position, asked_at=parts.covered + timedelta(seconds=35))
+    parts.watch.sight = replace(parts.watch.sight, position=position)
     assert parts.status.lag.seconds == pytest.approx(35, abs=1)
     parts.supervisor.read_at = parts.now
     assert parts.codes == []
@@ -229,7 +216,7 @@ def test_a_silent_source_is_not_called_idle() -> None:
     assert (parts.status.state, judged(parts.status).healthy) == ("idle", True)
     assert parts.status.lag.seconds == pytest.approx(20, abs=1)
     parts.go(15, answering=False)
-    assert (parts.status.state, parts.codes) == ("source unreachable", [("source", "critical")])
+    assert parts.told == ("source unreachable", [("source", "critical")])
     assert parts.status.lag.seconds == pytest.approx(35, abs=1)
     parts.watch.sight = replace(parts.watch.sight, error=SourceError("denied", hint="look"))
     assert parts.status.troubles[0].text.startswith("denied (for 3")
@@ -252,17 +239,15 @@ def test_the_oldest_commit_in_the_spool_bounds_the_lag() -> None:
     parts.source_clock = timedelta(hours=5)
     parts.go(1)
     there = parts.watch.sight.position.asked_at
-    parts.covered = there - timedelta(seconds=9)
     oldest = int((there - timedelta(seconds=4)).timestamp() * 1e6)
     parts.stock = stock(unsaved_bytes=5, oldest_commit_us=oldest)
     parts.go(2, answering=False)
-    assert parts.status.lag.seconds == pytest.approx(6, abs=0.5)
-    parts.covered = None
-    assert parts.status.lag.seconds == pytest.approx(6, abs=0.5)
+    for parts.covered in (there - timedelta(seconds=9), None):
+        assert parts.status.lag.seconds == pytest.approx(6, abs=0.5)
 
 
 def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
-    """While something waits; each byte that arrives starts the time anew."""
+    """While something waits and is due; each byte that arrives starts the time anew."""
     parts = Parts()
     parts.go(600)
     parts.stock = stock(unsaved_bytes=5)
@@ -276,32 +261,49 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     parts.stock = stock()
     parts.go(2)
     assert parts.codes == []
+    parts.stock = stock(unsaved_bytes=5, flush_interval=150.0)
+    parts.go(205)
+    assert judged(parts.status).healthy
+    parts.go(10)
+    assert parts.codes == [("store", "critical")]
 
 
 def test_a_request_that_fails_again_and_again() -> None:
-    """From its first failure on until it succeeds, whatever else does."""
+    """From its first failure on until it succeeds, whatever else does; others go on failing."""
     parts = Parts()
+    other = threading.Thread(target=parts.pulse.failed, args=(StoreError("500"), parts.now + 20))
     parts.pulse.failed(StoreError("503", hint="wait"), parts.now)
+    other.start()
+    other.join()
     parts.go(4)
     assert parts.codes == []
     parts.go(4)
-    parts.pulse.failed(StoreError("503 again", hint="wait"), parts.now)
-    assert (parts.status.state, parts.codes) == ("store unreachable", [("store", "warning")])
+    assert parts.told == ("store unreachable", [("store", "warning")])
     parts.go(25)
-    assert parts.codes == [("store", "critical")]
-    assert parts.status.store is not None
-    assert (parts.status.store.errors, parts.status.store.last_error) == (2, "503 again")
     parts.counts.acts += 1
     parts.go(1)
-    assert (parts.status.state, parts.codes) == ("idle", [("store", "critical")])
-    parts.pulse.over(succeeded=True, now=parts.now)
-    assert parts.codes == []
+    assert parts.told == ("idle", [("store", "critical")])
+    assert parts.pulse.over(succeeded=True, now=parts.now) is not None
+    assert parts.pulse.failing_since == parts.now - 14
+    assert parts.codes == [("store", "warning")]
+    parts.pulse.failed(StoreError("503 again"), parts.now)
+    assert parts.pulse.over(succeeded=False, now=parts.now) is None
+    assert parts.pulse.over(succeeded=True, now=parts.now) == (0, False), "one is over, not all"
+    parts.go(31)
+    assert parts.codes == [("store", "critical")]
+    assert parts.status.store is not None
+    assert (parts.status.store.errors, parts.status.store.last_error) == (3, "503 again")
+
+
+def test_an_upload_that_fails_again_and_again() -> None:
+    """It is counted with the other requests."""
+    parts = Parts()
     parts.stock = stock(failing=Failing(parts.now, error="denied"))
     parts.counts.failures = 5
     parts.go(31)
     assert parts.codes == [("store", "critical")]
     assert parts.status.store is not None
-    assert parts.status.store.errors == 7
+    assert parts.status.store.errors == 5
     assert "denied" in parts.status.troubles[0].text
 
 
@@ -320,6 +322,7 @@ def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
     assert parts.codes == [("store", "warning")]
     parts.pulse.failed(StoreError("503"), parts.now)
     assert parts.pulse.over(succeeded=False, now=parts.now) is None
+    assert parts.pulse.over(succeeded=True, now=parts.now + 2) == (2, True), "it was given up"
     assert parts.pulse.over(succeeded=True, now=parts.now) is None
     parts.go(31)
     assert parts.codes == [("store", "critical")]
@@ -343,28 +346,21 @@ def test_a_pause_that_makes_room_is_well() -> None:
     assert judged(parts.status).healthy
 
 
-def test_what_was_read_and_is_not_there_is_not_idleness() -> None:
-    """Nor is a closed binlog that waits for the archive; much of it is a catch-up."""
-    parts = Parts()
-    for counted, state in (
+@pytest.mark.parametrize(
+    ("counted", "state"),
+    [
         (stock(unsaved_bytes=5), "streaming"),
         (stock(closed_binlogs=1), "streaming"),
         (stock(unsaved_bytes=5000), "catching up"),
         (stock(), "idle"),
-    ):
-        parts.stock = counted
-        parts.go(2)
-        assert parts.status.state == state
-
-
-def test_what_is_not_due_yet_is_not_late() -> None:
-    """With a flush every few minutes nothing has to come in between."""
+    ],
+)
+def test_what_was_read_and_is_not_there_is_not_idleness(counted: Stock, state: str) -> None:
+    """Nor is a closed binlog that waits for the archive; much of it is a catch-up."""
     parts = Parts()
-    parts.stock = stock(unsaved_bytes=5, flush_interval=150.0)
-    parts.go(205)
-    assert judged(parts.status).healthy
-    parts.go(10)
-    assert parts.codes == [("store", "critical")]
+    parts.stock = counted
+    parts.go(2)
+    assert parts.status.state == state
 
 
 def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
@@ -376,7 +372,7 @@ def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
     parts.go(4)
     assert parts.codes == []
     parts.go(10)
-    assert (parts.status.state, parts.codes) == ("source unreachable", [("source", "warning")])
+    assert parts.told == ("source unreachable", [("source", "warning")])
     assert "not found" in parts.status.troubles[0].text
     parts.go(20)
     assert parts.codes == [("source", "critical")]
@@ -390,23 +386,20 @@ def test_a_loop_that_hangs_is_told_by_another_thread() -> None:
     parts = Parts()
     parts.go(2)
     parts.go(31, looping=False)
-    assert (parts.status.state, parts.codes) == ("stalled", [("stuck", "critical")])
+    assert parts.told == ("stalled", [("stuck", "critical")])
     assert parts.status.spool is not None
     assert parts.status.spool.bytes == 7
 
 
-def test_a_late_heartbeat_is_told() -> None:
-    """Two intervals and a little may pass."""
+@pytest.mark.parametrize(("seconds", "level"), [(64, ""), (70, "warning"), (81, "critical")])
+def test_a_late_heartbeat_is_told(seconds: int, level: str) -> None:
+    """Two intervals and a little may pass; before the first one nothing is late."""
     parts = Parts()
     parts.go(1)
-    beaten = parts.now
-    for seconds, codes in ((64, []), (70, [("heartbeat", "warning")]), (81, "critical")):
-        parts.now = beaten + seconds
-        parts.writer.beaten_at = beaten
-        parts.uploads.step(0)
-        parts.answer()
-        found = parts.codes
-        assert found == codes or (codes == "critical" and found == [("heartbeat", "critical")])
+    parts.writer.beaten_at, parts.now = parts.now, parts.now + seconds
+    parts.uploads.step(0)
+    parts.answer()
+    assert parts.codes == ([("heartbeat", level)] if level else [])
     parts.writer.beaten_at = None
     assert judged(parts.status).healthy
     assert parts.status.writer is not None
@@ -417,23 +410,19 @@ def test_the_end_and_another_writer() -> None:
     """The end turns /health at once; a stream that ends only to stand by is well."""
     parts = Parts()
     parts.stop.event.set()
-    assert (parts.status.state, parts.codes) == ("stopped", [("stopping", "critical")])
+    assert parts.told == ("stopped", [("stopping", "critical")])
     parts.stop.fail(SupersededError("another one"))
-    assert (parts.status.state, parts.codes) == ("standby", [])
+    assert parts.told == ("standby", [])
 
 
 def test_a_spool_that_cannot_be_looked_at_is_shown_as_it_was() -> None:
     """And before it could ever be, not at all."""
     parts = Parts()
-    parts.disk = SpoolError("gone")
-    parts.go(2)
-    assert parts.status.spool is None
-    parts.disk = Room(used=9, free=1, max_bytes=20, min_free=5)
-    parts.go(2)
-    parts.disk = SpoolError("gone")
-    parts.go(2)
-    assert parts.status.spool is not None
-    assert parts.status.spool.bytes == 9
+    seen = Room(used=9, free=1, max_bytes=20, min_free=5)
+    for disk, used in ((SpoolError("gone"), None), (seen, 9), (SpoolError("gone"), 9)):
+        parts.disk = disk
+        parts.go(2)
+        assert (parts.status.spool.bytes if parts.status.spool else None) == used
 
 
 def test_before_the_source_and_the_lineage_are_known() -> None:
@@ -443,10 +432,9 @@ def test_before_the_source_and_the_lineage_are_known() -> None:
     parts.intake.coverage = parts.intake.lineage = None
     parts.supervisor.reached = lambda: None
     status = parts.status
-    assert (status.lag.bytes, status.lag.transactions, status.lag.seconds) == (None, None, None)
+    assert status.lag == Lag()
     assert (status.durable, status.lineage, status.purge.seconds) == (None, None, None)
-    assert status.server.position is None
-    assert status.totals is None
+    assert (status.server.position, status.totals) == (None, None)
 
 
 def test_nothing_is_durable_yet() -> None:
@@ -460,12 +448,9 @@ def test_nothing_is_durable_yet() -> None:
     assert status.purge.statement is None
 
 
-def test_what_was_read_since_the_source_was_asked_is_not_0_transactions() -> None:
-    """The bytes are counted, their transactions are not; a source without GTIDs has none left."""
+def test_a_source_without_gtids_has_no_transaction_left() -> None:
+    """Its bytes are all there."""
     parts = Parts()
-    parts.supervisor.reached = lambda: (name(3), 900)
-    assert (parts.status.lag.bytes, parts.status.lag.transactions) == (400, None)
-    parts.supervisor.reached = lambda: (name(3), 500)
     parts.coverage.durable = replace(parts.coverage.durable, gtid_set="")
     parts.answer(gtids="")
     assert (parts.status.lag.bytes, parts.status.lag.transactions) == (0, 0)
@@ -491,23 +476,16 @@ def test_a_source_that_stands_before_what_is_durable_is_not_idle() -> None:
 
 
 def test_the_latest_moment_is_a_commit_or_a_proof() -> None:
-    """Whichever is later; the last commit is remembered when its binlog has left."""
+    """Whichever is later, and none in the future; the last commit is remembered."""
     parts = Parts()
     parts.covered = TIME
     newest = int((TIME + timedelta(seconds=5)).timestamp() * 1e6)
-    parts.stock = stock(newest_commit_us=newest)
-    parts.go(2)
-    parts.stock = stock()
-    parts.go(2)
+    for parts.stock in (stock(newest_commit_us=newest), stock()):
+        parts.go(2)
     assert parts.status.latest == TIME + timedelta(seconds=5)
     parts.covered = TIME + timedelta(seconds=9)
     assert parts.status.latest == parts.covered
-
-
-def test_the_latest_moment_is_never_in_the_future() -> None:
-    """A source whose clock is ahead proves nothing of what is still to come."""
-    parts = Parts()
-    parts.covered = datetime.now(UTC) + timedelta(hours=2)
+    parts.covered = datetime.now(UTC) + timedelta(hours=2)  # the source's clock is ahead
     assert parts.status.latest is not None
     assert parts.status.latest <= datetime.now(UTC)
 
@@ -519,13 +497,12 @@ PLAIN = Status(source="s", target="t", seen_from="daemon", at=TIME, state="strea
 
 def test_a_board_looks_again_and_again() -> None:
     """Each Status is told; one that cannot be made ends nothing."""
-    looks: list[int] = []
+    looks = itertools.count(1)
 
     def look() -> Status:
-        looks.append(1)
-        if len(looks) == 2:
+        if (number := next(looks)) == 2:
             raise RuntimeError("defect")
-        return replace(PLAIN, at=TIME + timedelta(seconds=len(looks)))
+        return replace(PLAIN, at=TIME + timedelta(seconds=number))
 
     told: list[Status] = []
     board = Board(look)
@@ -539,6 +516,27 @@ def test_a_board_looks_again_and_again() -> None:
     finally:
         board.close()
     assert told[0].source == "s"
+
+
+def test_a_heartbeat_is_of_one_moment() -> None:
+    """Its state and the troubles in its status, though the board last looked before."""
+    parts = Parts()
+    board = Board(parts.reporter.status)
+    loop: Any = SimpleNamespace(
+        _board=board,
+        _watch=parts.watch,
+        _intake=parts.intake,
+        _reporter=parts.reporter,
+        _config=SimpleNamespace(timing=DEFAULT),
+        status=parts.reporter.status,
+    )
+    vars(parts.intake).update(time_zone=None, unlogged=None, leaves_out=())
+    parts.pulse.failed(StoreError("503"), parts.now)
+    parts.go(31)
+    beat = Loop._progress(loop, BEAT)
+    assert beat.status is not None
+    assert beat.state == beat.status["state"] == "store unreachable"
+    assert [one["code"] for one in beat.status["troubles"]] == ["store"]
 
 
 def test_rates_are_of_what_was_gained() -> None:

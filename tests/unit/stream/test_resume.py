@@ -1,7 +1,8 @@
 """The pilot: what it asks, what it refuses, where it says that a run begins."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.config.values import MysqlConfig, StreamConfig
-from binlog2s3.errors import GapError, SourceError, UnloggedError
+from binlog2s3.errors import Binlog2s3Error, GapError, SourceError, UnloggedError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.stream.compare import Common
@@ -28,6 +29,7 @@ from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.documents import parent_of
 from tests.memory_store import MemoryStore
+from tests.unit.stream.builders import name, rows
 
 LAYOUT = Layout("p", "orders")
 LINEAGE = replace(
@@ -37,14 +39,6 @@ LINEAGE = replace(
     gtid_set="",
 )
 FACTS = ServerFacts(uuid=UUID_A, flavour="mysql", version="9.7.0", server_id=1, gtid_mode=True)
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
-
-
-def rows(*numbers: int, size: int = 100) -> tuple[ServerBinlog, ...]:
-    return tuple(ServerBinlog(name=name(n), size=size, encrypted=False) for n in numbers)
 
 
 def stream_config(**changes: Any) -> StreamConfig:
@@ -71,11 +65,17 @@ TIP = Tip(
 class Server:
     """Answers as it is told; a uuid for each time that it is asked who it is."""
 
-    def __init__(self, listed: tuple[ServerBinlog, ...], *uuids: str, executed: str = "") -> None:
+    def __init__(
+        self,
+        listed: tuple[ServerBinlog, ...],
+        *uuids: str,
+        executed: str = "",
+        before: Mapping[int, str] | None = None,
+    ) -> None:
         self._listed = listed
         self._uuids = list(uuids) or [UUID_A]
         self._executed = executed
-        self.before: dict[int, str | None] = {}
+        self.before: dict[int, str | None] = {**(before or {})}
         self.checked: list[BinlogName] = []
         self.zone: SystemZone | SourceError | None = None
         self.outside = ""
@@ -213,15 +213,156 @@ def ask(program: Path) -> Asks:
     return Asks(program)
 
 
-def test_a_new_source_begins_where_it_was_asked_for(ask: Asks) -> None:
-    """And its privileges are checked first."""
-    server = Server(rows(3, 4, 5))
-    heading = ask(server, None)
-    assert (heading.begin, heading.position, heading.tip, heading.parent) == (
-        name(3), 4, None, None,
-    )  # fmt: skip
-    assert server.checked == [name(3)]
-    assert ask(Server(rows(3, 4, 5)), None, start_at="now").begin == name(5)
+def common(binlog: int, offset: int, *, whole: bool = True) -> Common:
+    return Common(
+        binlog=name(binlog),
+        offset=offset,
+        gtids=GtidSet.parse(f"{UUID_A}:1-8"),
+        whole=whole,
+        transactions=3,
+    )
+
+
+B_TOO = f"{UUID_A}:1-9,{UUID_B}:1-2"
+OTHER = {"executed": f"{UUID_B}:1-50"}
+CLOSED = replace(TIP, closed=True)
+OWN_LINEAGE = replace(LINEAGE, id="20250101T000000Z-b4308ccf-0000", server_uuid=UUID_B)
+LOST = Tip(lineage=OWN_LINEAGE, last=name(40), size=100)
+HERE = Tip(lineage=OWN_LINEAGE, last=name(7), size=90, overlap=replace(OVERLAP, binlog=name(7)))
+REFUSED = Doubt(why="position refused", refused=True)
+UNREADABLE = Doubt(why="no format event", refused=True, unreadable=name(5))
+NO_FIRST = Doubt(why="no format event", refused=True, unreadable=name(3))
+LEFT_OUT = Doubt(why="seen", left_out=True)
+DAMAGED = SourceError("damaged there", unservable=True)
+AFTER_9 = {5: f"{UUID_A}:1-9"}
+AFTER_12 = {5: f"{UUID_A}:1-12", 6: f"{UUID_A}:1-12"}
+ROLLED_BACK = parent_of(LINEAGE.id, binlog="b.000004", offset=80, gtid_set=f"{UUID_A}:1-8")
+
+HEADINGS: Mapping[str, tuple[Server, Mapping[str, Any], Mapping[str, Any]]] = {
+    "a new source begins with the oldest": (
+        Server(rows(3, 4, 5)), {"tip": None},
+        {"begin": 3, "position": 4, "tip": None, "parent": None}),
+    "or with what is open now": (
+        Server(rows(3, 4, 5)), {"tip": None, "start_at": "now"}, {"begin": 5}),
+    "a history goes on from its overlap, whose bytes are the proof": (
+        Server(rows(3, 4, 5)), {},
+        {"begin": 4, "position": 60, "overlap": OVERLAP, "tip": TIP, "compared": 0}),
+    "what is known from the bucket alone is read from its first byte": (
+        Server(rows(4)), {"tip": replace(TIP, overlap=None)},
+        {"begin": 4, "position": 4, "overlap": None}),
+    "another server is let in by hand": (
+        Server(rows(4), UUID_B, **OTHER), {"accept_new_server": UUID_B.upper()},
+        {"tip": None, "join": "unknown"}),
+    "a successor has everything": (
+        Server(rows(6, 7), UUID_B, executed=B_TOO,
+               before={6: f"{UUID_A}:1-8", 7: f"{UUID_A}:1-9,{UUID_B}:1"}), {},
+        {"begin": 6, "join": "exact", "offset": 100}),
+    "a server that comes back goes on with the latest lineage that its binlogs follow": (
+        Server(rows(6, 7), UUID_B, executed=B_TOO), {"others": [LOST, HERE]},
+        {"tip": HERE, "begin": 7, "overlap": HERE.overlap}),
+    "a gap begins a lineage": (
+        Server(rows(6, 7), before={6: f"{UUID_A}:1-20"}), {"on_gap": "continue"},
+        {"begin": 6, "join": "gap", "missing": f"{UUID_A}:10-20"}),
+    "so do rows that are in no binlog": (
+        Server(rows(4, 5), before=AFTER_9),
+        {"tip": CLOSED, "doubt": LEFT_OUT, "on_gap": "continue"},
+        {"begin": 5, "tip": None, "join": "gap", "unlogged": True, "compared": 0}),
+    "what a server leaves out becomes part of the entries": (
+        Server(rows(4, 5)), {}, {"leaves_out": ("binlog_do_db=shop",)}),
+    "a server that was rolled back: the bytes tell where": (
+        Server(rows(3, 4, size=90)), {"found": common(4, 80, whole=False)},
+        {"begin": 4, "tip": None, "position": 4, "parent": ROLLED_BACK, "compared": 1}),
+    "a server that was reset: nothing is shared": (
+        Server(rows(1)), {}, {"begin": 1, "tip": None, "join": "unknown"}),
+    "a doubt that the bytes do not bear out: the open binlog is read anew": (
+        Server(rows(4, 5)), {"doubt": Doubt(why="other bytes"), "found": common(4, 100)},
+        {"begin": 4, "tip": TIP, "overlap": None}),
+    "what the source refuses again and again is a gap": (
+        Server(rows(4, 5), before=AFTER_12), {"doubt": REFUSED, "found": common(4, 100)},
+        {"begin": 5, "missing": f"{UUID_A}:10-12"}),
+    "unless there is no next binlog yet": (
+        Server(rows(4)), {"doubt": REFUSED, "found": common(4, 100)}, {"tip": TIP}),
+    "what cannot be given to be compared is passed": (
+        Server(rows(4, 5), before=AFTER_12), {"doubt": Doubt(why="damage"), "found": DAMAGED},
+        {"begin": 5}),
+    "a binlog that is none from its first event on is passed": (
+        Server(rows(4, 5, 6), before=AFTER_12), {"tip": CLOSED, "doubt": UNREADABLE},
+        {"begin": 6, "join": "gap", "missing": f"{UUID_A}:10-12"}),
+    "so is the first binlog of all": (
+        Server(rows(3, 4, 5)), {"tip": None, "doubt": NO_FIRST},
+        {"begin": 4, "tip": None, "parent": None}),
+    "or it was purged meanwhile": (
+        Server(rows(4, 5)), {"tip": None, "doubt": NO_FIRST}, {"begin": 4}),
+}  # fmt: skip
+"""Who is asked, and what is known; where the run begins, and what it says of the join."""
+
+
+@pytest.mark.parametrize("why", HEADINGS)
+def test_where_a_run_begins(ask: Asks, why: str) -> None:
+    """The first binlog, the end that is known, or behind what is missing: a new lineage."""
+    made, asked, expected = HEADINGS[why]
+    server = deepcopy(made)
+    heading = ask(server, **asked)
+    for key, value in expected.items():
+        if key == "compared":
+            assert ask.compared == value
+        elif key == "begin":
+            assert heading.begin == name(value)
+        else:
+            of = heading if hasattr(heading, key) else heading.parent
+            assert getattr(of, key) == value, key
+    assert server.checked, "its privileges come first"
+
+
+REFUSALS: Mapping[str, tuple[Server, Mapping[str, Any], type[Binlog2s3Error], str]] = {
+    "two servers answer in turn": (
+        Server(rows(4), UUID_A, UUID_B), {}, SourceError, "changed while it was asked"),
+    "another server than the one that may be let in": (
+        Server(rows(4), UUID_B, **OTHER), {"accept_new_server": UUID_A},
+        SourceError, "does not have the archive's transactions"),
+    "another flavour": (
+        Server(rows(4)), {"tip": replace(TIP, lineage=replace(LINEAGE, flavour="mariadb"))},
+        SourceError, "another flavour"),
+    "no binlogs": (Server(()), {"tip": None}, SourceError, "lists no binary logs"),
+    "a first binlog that it lacks": (
+        Server(rows(3, 4, 5)), {"tip": None, "start_binlog": name(9)},
+        SourceError, r"no binlog b\.000009: it has b\.000003 to b\.000005"),
+    "a gap": (
+        Server(rows(6, 7), before={6: f"{UUID_A}:1-20"}), {"on_gap": "stop"},
+        GapError, rf"no longer has {UUID_A}:10-20"),
+    "rows that are in no binlog": (
+        Server(rows(4, 5), before=AFTER_9), {"tip": CLOSED, "doubt": LEFT_OUT, "on_gap": "stop"},
+        GapError, "gap: the source went on without a binlog"),
+    "the first binlog of all is none": (
+        Server(rows(3, 4, 5)), {"tip": None, "doubt": NO_FIRST, "on_gap": "stop"},
+        GapError, r"cannot give b\.000003: no format event"),
+    "and the newest": (
+        Server(rows(3)), {"tip": None, "doubt": NO_FIRST}, SourceError, "is the newest"),
+    "what is newest is none": (
+        Server(rows(4, 5)), {"tip": CLOSED, "doubt": UNREADABLE}, SourceError, "is the newest"),
+    "the newest cannot be compared": (
+        Server(rows(4)), {"doubt": Doubt(why="damage"), "found": DAMAGED},
+        SourceError, "damaged there"),
+    "the network broke": (
+        Server(rows(4, 5), before=AFTER_12),
+        {"doubt": Doubt(why="damage"), "found": SourceError("lost connection", transient=True)},
+        SourceError, "lost connection"),
+}  # fmt: skip
+PASSES = {"two servers answer in turn", "and the newest", "what is newest is none",
+          "the network broke"}  # fmt: skip
+
+FOR_EVER = {"another flavour", "another server than the one that may be let in"}
+
+
+@pytest.mark.parametrize("why", REFUSALS)
+def test_what_is_refused(ask: Asks, why: str) -> None:
+    """By name, and asked again only where that helps."""
+    server, asked, kind, words = REFUSALS[why]
+    with pytest.raises(kind, match=words) as caught:
+        ask(deepcopy(server), **asked)
+    assert caught.value.transient is (why in PASSES)
+    assert getattr(caught.value, "refused", False) is (why in FOR_EVER)
+    assert (caught.value.exit_code == 7) is (kind is GapError)
 
 
 @pytest.mark.parametrize(
@@ -231,28 +372,6 @@ def test_the_first_binlog(at: Literal["oldest", "now"], binlog: int | None, expe
     """The oldest, the one that is open now, or the one that was asked for."""
     config = stream_config(start_at=at, start_binlog=name(binlog) if binlog else None)
     assert first_binlog(config, rows(3, 4, 5)) == name(expected)
-
-
-def test_a_first_binlog_that_the_server_lacks(ask: Asks) -> None:
-    """It is named, with those that the server has; and a server must have some."""
-    with pytest.raises(SourceError, match=r"no binlog b\.000009: it has b\.000003 to b\.000005"):
-        first_binlog(stream_config(start_binlog=name(9)), rows(3, 4, 5))
-    with pytest.raises(SourceError, match="lists no binary logs"):
-        ask(Server(()), None)
-
-
-def test_a_history_goes_on_from_its_overlap(ask: Asks) -> None:
-    """The bytes of the run itself are the proof; nothing else is compared."""
-    heading = ask(Server(rows(3, 4, 5)))
-    assert (heading.begin, heading.position, heading.overlap) == (name(4), 60, OVERLAP)
-    assert heading.tip == TIP
-    assert ask.compared == 0
-
-
-def test_without_an_overlap_the_open_binlog_is_read_anew(ask: Asks) -> None:
-    """From its first byte: that is what is known only from the bucket."""
-    heading = ask(Server(rows(4)), replace(TIP, overlap=None))
-    assert (heading.begin, heading.position, heading.overlap) == (name(4), 4, None)
 
 
 def test_another_server_is_refused(ask: Asks) -> None:
@@ -266,85 +385,6 @@ def test_another_server_is_refused(ask: Asks) -> None:
     assert f"--accept-new-server {UUID_B}" in caught.value.hint
 
 
-def test_another_server_is_let_in_by_hand(ask: Asks) -> None:
-    """Its join is unknown where nothing is shared; no other one is let in by that."""
-    server = Server(rows(4), UUID_B, executed=f"{UUID_B}:1-50")
-    heading = ask(server, accept_new_server=UUID_B.upper())
-    assert heading.tip is None
-    assert heading.parent is not None
-    assert (heading.parent.lineage, heading.parent.join) == (LINEAGE.id, "unknown")
-    with pytest.raises(SourceError, match="does not have the archive's transactions"):
-        ask(server, accept_new_server=UUID_A)
-
-
-def test_a_successor_is_let_in(ask: Asks) -> None:
-    """It has everything: a new lineage, whose parent is our end."""
-    server = Server(rows(6, 7), UUID_B, executed=f"{UUID_A}:1-9,{UUID_B}:1-2")
-    server.before = {6: f"{UUID_A}:1-8", 7: f"{UUID_A}:1-9,{UUID_B}:1"}
-    heading = ask(server)
-    assert heading.begin == name(6)
-    assert heading.parent is not None
-    assert (heading.parent.join, heading.parent.offset) == ("exact", 100)
-
-
-def test_a_server_that_comes_back_goes_on_with_its_own_lineage(ask: Asks) -> None:
-    """The latest that its binlogs still follow."""
-    server = Server(rows(6, 7), UUID_B, executed=f"{UUID_A}:1-9,{UUID_B}:1-2")
-    own = replace(LINEAGE, id="20250101T000000Z-b4308ccf-0000", server_uuid=UUID_B)
-    overlap = replace(OVERLAP, binlog=name(7))
-    lost = Tip(lineage=own, last=name(40), size=100)
-    here = Tip(lineage=own, last=name(7), size=90, overlap=overlap)
-    heading = ask(server, others=[lost, here])
-    assert (heading.tip, heading.begin, heading.overlap) == (here, name(7), overlap)
-
-
-def test_two_servers_that_answer_in_turn_are_not_believed(ask: Asks) -> None:
-    """Something on the way led the questions to both: it is asked again."""
-    with pytest.raises(SourceError, match="changed while it was asked") as caught:
-        ask(Server(rows(4), UUID_A, UUID_B))
-    assert caught.value.transient
-
-
-def test_another_flavour_is_refused(ask: Asks) -> None:
-    """A source that moved from one to the other needs a name of its own."""
-    mariadb = replace(TIP, lineage=replace(LINEAGE, flavour="mariadb"))
-    with pytest.raises(SourceError, match="another flavour") as caught:
-        ask(Server(rows(4)), mariadb)
-    assert caught.value.refused
-
-
-def test_a_gap_begins_a_lineage_or_stops_everything(ask: Asks) -> None:
-    """As the operator wants it; what is missing is named in both."""
-    server = Server(rows(6, 7))
-    server.before = {6: f"{UUID_A}:1-20"}
-    heading = ask(server, on_gap="continue")
-    assert heading.begin == name(6)
-    assert heading.parent is not None
-    assert (heading.parent.join, heading.parent.missing) == ("gap", f"{UUID_A}:10-20")
-    with pytest.raises(GapError, match=rf"no longer has {UUID_A}:10-20") as caught:
-        ask(server, on_gap="stop")
-    assert caught.value.exit_code == 7
-
-
-def test_rows_that_are_in_no_binlog_begin_a_lineage_or_stop_everything(ask: Asks) -> None:
-    """As a gap, of which nothing but the cause is known."""
-    server = Server(rows(4, 5))
-    server.before = {5: f"{UUID_A}:1-9"}
-    doubt, known = Doubt(why="seen", left_out=True), replace(TIP, closed=True)
-    heading = ask(server, tip=known, doubt=doubt, on_gap="continue")
-    assert (heading.begin, heading.tip) == (name(5), None)
-    assert heading.parent is not None
-    assert (heading.parent.join, heading.parent.unlogged) == ("gap", True)
-    with pytest.raises(GapError, match="gap: the source went on without a binlog"):
-        ask(server, tip=known, doubt=doubt, on_gap="stop")
-    assert ask.compared == 0
-
-
-def test_a_heading_has_what_the_source_leaves_out(ask: Asks) -> None:
-    """It becomes part of the entries and the heartbeat."""
-    assert ask(Server(rows(4, 5))).leaves_out == ("binlog_do_db=shop",)
-
-
 def test_a_source_without_a_binlog_is_named(ask: Asks) -> None:
     """Its answer says which server it is: that one leaves rows out now."""
 
@@ -355,34 +395,6 @@ def test_a_source_without_a_binlog_is_named(ask: Asks) -> None:
     with pytest.raises(UnloggedError) as caught:
         ask(Silent(()))
     assert caught.value.uuid == UUID_A
-
-
-def common(binlog: int, offset: int, *, whole: bool = True) -> Common:
-    return Common(
-        binlog=name(binlog),
-        offset=offset,
-        gtids=GtidSet.parse(f"{UUID_A}:1-8"),
-        whole=whole,
-        transactions=3,
-    )
-
-
-def test_a_server_that_was_rolled_back(ask: Asks) -> None:
-    """The bytes tell where: a new lineage begins in that very binlog, behind the common part."""
-    heading = ask(Server(rows(3, 4, size=90)), found=common(4, 80, whole=False))
-    assert ask.compared == 1
-    assert (heading.begin, heading.tip, heading.position) == (name(4), None, 4)
-    assert heading.parent == parent_of(
-        LINEAGE.id, binlog="b.000004", offset=80, gtid_set=f"{UUID_A}:1-8"
-    )
-
-
-def test_a_server_that_was_reset(ask: Asks) -> None:
-    """Nothing is shared: nobody knows how the two are joined."""
-    heading = ask(Server(rows(1)), found=None)
-    assert (heading.begin, heading.tip) == (name(1), None)
-    assert heading.parent is not None
-    assert heading.parent.join == "unknown"
 
 
 OWN = "00000001-00000000"
@@ -439,66 +451,6 @@ def test_another_node_of_a_cluster(ask: Asks, at_mariadb: Tip, is_same_end: bool
         assert (heading.parent.offset, heading.parent.gtid_set) == (TIP.size, "7-1-42")
     else:
         assert (heading.begin, heading.parent.join) == (name(1), "unknown")
-
-
-def test_a_doubt_that_the_bytes_do_not_bear_out(ask: Asks) -> None:
-    """All of ours is there: the lineage goes on, and the open binlog is read anew."""
-    heading = ask(Server(rows(4, 5)), TIP, Doubt(why="other bytes"), found=common(4, 100))
-    assert (heading.begin, heading.tip, heading.overlap) == (name(4), TIP, None)
-
-
-def test_what_the_source_refuses_again_and_again_is_a_gap(ask: Asks) -> None:
-    """All of ours is there, and the next place cannot be had: on with the next binlog."""
-    doubt = Doubt(why="position refused", refused=True)
-    server = Server(rows(4, 5))
-    server.before = {5: f"{UUID_A}:1-12"}
-    heading = ask(server, TIP, doubt, found=common(4, 100))
-    assert heading.begin == name(5)
-    assert heading.parent is not None
-    assert heading.parent.missing == f"{UUID_A}:10-12"
-    last = ask(Server(rows(4)), TIP, doubt, found=common(4, 100))
-    assert last.tip == TIP, "there is no next one yet"
-
-
-def test_a_source_that_cannot_give_what_is_to_be_compared(ask: Asks) -> None:
-    """On with the next binlog, if there is one; what only the network did is raised."""
-    doubt = Doubt(why="damage")
-    damaged = SourceError("damaged there", unservable=True)
-    server = Server(rows(4, 5))
-    server.before = {5: f"{UUID_A}:1-12"}
-    assert ask(server, TIP, doubt, found=damaged).begin == name(5)
-    with pytest.raises(SourceError, match="damaged there"):
-        ask(Server(rows(4)), TIP, doubt, found=damaged)
-    with pytest.raises(SourceError, match="lost connection"):
-        ask(server, TIP, doubt, found=SourceError("lost connection", transient=True))
-
-
-def test_a_binlog_that_is_none_from_its_first_event_on_is_passed(ask: Asks) -> None:
-    """Nothing of it is known: the next one begins a lineage, whose parent says what is missing."""
-    tip = replace(TIP, closed=True)
-    doubt = Doubt(why="no format event", refused=True, unreadable=name(5))
-    server = Server(rows(4, 5, 6))
-    server.before = {6: f"{UUID_A}:1-12"}
-    heading = ask(server, tip, doubt)
-    assert heading.begin == name(6)
-    assert heading.parent is not None
-    assert (heading.parent.join, heading.parent.missing) == ("gap", f"{UUID_A}:10-12")
-    with pytest.raises(SourceError, match="is the newest") as caught:
-        ask(Server(rows(4, 5)), tip, doubt)
-    assert caught.value.transient
-
-
-def test_the_first_binlog_of_all_is_none(ask: Asks) -> None:
-    """An empty archive begins behind it, unless a gap is to stop everything."""
-    doubt = Doubt(why="no format event", refused=True, unreadable=name(3))
-    heading = ask(Server(rows(3, 4, 5)), None, doubt)
-    assert (heading.begin, heading.tip, heading.parent) == (name(4), None, None)
-    with pytest.raises(GapError, match=r"cannot give b\.000003: no format event"):
-        ask(Server(rows(3, 4, 5)), None, doubt, on_gap="stop")
-    with pytest.raises(SourceError, match="is the newest") as caught:
-        ask(Server(rows(3)), None, doubt)
-    assert caught.value.transient
-    assert ask(Server(rows(4, 5)), None, doubt).begin == name(4)  # it was purged meanwhile
 
 
 def test_what_is_in_no_binlog_is_asked_of_the_oldest_one(ask: Asks) -> None:

@@ -41,96 +41,29 @@ from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
-from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutEntry, PutWhole
+from binlog2s3.stream.decide import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Floor, Spool, SpoolRun
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.tail import Tailer, Track, TrackState
-from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.upload_counts import Counts
+from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
-from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer
+from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer, World
+from tests.unit.stream import builders
 from tests.waiting import wait_until
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
 CHUNKS = LAYOUT.chunks(LINEAGE, FIRST)
 SECOND = FIRST.next()
-
-
-class World:
-    """A source, a store, a clock, and one streamer, whose loop turns when it is told to."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.source = Source()
-        self.store = MemoryStore(min_part_bytes=1)
-        self.now = 100.0
-        self.streamers: list[Streamer] = []
-
-    def start(self, flush_interval: float = 1.0, *, part: int = 200, workers: int = 3) -> Streamer:
-        made = Streamer(
-            store=self.store,
-            source=self.source,
-            directory=self.directory / "spool",
-            clock=lambda: self.now,
-            part=part,
-            flush_interval=flush_interval,
-            workers=workers,
-        )
-        self.streamers.append(made)
-        return made
-
-    def fetch(self, streamer: Streamer, most: int = 1 << 30) -> None:
-        while streamer.fetch(most):
-            if most < 1 << 30:
-                break
-        streamer.pump()
-
-    def work(
-        self,
-        streamer: Streamer,
-        before: Callable[[Action], object] = lambda _: None,
-        rounds: int = 30,
-    ) -> None:
-        """Rounds of the loop; `before` is told of each request just before it is made."""
-        for _ in range(rounds):
-            self.fetch(streamer)
-            streamer.uploader.step()
-            while streamer.workers.tasks:
-                token, _work = streamer.workers.tasks[0]
-                if hasattr(token, "action"):
-                    before(token.action)
-                streamer.workers.perform()
-            while streamer.deliver():
-                pass
-            self.now += 1
-
-    def chunks(self, name: BinlogName = FIRST) -> list[Chunk]:
-        prefix = LAYOUT.chunks(LINEAGE, name)
-        names = [key.removeprefix(prefix) for key in self.store.objects if key.startswith(prefix)]
-        return sorted(map(Chunk.parse, names))
-
-    def archive(self) -> bytes:
-        """What lies under the first binlog's key."""
-        return self.store.objects[KEY].data
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A world whose streamers end with the test."""
-    made = World(tmp_path)
-    yield made
-    for streamer in made.streamers:
-        streamer.close()
+RUN = replace(builders.RUN, binlog=str(FIRST))
 
 
 # What is read
@@ -160,17 +93,14 @@ def test_what_comes_while_the_next_file_appears_is_read(tmp_path: Path) -> None:
     begun = source.size(FIRST)
     source.write(10)
     source.rotate()
-    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
-    run = Late(tmp_path, facts)
     (tmp_path / str(FIRST)).write_bytes(source.data(FIRST)[:begun])
-    tailer = Tailer(run, Grid(1000))
-    assert tailer.pump() == 0
-    assert tailer.pump() == begun
-    (tmp_path / "rest").write_bytes(source.data(FIRST)[begun:])
-    for _ in range(5):
-        tailer.pump()
-    tailer.close()
-    (first, _) = tailer.take_new()
+    with closing(Tailer(Late(tmp_path, RUN), Grid(1000))) as tailer:
+        assert tailer.pump() == 0
+        assert tailer.pump() == begun
+        (tmp_path / "rest").write_bytes(source.data(FIRST)[begun:])
+        for _ in range(5):
+            tailer.pump()
+        (first, _) = tailer.take_new()
     assert first.size == source.size(FIRST)
 
 
@@ -191,54 +121,15 @@ def test_a_torn_end_is_not_closed(tmp_path: Path) -> None:
 
 def test_bytes_of_an_event_that_is_not_whole_stay_in_the_spool(world: World) -> None:
     """Many parts of it are there; none is put before its end has come and its CRC is right."""
-    streamer = world.start(part=100)
+    streamer = world.start()
     before = world.source.size(FIRST)
     world.source.write(3000)
-    world.fetch(streamer, before + 2000)
-    for _ in range(10):
-        streamer.uploader.step()
-        while streamer.workers.tasks:
-            streamer.workers.perform()
-        while streamer.deliver():
-            pass
-        world.now += 1
+    world.read(streamer, before + 2000)
+    world.settle(streamer, rounds=10)
     checked = streamer.tracks[FIRST].scanner.event_end
     assert before <= checked < before + 2000
     assert world.chunks()
     assert max(chunk.end for chunk in world.chunks()) <= checked
-
-
-def test_what_follows_an_unproved_end_is_not_uploaded(tmp_path: Path) -> None:
-    """Without a ROTATE or STOP it may be another history that follows: first that one is proved."""
-    source, spool = Source(), Spool(tmp_path)
-    source.write(10)
-    source.rotate("crash")
-    tracks = []
-    for name in (FIRST, SECOND):
-        track = Track(name, tmp_path / str(name), Grid(1000))
-        track.feed(memoryview(source.data(name)))
-        tracks.append(track)
-    first, second = tracks
-    first.state = TrackState.FOLLOWED
-    taken: list[Track] = []
-    uploads: Any = SimpleNamespace(
-        add=taken.append,
-        open=lambda *_: None,
-        end_history=lambda: None,
-        wait_for=lambda request: request(),
-        counts=Counts(),
-    )
-    writer: Any = SimpleNamespace(look=lambda _: None, take_turn=lambda *_: None)
-    intake = Intake(store=MemoryStore(), layout=LAYOUT, spool=spool, writer=writer, uploads=uploads)
-    intake.begin(UUID_A, "mysql", None)
-    intake.admit(first)
-    intake.admit(second)
-    intake.judge({}, streaming=True)
-    assert taken == [first]
-    intake.follow(source.listed().values())
-    intake.judge(source.listed(), streaming=True)
-    assert taken == [first, second]
-    spool.close()
 
 
 # What the server says
@@ -312,18 +203,11 @@ class Careless(MemoryStore):
         self._then = then
 
     def put(
-        self,
-        key: str,
-        body: Body | bytes,
-        *,
-        crc64: int | None = None,
-        if_absent: bool = False,
-        archived: bool = False,
+        self, key: str, body: Body | bytes, *, crc64: int | None = None, **more: Any
     ) -> ObjectInfo:
         """With the checksum or without."""
         sent = crc64 if self._compares else None
-        data = self._read(body)
-        return super().put(key, data, crc64=sent, if_absent=if_absent, archived=archived)
+        return super().put(key, self._read(body), crc64=sent, **more)
 
     def upload_part(
         self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
@@ -349,11 +233,11 @@ WAYS = pytest.mark.parametrize(
 
 def spooled(world: World, flush_interval: float, length: int, *, closed: bool) -> Streamer:
     """The first binlog is in the spool, and nothing of it in the bucket."""
-    streamer = world.start(flush_interval, part=500)
+    streamer = world.start(part=500, flush_interval=flush_interval)
     world.source.write(length)
     if closed:
         world.source.rotate()
-    world.fetch(streamer)
+    world.read(streamer)
     return streamer
 
 
@@ -364,7 +248,9 @@ def rot(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def assert_nothing_rotten(world: World) -> None:
+def is_told_and_not_sent(world: World, streamer: Streamer) -> None:
+    with pytest.raises(SpoolError, match="changed after it was read"):
+        world.work(streamer, 6)
     assert all(chunk.begin > 60 for chunk in world.chunks())
     assert KEY not in world.store.objects
     assert not any(1 in upload.parts for upload in world.store.uploads.values())
@@ -378,9 +264,7 @@ def test_a_spool_that_changed_after_it_was_read_is_not_sent(
     world.store = Careless(compares=False)
     streamer = spooled(world, flush_interval, length, closed=closed)
     rot(streamer.files(FIRST)[0])
-    with pytest.raises(SpoolError, match="changed after it was read"):
-        world.work(streamer, rounds=6)
-    assert_nothing_rotten(world)
+    is_told_and_not_sent(world, streamer)
 
 
 @WAYS
@@ -390,50 +274,30 @@ def test_a_spool_that_changes_while_it_is_sent_is_refused_and_told(
     """The store has the checksum of what was read; that it refuses is not taken for its mood."""
     world.store = Careless(compares=True, then=lambda: rot(streamer.files(FIRST)[0]))
     streamer = spooled(world, flush_interval, length, closed=closed)
-    with pytest.raises(SpoolError, match="changed after it was read"):
-        world.work(streamer, rounds=6)
-    assert_nothing_rotten(world)
-
-
-def test_copies_leave_a_worker_to_the_next_flush(world: World) -> None:
-    """A closed binlog is large, the store slow: the open one is flushed in its time."""
-    streamer = world.start(part=100, workers=4)
-    world.source.write(4000)
-    world.work(streamer, rounds=60)
-    world.source.rotate()
-    most = 0
-    for _ in range(60):
-        world.fetch(streamer)
-        streamer.uploader.step()
-        flying = [a for job in streamer.uploader._jobs.values() for a in job.flying]
-        most = max(most, sum(isinstance(action, CopyPart) for action in flying))
-        assert len(flying) - sum(isinstance(action, Flush) for action in flying) < 4
-        if streamer.workers.tasks:
-            streamer.workers.perform()
-        streamer.deliver()
-        world.now += 0.1
-    assert most == 3
+    is_told_and_not_sent(world, streamer)
 
 
 class Sealing(MemoryStore):
     """A store that seals objects with a key of its own: their ETags are no MD5."""
 
-    def _keep(
-        self, key: str, data: bytes, etag: str, crc64: int | None, storage_class: str
-    ) -> ObjectInfo:
-        return super()._keep(key, data, f"5ea1ed{etag[6:]}", crc64, storage_class)
+    def _keep(self, key: str, data: bytes, etag: str, *more: Any) -> ObjectInfo:
+        return super()._keep(key, data, f"5ea1ed{etag[6:]}", *more)
+
+
+def closed_binlog(world: World, length: int) -> Streamer:
+    """A binlog of one object, or of parts, has been read and is closed."""
+    streamer = world.start(part=500)
+    world.source.write(length)
+    world.source.rotate()
+    return streamer
 
 
 @pytest.mark.parametrize("length", [10, 900])
 def test_an_etag_that_is_no_md5_is_no_proof_of_other_bytes(world: World, length: int) -> None:
     """The object is read back; it is ours."""
     world.store = Sealing(min_part_bytes=1, crc64=False)
-    streamer = world.start(part=500)
-    world.source.write(length)
-    world.source.rotate()
-    world.work(streamer)
-    assert world.archive() == world.source.data(FIRST)
-    assert ENTRY in world.store.objects
+    world.work(closed_binlog(world, length))
+    assert world.archived() == world.source.data(FIRST)
 
 
 @pytest.mark.parametrize(("length", "step"), [(10, PutWhole), (900, Complete)])
@@ -441,9 +305,7 @@ def test_what_appears_under_the_key_meanwhile_is_not_replaced(
     world: World, length: int, step: type[Action]
 ) -> None:
     """Between the look and the write somebody was quicker: his bytes stay, and so do ours."""
-    streamer = world.start(part=500)
-    world.source.write(length)
-    world.source.rotate()
+    streamer = closed_binlog(world, length)
     foreign = b"of somebody else"
 
     def before(action: Action) -> None:
@@ -451,8 +313,8 @@ def test_what_appears_under_the_key_meanwhile_is_not_replaced(
             world.store.put(KEY, foreign)
 
     with pytest.raises(ArchiveError, match="holds other bytes"):
-        world.work(streamer, before)
-    assert world.archive() == foreign
+        world.work(streamer, before=before)
+    assert world.store.get(KEY) == foreign
     assert ENTRY not in world.store.objects
     assert streamer.files(FIRST)
 
@@ -465,25 +327,20 @@ def test_our_own_object_whose_reply_was_lost_is_found(
     world: World, length: int, step: type[Action], operation: str
 ) -> None:
     """The write was done, its answer lost, and its repetition told that something is there."""
-    streamer = world.start(part=500)
-    world.source.write(length)
-    world.source.rotate()
+    streamer = closed_binlog(world, length)
 
     def before(action: Action) -> None:
         if isinstance(action, step) and KEY not in world.store.objects:
             world.store.fail_next(operation, "after", PreconditionError("it exists"))
 
-    world.work(streamer, before)
-    assert world.archive() == world.source.data(FIRST)
-    assert ENTRY in world.store.objects
+    world.work(streamer, before=before)
+    assert world.archived() == world.source.data(FIRST)
     assert not streamer.files(FIRST)
 
 
 def test_the_first_entry_stands(world: World) -> None:
     """Another writer was quicker by a moment: its entry, which says the same, is not replaced."""
-    streamer = world.start()
-    world.source.write(10)
-    world.source.rotate()
+    streamer = closed_binlog(world, 10)
     theirs: list[bytes] = []
 
     def before(action: Action) -> None:
@@ -498,7 +355,7 @@ def test_the_first_entry_stands(world: World) -> None:
 
             world.store.on_call = quicker
 
-    world.work(streamer, before)
+    world.work(streamer, before=before)
     assert [world.store.objects[ENTRY].data] == theirs
     assert not streamer.files(FIRST), "it is archived all the same"
 
@@ -506,9 +363,9 @@ def test_the_first_entry_stands(world: World) -> None:
 @pytest.mark.parametrize("field", ["size", "crc64"])
 def test_an_entry_of_another_binlog_is_not_taken_for_ours(world: World, field: str) -> None:
     """Nothing is deleted because of it: neither chunks nor the local copy."""
-    streamer = world.start()
+    streamer = world.start(part=200)
     world.source.write(10)
-    world.work(streamer, rounds=3)
+    world.work(streamer, 3)
     world.source.rotate()
     whole = BinlogReading(FIRST)
     whole.feed(memoryview(world.source.data(FIRST)))
@@ -540,17 +397,15 @@ def test_a_chunk_that_reaches_beyond_the_archived_binlog_stays(*, there: bool) -
 
 def test_the_audit_leaves_alone_what_is_not_archived_by_our_knowledge(world: World) -> None:
     """Another writer is further: its object is there and its entry not yet, so its chunks stay."""
-    streamer = world.start()
+    streamer = world.start(part=200)
     world.source.write(10)
     data = b"x" * 50
     world.store.put(LAYOUT.binlog(LINEAGE, SECOND), data)
     theirs = LAYOUT.chunk(LINEAGE, SECOND, Chunk(0, 50, crc64nvme(data)))
     world.store.put(theirs, data)
     for _ in range(2):
-        streamer.begin_listing()
-        world.now += 1
-        streamer.end_listing()
-        world.work(streamer, rounds=3)
+        world.audit(streamer)
+        world.work(streamer, 3)
     assert theirs in world.store.objects
 
 
@@ -564,18 +419,16 @@ def test_a_part_of_other_bytes_is_not_taken_up(world: World, *, crc64: bool) -> 
     data = world.source.data(FIRST)
     world.store.upload_part(KEY, upload_id, 1, b"?" * 200)
     world.store.upload_part(KEY, upload_id, 2, data[200:400])
-    streamer = world.start(flush_interval=0.0)
-    world.work(streamer)
-    assert world.archive() == data
-    assert ENTRY in world.store.objects
+    world.work(world.start(part=200, flush_interval=0.0))
+    assert world.archived() == data
     assert world.store.calls["upload_part"] == 2 + -(-len(data) // 200) - 1
 
 
 def test_a_chunk_that_was_written_over_does_not_become_a_part(world: World) -> None:
     """What is in the archive stays for ever: its bytes are sent from the spool instead."""
-    streamer = world.start()
+    streamer = world.start(part=200)
     world.source.write(900)
-    world.work(streamer, rounds=10)
+    world.work(streamer, 10)
     full = next(chunk for chunk in world.chunks() if chunk.size == 200)
     copied: list[int] = []
 
@@ -585,49 +438,42 @@ def test_a_chunk_that_was_written_over_does_not_become_a_part(world: World) -> N
             world.store.put(f"{CHUNKS}{full}", b"?" * 200)
 
     world.source.rotate()
-    world.work(streamer, before)
+    world.work(streamer, before=before)
     assert copied
-    assert world.archive() == world.source.data(FIRST)
-    assert ENTRY in world.store.objects
+    assert world.archived() == world.source.data(FIRST)
 
 
 # The spool
 
 
-def test_the_floor_is_noted_before_the_room_is_given_back(tmp_path: Path) -> None:
+def test_the_floor_is_noted_before_the_room_is_given_back(spool: Spool) -> None:
     """Where it cannot be noted nothing is given back: the file is still all there is to read."""
-    spool = Spool(tmp_path)
-    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
-    run = spool.begin(facts)
-    path, data = run.directory / str(FIRST), os.urandom(1 << 16)
+    run = spool.begin(RUN)
+    path, data = run.directory / str(FIRST), os.urandom(1 << 14)
     path.write_bytes(data)
     (run.directory / "run.json.new").mkdir()  # no note can be written
     with pytest.raises(SpoolError, match=r"run\.json"):
-        spool.give_back(path, Floor(offset=1 << 15, at=1 << 15))
+        spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
     assert path.read_bytes() == data
     (run.directory / "run.json.new").rmdir()
-    spool.give_back(path, Floor(offset=1 << 15, at=1 << 15))
-    assert path.read_bytes() == bytes(1 << 15) + data[1 << 15 :]
-    spool.close()
+    spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
+    assert path.read_bytes() == bytes(1 << 13) + data[1 << 13 :]
 
 
-def test_a_note_that_fails_half_way_leaves_the_one_before(tmp_path: Path) -> None:
+def test_a_note_that_fails_half_way_leaves_the_one_before(spool: Spool) -> None:
     """Of a run that cannot be read nothing could be taken: what was noted holds."""
-    spool = Spool(tmp_path)
-    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=str(FIRST), position=4)
-    run = spool.begin(facts)
+    run = spool.begin(RUN)
     unwritable: Any = {"a"}
     with pytest.raises(TypeError, match="not JSON serializable"):
-        spool.note(replace(run, facts=replace(facts, lineage=unwritable)))
-    assert [run.facts for run in spool.runs()] == [facts]
-    spool.close()
+        spool.note(replace(run, facts=replace(RUN, lineage=unwritable)))
+    assert [run.facts for run in spool.runs()] == [RUN]
 
 
 def test_what_is_not_in_the_bucket_yet_is_not_given_back(world: World) -> None:
     """Two of many full chunks have arrived: the file keeps all that lies behind them."""
-    streamer = world.start(part=100, workers=1)
+    streamer = world.start(workers=1)
     world.source.write(2000)
-    world.fetch(streamer)
+    world.read(streamer)
     for _ in range(3):  # a look, two chunks
         streamer.uploader.step()
         streamer.workers.perform()
@@ -722,9 +568,9 @@ def test_the_child_ends_with_the_process_that_started_it(tmp_path: Path) -> None
 # The writer
 
 
-def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
+def test_a_new_writer_carries_on_what_was_proved(spool: Spool) -> None:
     """The greatest covered-until and the durable place do not fall back to what it knows itself."""
-    layout, store, spool = Layout("p", "orders"), MemoryStore(), Spool(tmp_path)
+    layout, store = Layout("p", "orders"), MemoryStore()
     assert BEAT.durable is not None
     assert BEAT.covered_until is not None
     earlier = replace(BEAT, generation=1, covered_until=BEAT.covered_until - timedelta(hours=1))
@@ -744,9 +590,9 @@ def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
         stop=Stop(),
     )
     writer.claim(store)
-    assert writer._me.generation == BEAT.generation + 1
-    assert writer._me.covered_until == BEAT.covered_until
-    assert writer._me.durable == BEAT.durable
+    assert writer.me.generation == BEAT.generation + 1
+    assert writer.me.covered_until == BEAT.covered_until
+    assert writer.me.durable == BEAT.durable
     later = BEAT.covered_until + timedelta(seconds=1)
     here = BEAT.lineage
     assert writer.furthest_covered(here, later) == later
@@ -756,7 +602,6 @@ def test_a_new_writer_carries_on_what_was_proved(tmp_path: Path) -> None:
     assert writer.furthest_covered(here, None) == BEAT.covered_until
     writer.told_time(BEAT.covered_until - timedelta(seconds=1))  # it was set back
     assert writer.furthest_covered(here, None) is None
-    spool.close()
 
 
 # Requests to the store
@@ -955,19 +800,15 @@ def reading(offset: int) -> Any:
     return SimpleNamespace(settled=True, current=SimpleNamespace(name=FIRST, scanner=scanner))
 
 
-@pytest.fixture
-def watch() -> Any:
-    """What the watch has heard: nothing that is wrong."""
-    return SimpleNamespace(
-        sight=SimpleNamespace(
-            stranger="", behind=0, position=SimpleNamespace(binlog=FIRST, offset=100), error=None
-        ),
-        heard_at=time.monotonic() + 1000,
-    )
+def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, **seen: Any) -> bool:
+    """Whether a run that has read 100 bytes and then stood still is behind the server.
 
-
-def look_after(watch: Any, *, silent_seconds: float, patience: int = 1) -> bool:
-    """Whether a run that stood still for so long is behind the server. Raises if it must end."""
+    Raises if it must end. `at`: where the server writes; `heard_at`: when it last said anything.
+    """
+    heard_at = seen.pop("heard_at", time.monotonic() + 1000)
+    position = SimpleNamespace(binlog=FIRST, offset=at)
+    sight = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
+    watch: Any = SimpleNamespace(sight=SimpleNamespace(**sight), heard_at=heard_at)
     heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
     run = LiveRun(SimpleNamespace(), heading, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
     run.started = run.moved = run.ahead = time.monotonic() - silent_seconds
@@ -995,60 +836,41 @@ def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path
     assert [known.index(one) + 1 for one in known if one() is not None] == [3, 17, 18, 19]
 
 
-def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time(watch: Any) -> None:
+def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
     """A large event comes when it is whole: each time from the same place it has longer."""
-    watch.sight.position = SimpleNamespace(binlog=FIRST, offset=200)
     lessons = Lessons().asked_at((FIRST, 100))
-    for silent, limit in ((61, 60), (121, 120)):
-        assert look_after(watch, silent_seconds=limit - 1, patience=lessons.patience)
+    for limit in (60, 120):
+        patience = lessons.patience
+        assert look_after(silent_seconds=limit - 1, patience=patience, at=200)
         with pytest.raises(SourceError, match="although the server writes") as ended:
-            look_after(watch, silent_seconds=silent, patience=lessons.patience)
+            look_after(silent_seconds=limit + 1, patience=patience, at=200)
         lessons, verdict = judge(lessons, ended.value, None)
         assert verdict is EndAction.KEEP
-        assert look_after(watch, silent_seconds=silent, patience=lessons.patience)
+        assert look_after(silent_seconds=limit + 1, patience=lessons.patience, at=200)
     assert lessons.asked_at((FIRST, 100)).patience == 4
     assert lessons.asked_at((FIRST, 101)).patience == 1
 
 
-def test_a_server_that_says_nothing_at_all_loses_its_stream(watch: Any) -> None:
-    """Neither a byte nor an answer; while there are answers, an idle stream is kept."""
-    assert not look_after(watch, silent_seconds=1000)
-    watch.heard_at = 0.0
-    assert not look_after(watch, silent_seconds=10)
-    with pytest.raises(SourceError, match="no answer from the server"):
-        look_after(watch, silent_seconds=61)
-
-
-def test_a_stranger_ends_the_run(watch: Any) -> None:
-    """Questions go to another server by now: what the stream brings cannot be told to be ours."""
-    watch.sight.stranger = UUID_B
-    with pytest.raises(SourceError, match=f"another server answers .*: {UUID_B}"):
-        look_after(watch, silent_seconds=0)
-
-
-def test_a_server_that_stands_behind_us_ends_the_run(watch: Any) -> None:
-    """Twice in a row: it was reset or rolled back, and mysqlbinlog does not notice."""
-    watch.sight.position, watch.sight.behind = SimpleNamespace(binlog=FIRST, offset=50), 1
-    look_after(watch, silent_seconds=0)
-    watch.sight.behind = 2
-    with pytest.raises(ElsewhereError, match="position is before what was read"):
-        look_after(watch, silent_seconds=0)
-
-
-def test_a_position_of_another_server_covers_nothing() -> None:
-    """While one is left for the other, each says where it stands in its own history."""
-    told: list[Any] = []
-    intake: Any = SimpleNamespace(
-        coverage=SimpleNamespace(seen=told.append),
-        server_uuid=UUID_A,
-        unlogged=None,
-        _writer=SimpleNamespace(told_time=str),
-    )
-    ours = SimpleNamespace(uuid=UUID_A, asked_at=1)
-    strange = SimpleNamespace(uuid=UUID_B, asked_at=1)
-    Intake.seen(intake, ours)  # type: ignore[arg-type]
-    Intake.seen(intake, strange)  # type: ignore[arg-type]
-    assert told == [ours]
+@pytest.mark.parametrize(
+    ("seen", "kind", "words"),
+    [
+        ({"silent_seconds": 1000}, None, ""),  # while there are answers, an idle stream is kept
+        ({"silent_seconds": 10, "heard_at": 0.0}, None, ""),
+        ({"silent_seconds": 61, "heard_at": 0.0}, SourceError, "no answer from the server"),
+        # questions go to another server by now: what the stream brings may be anybody's
+        ({"stranger": UUID_B}, SourceError, f"another server answers .*: {UUID_B}"),
+        # twice in a row: it was reset or rolled back, and mysqlbinlog does not notice
+        ({"at": 50, "behind": 1}, None, ""),
+        ({"at": 50, "behind": 2}, ElsewhereError, "position is before what was read"),
+    ],
+)
+def test_what_ends_a_run(seen: dict[str, Any], kind: type[Exception] | None, words: str) -> None:
+    """A server that says nothing at all, a stranger, one that stands behind us."""
+    if kind is None:
+        look_after(**seen)
+        return
+    with pytest.raises(kind, match=words):
+        look_after(**seen)
 
 
 @pytest.mark.parametrize(

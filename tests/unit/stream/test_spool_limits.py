@@ -81,28 +81,25 @@ def stops(pressure: Pressure, child: Child, reads: int = 0, **tail: int) -> tupl
     return pressure.stops(child, tailer(**tail), 0, read), took  # type: ignore[arg-type]
 
 
-def test_below_the_limits_nothing_happens() -> None:
-    """Reading goes on, mysqlbinlog is not touched."""
-    pressure, presses = make(Disk(used=10 * MIB))
-    child = Child()
-    assert stops(pressure, child) == (False, 0)
-    assert not pressure.paused
-    assert (child.held, presses.pressed) == ([], [])
-
-
-def test_above_the_limit_what_is_there_is_read_first() -> None:
+@pytest.mark.parametrize(
+    ("disk", "reads", "says", "held"),
+    [
+        (Disk(used=10 * MIB), 0, (False, 0), []),  # below the limits nothing happens
+        (Disk(used=11 * MIB), 2, (True, 3), [True, False]),
+        (Disk(used=11 * MIB), 1000, (True, 11 // 4 + 1), [True, False]),  # no more than it holds
+        # on a full disk: what does not count for the limit takes room all the same
+        (Disk(used=MIB, free=MIB), 9, (True, 0), []),
+    ],
+)
+def test_above_the_limit_what_is_there_is_read_first(
+    disk: Disk, reads: int, says: tuple[bool, int], held: list[bool]
+) -> None:
     """While mysqlbinlog stands still, and it goes on afterwards: it ends by itself or is ended."""
-    pressure, _ = make(Disk(used=11 * MIB))
+    pressure, presses = make(disk)
     child = Child()
-    assert stops(pressure, child, reads=2) == (True, 3)
-    assert pressure.paused
-    assert child.held == [True, False]
-
-
-def test_reading_at_the_limit_is_bounded() -> None:
-    """No more than the spool can hold."""
-    pressure, _ = make(Disk(used=11 * MIB))
-    assert stops(pressure, Child(), reads=1000) == (True, 11 // 4 + 1)
+    assert stops(pressure, child, reads=reads) == says
+    assert pressure.paused is says[0]
+    assert (child.held, presses.pressed) == (held, [])
 
 
 def test_an_event_that_is_not_whole_does_not_count() -> None:
@@ -112,14 +109,6 @@ def test_an_event_that_is_not_whole_does_not_count() -> None:
     child = Child()
     assert stops(pressure, child, size=MIB, position=7 * MIB) == (False, 0)
     assert disk.asked == [6 * MIB]
-    assert child.held == []
-
-
-def test_on_a_full_disk_nothing_is_read_first() -> None:
-    """What does not count for the limit takes room all the same."""
-    pressure, _ = make(Disk(used=MIB, free=MIB))
-    child = Child()
-    assert stops(pressure, child, reads=9) == (True, 0)
     assert child.held == []
 
 

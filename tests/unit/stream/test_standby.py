@@ -1,7 +1,7 @@
 """When a standby takes the writer's place, and what it does until then."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -14,12 +14,13 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError, StoreError, SupersededError
-from binlog2s3.stream.spool import Floor, RunFacts, Spool
+from binlog2s3.stream.spool import Floor, Spool
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.writer import Vacancy
 from tests.binlog_writer import BinlogWriter
 from tests.documents import BEAT, ID, LINEAGE, UUID
 from tests.memory_store import MemoryStore
+from tests.unit.stream.builders import RUN
 
 LAYOUT = Layout("p", "orders")
 TARGET = "s3://b/p"
@@ -48,14 +49,6 @@ class Time(threading.Event):
         assert self.waits < 1000
         self._then(self.waits)
         return self.is_set()
-
-
-@pytest.fixture
-def spool(tmp_path: Path) -> Iterator[Spool]:
-    """A spool that nobody has used."""
-    spool = Spool(tmp_path)
-    yield spool
-    spool.close()
 
 
 def put(store: MemoryStore, beat: Heartbeat) -> None:
@@ -335,12 +328,7 @@ def test_a_stop_ends_the_wait(spool: Spool) -> None:
 
 def filled(spool: Spool, lineage: str | None, name: str, size: int, position: int = 4) -> Path:
     """A run that left one binlog of so many bytes."""
-    run = spool.begin(
-        RunFacts(
-            source="orders", target=TARGET, server_uuid=UUID, binlog=name, position=position,
-            lineage=lineage,
-        )
-    )  # fmt: skip
+    run = spool.begin(replace(RUN, binlog=name, position=position, lineage=lineage))
     path = run.directory / name
     path.write_bytes(b"\xfebin" + b"x" * (size - 4))
     return path
@@ -382,12 +370,7 @@ def test_where_a_file_of_the_spool_ends_in_its_binlog(spool: Spool) -> None:
     for number in range(3):
         writer.query(f"CREATE DATABASE d{number}")
     whole = bytes(writer.data)
-    run = spool.begin(
-        RunFacts(
-            source="orders", target=TARGET, server_uuid=UUID, binlog="b.000001",
-            position=writer.ends[2], lineage=ID,
-        )
-    )  # fmt: skip
+    run = spool.begin(replace(RUN, position=writer.ends[2], lineage=ID))
     name = BinlogName.parse("b.000001")
     (run.directory / "b.000001").write_bytes(writer.from_position(writer.ends[2]))
     assert run.end_of(name) == len(whole)

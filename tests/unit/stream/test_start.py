@@ -1,7 +1,6 @@
 """A start goes on where the archive ends, or refuses: it never splices two histories."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,8 +18,6 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SpoolError
-from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.store.contract import Body
 from binlog2s3.stream.adopt import adopt, proved
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
@@ -38,46 +35,27 @@ from tests import documents
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT, parent_of, turn_of
 from tests.memory_store import MemoryStore
+from tests.unit.stream.builders import RUN, bytes_of, ends_of, name, rows
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
 LAYOUT = Layout("p", "orders")
 LINEAGE = replace(
     documents.LINEAGE, first_binlog=BinlogName.parse("b.000002"), first_binlog_time=TIME
 )
-RUN = RunFacts(
-    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
-)
 
 
-def name(number: int) -> BinlogName:
-    """b.000001 and so on."""
-    return BinlogName("b", number)
-
-
-def entry(number: int, **facts: Any) -> Entry:
+def entry(number: int) -> Entry:
     """An entry of a binlog of 100 bytes with one transaction, number + 4."""
-    document = Entry(
+    return replace(
+        documents.ENTRY,
         name=name(number),
         size=100,
-        crc64=0,
-        first_time=TIME,
-        server_id=1,
-        least_commit_us=None,
-        greatest_commit_us=None,
-        reached_us=None,
-        commit_exact=True,
         gtid_set_before=f"{UUID_A}:1-{number + 3}",
         gtid_set_added=f"{UUID_A}:{number + 4}",
         transactions=1,
-        anonymous_transactions=0,
-        events=3,
-        formats=(),
         blocks=(),
-        end="rotate",
         next_binlog=str(name(number + 1)),
-        archived_at=TIME,
     )
-    return replace(document, **facts)
 
 
 def archive(
@@ -100,41 +78,35 @@ def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> ArchiveEnd:
     return archive_end(catalog, lineage)
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    """An empty bucket."""
-    return MemoryStore()
-
-
-def test_an_empty_archive_ends_before_its_first_binlog(store: MemoryStore) -> None:
-    """The lineage was described, nothing is archived yet."""
-    end = known(archive(store, []))
-    assert (end.next_binlog, end.last, end.end) == (name(2), None, None)
-
-
-def test_an_archive_ends_with_its_last_binlog(store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    ("binlogs", "entries", "ends_before"),
+    [
+        ([], [], 2),  # the lineage was described, nothing is archived yet
+        ([2, 3, 4], [2, 3, 4], 5),
+        ([2, 3, 5, 6], [2, 3, 5, 6], 4),  # binlogs are archived side by side
+        ([2, 3, 4, 6], [2, 4], 3),  # what no entry describes was perhaps never compared
+        ([2], [2, 3], 3),  # the object is what can be restored
+    ],
+)
+def test_an_archive_ends_with_its_last_whole_binlog(
+    store: MemoryStore, binlogs: list[int], entries: list[int], ends_before: int
+) -> None:
     """And that one's entry says what the next must fit to."""
-    end = known(archive(store, [2, 3, 4]))
-    assert (end.next_binlog, end.last) == (name(5), name(4))
+    end = known(archive(store, binlogs, entries))
+    assert end.next_binlog == name(ends_before)
+    if ends_before == 2:
+        assert (end.last, end.end) == (None, None)
+        return
+    last = entry(ends_before - 1)
+    assert end.last == last.name
     assert end.end == EntryEnd(
         size=100,
-        crc64=entry(4).crc64,
-        gtid_set_before=f"{UUID_A}:1-7",
-        gtid_set_added=f"{UUID_A}:8",
+        crc64=last.crc64,
+        gtid_set_before=last.gtid_set_before,
+        gtid_set_added=last.gtid_set_added,
         anonymous_transactions=0,
-        next_binlog="b.000005",
+        next_binlog=last.next_binlog,
     )
-
-
-def test_an_archive_ends_where_its_first_gap_is(store: MemoryStore) -> None:
-    """Binlogs are archived side by side: a later one may be there before an earlier one."""
-    assert known(archive(store, [2, 3, 5, 6])).next_binlog == name(4)
-
-
-def test_an_archive_ends_where_an_entry_is_missing(store: MemoryStore) -> None:
-    """What no entry describes was perhaps never compared with the source."""
-    end = known(archive(store, [2, 3, 4, 6], [2, 4]))
-    assert (end.next_binlog, end.last) == (name(3), name(2))
 
 
 def put_binlog(store: MemoryStore, number: int, *, rotate_to: str, before: str) -> str:
@@ -153,6 +125,9 @@ def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
     put_binlog(store, 5, rotate_to="b.000006", before=f"{UUID_A}:1-7")
     found = read_undescribed(store, LAYOUT, end)
     assert [track.name for track in found] == [name(4), name(5)]
+    made = found[0].entry(TIME)
+    assert (made.gtid_set_before, made.next_binlog) == (f"{UUID_A}:1-7", "b.000005")
+    assert made.size == len(store.get(LAYOUT.binlog(LINEAGE.id, name(4))))
     assert end.after(found).next_binlog == name(6)
     assert read_undescribed(store, LAYOUT, end.after(found)) == []
 
@@ -174,11 +149,6 @@ def test_an_object_that_cannot_follow_is_refused(
     with pytest.raises(ArchiveError, match=why) as caught:
         read_undescribed(store, LAYOUT, end)
     assert key in str(caught.value)
-
-
-def test_an_entry_without_its_binlog_is_not_counted(store: MemoryStore) -> None:
-    """The object is what can be restored."""
-    assert known(archive(store, [2], [2, 3])).next_binlog == name(3)
 
 
 def test_gtids_where_the_archive_ends(store: MemoryStore) -> None:
@@ -204,21 +174,6 @@ def test_a_spool_of_another_source_or_bucket_is_refused() -> None:
     for source, target in (("other", "s3://a/p"), ("orders", "s3://b/p")):
         with pytest.raises(SpoolError, match="spool /spool holds binlogs of orders for s3://a/p"):
             check_spool([run], source, target)
-
-
-def test_an_entry_can_be_made_from_the_object(store: MemoryStore) -> None:
-    """The one that a writer before us had no time to write: all from the archived bytes."""
-    written = BinlogWriter()
-    written.transaction([statement("BEGIN"), statement("COMMIT")], gtid=(UUID_A, "", 6))
-    written.rotate("b.000003")
-    data = bytes(written.data)
-    store.put(LAYOUT.binlog(LINEAGE.id, name(2)), data)
-    key = LAYOUT.binlog(LINEAGE.id, name(2))
-    found = read_back(store, key, name(2))
-    assert found is not None
-    made = found.entry(TIME)
-    assert (made.name, made.size, made.transactions) == (name(2), len(data), 1)
-    assert (made.gtid_set_added, made.next_binlog) == (f"{UUID_A}:6", "b.000003")
 
 
 @pytest.mark.parametrize("cut", ["", "magic", "torn", "flipped"])
@@ -433,13 +388,6 @@ def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
 # What the spool still has
 
 
-@pytest.fixture
-def spool(tmp_path: Path) -> Iterator[Spool]:
-    """An empty spool."""
-    with closing(Spool(tmp_path / "spool")) as made:
-        yield made
-
-
 def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> SpoolRun:
     """A run that left these files."""
     first = min(files, default=1)
@@ -451,11 +399,6 @@ def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> SpoolRun:
 
 def adopted(spool: Spool, catalog: Catalog) -> list[Track]:
     return adopt(spool.runs(), grid=Grid(64), end=known_of(catalog), catalog=catalog)
-
-
-def bytes_of(body: Body) -> bytes:
-    with closing(body.open()) as reader:
-        return reader.read(1 << 20)
 
 
 def holds(tracks: list[Track], *binlogs: BinlogWriter, size: int | None = None) -> None:
@@ -487,7 +430,7 @@ def test_a_run_goes_on_where_the_one_before_it_ended(
     """In the middle of a binlog, and again; the segments' bytes are one binlog's."""
     one, two = written(1, 9, end="b.000002"), written(10, 3)
     data = bytes(one.data)
-    ends = [transaction.end for transaction in one.transactions]
+    ends = ends_of(one)
     put_run(spool, {1: data[: ends[4] + torn]})
     put_run(spool, {1: one.from_position(ends[1])[: ends[6] - ends[1] + torn]}, position=ends[1])
     put_run(spool, {1: one.from_position(ends[3]), 2: bytes(two.data)}, position=ends[3])
@@ -501,7 +444,7 @@ def test_a_run_goes_on_where_the_one_before_it_ended(
 def test_the_next_binlog_after_one_that_two_runs_brought(spool: Spool, catalog: Catalog) -> None:
     """The second run ended just behind the rotation; the third began with the next binlog."""
     one, two = written(1, 9, end="b.000002"), written(10, 3)
-    ends = [transaction.end for transaction in one.transactions]
+    ends = ends_of(one)
     put_run(spool, {1: bytes(one.data[: ends[4]])})
     put_run(spool, {1: one.from_position(ends[3])}, position=ends[3])
     put_run(spool, {2: bytes(two.data)})
@@ -527,7 +470,7 @@ def test_the_later_binlogs_of_a_run_whose_first_is_archived(
 def test_a_run_that_began_anew_counts_if_it_reaches_further(spool: Spool, catalog: Catalog) -> None:
     """Nothing is spliced: the open binlog is then wholly the later run's."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     put_run(spool, {1: data[: ends[4]]})
     put_run(spool, {1: data[: ends[2]]})
     holds(adopted(spool, catalog), one, size=ends[4])
@@ -540,8 +483,8 @@ def test_a_run_that_began_anew_counts_if_it_reaches_further(spool: Spool, catalo
 def test_a_run_that_goes_on_with_other_bytes_is_left(spool: Spool, catalog: Catalog) -> None:
     """Its overlap is compared, checksums and all."""
     one, other = written(1, 9), written(1, 9, timestamp=NOW + 1)
-    ends = [transaction.end for transaction in one.transactions]
-    assert ends == [transaction.end for transaction in other.transactions]
+    ends = ends_of(one)
+    assert ends == ends_of(other)
     put_run(spool, {1: bytes(one.data[: ends[4]])})
     put_run(spool, {1: other.from_position(ends[3])}, position=ends[3])
     put_run(spool, {1: one.from_position(ends[6])}, position=ends[6])  # begins behind the end
@@ -567,7 +510,7 @@ def test_damage_ends_what_is_taken(spool: Spool, catalog: Catalog, at: str) -> N
 def test_a_run_that_goes_on_and_is_damaged_then(spool: Spool, catalog: Catalog) -> None:
     """What came before the damage counts, and another run may go on from there."""
     one = written(1, 9)
-    ends = [transaction.end for transaction in one.transactions]
+    ends = ends_of(one)
     put_run(spool, {1: bytes(one.data[: ends[2]])})
     damaged = bytearray(one.from_position(ends[1]))
     damaged[-50] ^= 1
@@ -640,24 +583,10 @@ def test_what_lies_behind_a_hole_of_the_spool_is_left(spool: Spool, catalog: Cat
 # Floors: the beginning of a file was given back, the bucket has it
 
 
-def test_below_a_floor_the_bucket_is_read(
-    spool: Spool, store: MemoryStore, catalog: Catalog
-) -> None:
-    """The file holds zeros there; nothing of them is ever believed."""
-    one, two = written(1, 9, end="b.000002"), written(10, 3)
-    data = bytes(one.data)
-    put_chunks(store, 1, data[:640], 320)
-    floors = {"b.000001": Floor(offset=640, at=640)}
-    put_run(spool, {1: bytes(640) + data[640:], 2: bytes(two.data)}, floors=floors)
-    tracks = adopted(spool, catalog)
-    holds(tracks, one, two)
-    assert [track.floor for track in tracks] == [640, 0]
-
-
 def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
     """The floor lies elsewhere in its file than in the binlog."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     begin = ends[3]
     later = one.from_position(begin)
     shift = len(later) - (len(data) - begin) - begin
@@ -679,7 +608,7 @@ def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog
 def test_what_came_again_was_given_back(spool: Spool, catalog: Catalog) -> None:
     """That the later run's file lacks it is no floor: the earlier run's file has it still."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     begin, end = ends[3], ends[5]
     later = one.from_position(begin)
     at = end + len(later) - len(data)
@@ -700,7 +629,7 @@ def test_a_run_that_goes_on_below_a_floor(
 ) -> None:
     """What it brought again is compared with the bucket's bytes and the spool's."""
     one = written(1, 9)
-    data, ends = bytes(one.data), [transaction.end for transaction in one.transactions]
+    data, ends = bytes(one.data), ends_of(one)
     floor = Grid(64).at(ends[3] + 20).begin
     put_chunks(store, 1, data[:floor], 320)
     floors = {"b.000001": Floor(offset=floor, at=floor)}
@@ -750,17 +679,6 @@ def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) 
     assert {run.facts.lineage for run in spool.runs()} == {first.id, later.id}
 
 
-@pytest.mark.usefixtures("catalog")
-def test_what_was_archived_leaves_the_spool(spool: Spool, store: MemoryStore) -> None:
-    """A run before us had no time to delete it."""
-    one, two = written(1, 3, end="b.000002"), written(4, 3)
-    put_archived(store, 1, one)
-    put_run(spool, {1: bytes(one.data), 2: bytes(two.data)})
-    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
-    sweep_spool(spool, found)
-    assert [list(run.files()) for run in spool.runs()] == [[name(2)]]
-
-
 def test_what_lies_below_the_floor_of_a_pruned_lineage_stays_in_the_spool(
     spool: Spool, store: MemoryStore, catalog: Catalog
 ) -> None:
@@ -801,10 +719,6 @@ def test_a_run_that_goes_does_not_stop_the_start(
 # What the spool has behind a binlog without an end
 
 
-def row(number: int) -> ServerBinlog:
-    return ServerBinlog(name=name(number), size=100, encrypted=False)
-
-
 def closed_track(number: int, *, end: bool) -> Track:
     """Closed by its own last event, or because the next one has begun."""
     writer = BinlogWriter()
@@ -819,7 +733,7 @@ def closed_track(number: int, *, end: bool) -> Track:
 def test_behind_a_binlog_without_an_end_nothing_is_taken() -> None:
     """Where the server has it: it is read again, and compared, for a RESET repeats names."""
     tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4, 5)]
-    found = proved(tracks, [row(3), row(4)])
+    found = proved(tracks, rows(3, 4))
     assert found == tuple(tracks[:2])
     assert found[-1].state is TrackState.GROWING
     assert found[0].closed
@@ -829,12 +743,12 @@ def test_behind_a_binlog_without_an_end_nothing_is_taken() -> None:
 def test_what_the_server_has_purged_is_taken_from_the_spool(listed: tuple[int, ...]) -> None:
     """It may be nowhere else."""
     tracks = [closed_track(n, end=n != 3) for n in (2, 3, 4)]
-    assert proved(tracks, [row(n) for n in listed]) == tuple(tracks)
+    assert proved(tracks, rows(*listed)) == tuple(tracks)
     assert all(track.closed for track in tracks)
 
 
 def test_the_last_one_needs_no_end() -> None:
     """It is read on from there."""
     tracks = [closed_track(2, end=True), closed_track(3, end=False)]
-    assert proved(tracks, [row(2), row(3)]) == tuple(tracks)
+    assert proved(tracks, rows(2, 3)) == tuple(tracks)
     assert proved([], []) == ()

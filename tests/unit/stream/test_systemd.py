@@ -16,7 +16,7 @@ import pytest
 
 from binlog2s3.archive.writers import Position
 from binlog2s3.errors import StoreError
-from binlog2s3.status.model import Lag, SourceStatus, Status, Trouble
+from binlog2s3.status.model import Lag, SourceStatus, State, Status, Trouble
 from binlog2s3.stream import systemd as notify
 from binlog2s3.stream.systemd import Alive, Notifier, attend, line, of_environment
 from tests.ear import Ear
@@ -160,6 +160,12 @@ def test_the_variables_are_ours_alone(usec: str, pid: str, seconds: float | None
     assert environment == {"A": "b"}
 
 
+def waits(state: State, server: SourceStatus = AT.server, **texts: str) -> Status:
+    """A status with a warning of each of these codes."""
+    troubles = [Trouble(code=code, level="warning", text=text) for code, text in texts.items()]
+    return replace(AT, state=state, server=server, troubles=tuple(troubles))
+
+
 @pytest.mark.parametrize(
     ("status", "text"),
     [
@@ -170,42 +176,16 @@ def test_the_variables_are_ours_alone(usec: str, pid: str, seconds: float | None
             replace(AT, state="catching up"),
             "catching up mysql-bin.000012, durable 1.2 s ago, 3 MiB behind",
         ),
+        (waits("store unreachable", store="refused"), "waiting for the store: refused"),
         (
-            replace(
-                AT,
-                state="store unreachable",
-                troubles=(Trouble(code="store", level="critical", text="refused (for 3 s)"),),
-            ),
-            "waiting for the store: refused (for 3 s)",
-        ),
-        (
-            replace(
-                AT,
-                state="source unreachable",
-                server=SourceStatus(flavour="mariadb"),
-                troubles=(Trouble(code="source", level="warning", text="down"),),
-            ),
+            waits("source unreachable", SourceStatus(flavour="mariadb"), source="down"),
             "waiting for MariaDB: down",
         ),
         (
-            replace(
-                AT,
-                state="store unreachable",
-                troubles=(
-                    Trouble(code="source", level="warning", text="down"),
-                    Trouble(code="store", level="warning", text="away"),
-                ),
-            ),
+            waits("store unreachable", source="down", store="away"),
             "waiting for the store and MySQL: away; down",
         ),
-        (
-            replace(
-                AT,
-                state="paused",
-                troubles=(Trouble(code="paused", level="warning", text="the spool has no room"),),
-            ),
-            "the spool has no room",
-        ),
+        (waits("paused", paused="the spool has no room"), "the spool has no room"),
         (replace(AT, state="starting"), "starting"),
     ],
 )

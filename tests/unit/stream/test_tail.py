@@ -4,6 +4,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,17 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, EventType
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.store.contract import Body
-from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Floor, Spool, SpoolRun
 from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, give_back, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
+from tests.unit.stream.builders import RUN, bytes_of, ends_of
 
 GRID = Grid(1000)
 ONE, TWO = "mysql-bin.000001", "mysql-bin.000002"
 
 
-def run_in(directory: Path) -> SpoolRun:
-    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=4)
-    return SpoolRun(directory, facts)
+def run_in(directory: Path, position: int = 4) -> SpoolRun:
+    return SpoolRun(directory, replace(RUN, binlog=ONE, position=position))
 
 
 def binlog(first: int = 1, count: int = 3, *, gtids: bool = True, rotate: bool = True) -> bytes:
@@ -46,26 +46,6 @@ def pump_all(tailer: Tailer) -> list[Track]:
         tailer.pump()
         found += tailer.take_new()
     return found
-
-
-def test_a_file_is_read_as_it_grows(tmp_path: Path) -> None:
-    """What is checked is a whole number of events, however the file grows."""
-    data = binlog()
-    tailer = Tailer(run_in(tmp_path), GRID)
-    assert tailer.pump() == 0
-    assert tailer.current is None
-    with (tmp_path / ONE).open("wb") as file:
-        for cut in range(0, len(data), 37):
-            file.write(data[cut : cut + 37])
-            file.flush()
-            tailer.pump()
-            tailer.pump()
-    (track,) = tailer.take_new()
-    assert track.size == len(data)
-    assert track.digest.size == len(data)
-    assert track.scanner.transactions == 3
-    assert track.judge({})
-    tailer.close()
 
 
 def test_what_passed_before_damage_in_the_same_slice_is_noted() -> None:
@@ -147,20 +127,6 @@ def test_a_name_that_is_not_the_next_is_refused(tmp_path: Path) -> None:
     tailer.close()
 
 
-def test_a_hole_never_passes(tmp_path: Path) -> None:
-    """Zeros in the middle, as a full disk leaves them, are damage at their first event."""
-    data = bytearray(binlog(count=20))
-    data[900:1400] = bytes(500)
-    (tmp_path / ONE).write_bytes(data)
-    tailer = Tailer(run_in(tmp_path), GRID)
-    with pytest.raises(DamageError) as caught:
-        pump_all(tailer)
-    assert caught.value.offset <= 900
-    assert tailer.current is not None
-    assert 0 < tailer.current.size <= 900
-    tailer.close()
-
-
 @pytest.mark.parametrize("step", [1, 37, 200, 5000])
 def test_the_mark_is_the_last_event_end(step: int) -> None:
     """However the bytes come: its checksum is of what passed of its part, up to there."""
@@ -204,10 +170,6 @@ def a_binlog(count: int = 9, timestamp: int = NOW) -> BinlogWriter:
     return writer
 
 
-def ends_of(writer: BinlogWriter) -> list[int]:
-    return [transaction.end for transaction in writer.transactions]
-
-
 def track_of(directory: Path, data: bytes, *cuts: int, grid: Grid = GRID) -> Track:
     """What one run brought, read in pieces that end at these cuts."""
     directory.mkdir()
@@ -224,8 +186,7 @@ def next_run(directory: Path, position: int, *files: bytes) -> SpoolRun:
     directory.mkdir()
     for number, data in enumerate(files, start=1):
         (directory / f"mysql-bin.{number:06}").write_bytes(data)
-    facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=position)
-    return SpoolRun(directory, facts)
+    return run_in(directory, position)
 
 
 @pytest.fixture
@@ -241,11 +202,6 @@ def go_on(tmp_path: Path) -> Iterator[GoesOn]:
     yield make
     for tailer in made:
         tailer.close()
-
-
-def bytes_of(body: Body) -> bytes:
-    with closing(body.open()) as reader:
-        return reader.read(1 << 20)
 
 
 def certain_overlap(track: Track) -> Overlap:
@@ -286,37 +242,6 @@ def test_a_run_goes_on_from_an_overlap(go_on: GoesOn, tmp_path: Path, cuts: int,
     assert len(track.segments) == 2
     for begin, end in ((0, 9), (ends[4] - 3, ends[4] + 3), (ends[4], ends[5]), (ends[6], ends[8])):
         assert bytes_of(track.body(begin, end)) == bytes(writer.data[begin:end])
-
-
-def test_a_run_goes_on_however_slowly_it_comes(go_on: GoesOn, tmp_path: Path) -> None:
-    """Byte by byte: nothing is judged before it is there."""
-    writer = a_binlog(4)
-    ends = ends_of(writer)
-    track = track_of(tmp_path / "one", bytes(writer.data[: ends[2]]), ends[0], ends[1])
-    overlap = certain_overlap(track)
-    assert 0 < overlap.begin < overlap.end
-    tailer = go_on(overlap, track, b"")
-    data = writer.from_position(overlap.begin)
-    with (tmp_path / "run-0" / ONE).open("wb") as file:
-        for at in range(len(data)):
-            file.write(data[at : at + 1])
-            file.flush()
-            tailer.pump()
-            tailer.pump()
-    is_whole(track, writer)
-
-
-def test_the_next_binlog_of_a_run_that_went_on(go_on: GoesOn, tmp_path: Path) -> None:
-    """It is a track of its own, and closes the one before it."""
-    writer = a_binlog()
-    ends = ends_of(writer)
-    track = track_of(tmp_path / "one", bytes(writer.data[: ends[4]]), ends[3])
-    overlap = certain_overlap(track)
-    tailer = go_on(overlap, track, writer.from_position(overlap.begin), binlog(10, rotate=False))
-    (following,) = pump_all(tailer)
-    assert following.name == BinlogName.parse(TWO)
-    is_whole(track, writer)
-    assert track.judge({})
 
 
 @pytest.mark.parametrize("how", ["flipped", "another"])
@@ -371,16 +296,6 @@ def test_a_run_goes_on_behind_a_whole_binlog(go_on: GoesOn) -> None:
     more = a_binlog(10)
     with pytest.raises(ForkError, match="continues after the end of the archived one"):
         pump_all(go_on(overlap, None, more.from_position(ends[6])))
-
-
-def test_a_binlog_is_read_again_from_its_begin(go_on: GoesOn, tmp_path: Path) -> None:
-    """Where little is known; the format event is compared as well, it is the real one."""
-    writer = a_binlog()
-    track = track_of(tmp_path / "one", bytes(writer.data[: ends_of(writer)[0]]))
-    overlap = certain_overlap(track)
-    assert (overlap.begin, overlap.position) == (0, 4)
-    pump_all(go_on(overlap, track, bytes(writer.data)))
-    is_whole(track, writer)
 
 
 def test_what_is_no_event_yet_cannot_be_gone_on_with(tmp_path: Path) -> None:
@@ -492,41 +407,10 @@ def test_behind_4_gib_a_run_begins_below(tmp_path: Path) -> None:
     assert overlap.crc64 == crc64nvme(chance * 4)
 
 
-def test_an_overlap_at_a_place_that_is_given(tmp_path: Path) -> None:
-    """As a start needs it, which meets a run that went on at some place."""
-    writer = a_binlog()
-    data, ends = bytes(writer.data), ends_of(writer)
-    track = track_of(tmp_path / "one", data + b"torn")
-    overlap = track.overlap_at(ends[3], [data[ends[3] : ends[5]], data[ends[5] :]])
-    assert overlap == Overlap(
-        binlog=track.name, begin=ends[3], end=len(data), crc64=crc64nvme(data[ends[3] :])
-    )
-    for begin in (4, len(data), len(data) + 1):
-        assert track.overlap_at(begin, []) is None
-
-
-def test_bytes_of_three_segments(tmp_path: Path) -> None:
-    """Each range comes from the files that have it, at their own offsets."""
-    parts = [b"abcdef", b"..ghi", b".....jkl"]
-    paths = [tmp_path / str(number) for number in range(3)]
-    for path, data in zip(paths, parts, strict=True):
-        path.write_bytes(data)
-    track = Track(BinlogName.parse(ONE), paths[0], GRID)
-    track.segments += [Segment(paths[1], 6, 2), Segment(paths[2], 9, 5)]
-    whole = b"abcdefghijkl"
-    for begin in range(12):
-        for end in range(begin + 1, 13):
-            body = track.body(begin, end)
-            assert body.size == end - begin
-            assert bytes_of(body) == whole[begin:end]
-    assert track.path == paths[2]
-
-
 def test_room_is_given_back_segment_by_segment(tmp_path: Path) -> None:
     """Each file has a floor of its own, in the binlog and in the file; it only rises."""
     with closing(Spool(tmp_path)) as spool:
-        facts = RunFacts(source="s", target="t", server_uuid=UUID_A, binlog=ONE, position=4)
-        runs = [spool.begin(facts) for _ in range(2)]
+        runs = [spool.begin(replace(RUN, binlog=ONE)) for _ in range(2)]
         paths = [run.directory / ONE for run in runs]
         for path in paths:
             path.write_bytes(bytes(100_000))

@@ -23,7 +23,7 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import take
@@ -32,17 +32,11 @@ from tests.documents import parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
+from tests.unit.stream.builders import RUN, name
 
 LAYOUT = Layout("p", "orders")
-RUN = RunFacts(
-    source="orders", target="s3://b/p", server_uuid=UUID_A, binlog="b.000001", position=4
-)
 START = datetime(2026, 1, 1, tzinfo=UTC)
 PARENT = parent_of("20250101T000000Z-3e11fa47-0000", binlog="b.000009", join="unknown")
-
-
-def name(number: int) -> BinlogName:
-    return BinlogName("b", number)
 
 
 def binlog(
@@ -200,37 +194,27 @@ def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
     assert bench.store.get(key) == ours.to_json()
 
 
-def test_what_another_writer_has_decided_already_is_taken(bench: Bench) -> None:
-    """Two that see the same beginning write one history."""
-    begin(bench)
-    decided = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000")
-    for key in list(bench.store.objects):
-        del bench.store.objects[key]
-    bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
-    begin(bench)
-    assert bench.lineage.id == decided.id
-    assert len(bench.lineages()) == 1
-
-
 @pytest.mark.parametrize(
     "change",
     [
+        {},
         {"server_uuid": UUID_B},
         {"first_binlog": name(2)},
         {"first_binlog_time": START},
         {"parent": PARENT},
     ],
 )
-def test_another_beginning_is_another_lineage(bench: Bench, change: Mapping[str, Any]) -> None:
-    """Of another server, binlog, time or parent."""
+def test_two_that_see_the_same_beginning_write_one_history(
+    bench: Bench, change: Mapping[str, Any]
+) -> None:
+    """What another writer has decided is taken; of another server, binlog, time or parent not."""
     begin(bench)
-    other = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
-    for key in list(bench.store.objects):
-        del bench.store.objects[key]
-    bench.store.put(LAYOUT.lineage(other.id), other.to_json())
+    decided = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
+    bench.store.delete(list(bench.store.objects))
+    bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
     begin(bench)
-    assert bench.lineage.id != other.id
-    assert len(bench.lineages()) == 2
+    assert (bench.lineage.id == decided.id) is (not change)
+    assert len(bench.lineages()) == (2 if change else 1)
 
 
 def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
@@ -248,12 +232,6 @@ def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
     assert len(bench.turns) == 1
     bench.admit(2)
     assert [id_ for id_, _ in bench.turns] == [lineage.id] * 2
-
-
-def test_a_lineage_says_what_it_came_from(bench: Bench) -> None:
-    """As the pilot found it."""
-    begin(bench, PARENT)
-    assert bench.lineages()[0].parent == PARENT
 
 
 def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench) -> None:
@@ -314,14 +292,23 @@ def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
     assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
 
 
-def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(bench: Bench) -> None:
-    """Its last binlog stays as chunks, and its uploader is kept until then and no longer."""
+@pytest.mark.parametrize("contradicts", [False, True])
+def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(
+    bench: Bench, *, contradicts: bool
+) -> None:
+    """Its last binlog stays as chunks, and its uploader is kept until then and no longer.
+
+    What of it contradicts the bucket holds up nothing, and stays in the spool: the only copy.
+    """
     begin(bench)
-    before = bench.lineage
+    before, strange = bench.lineage, b"x" * 30
+    chunk = LAYOUT.chunk(before.id, name(1), Chunk(0, 30, crc64nvme(strange)))
+    if contradicts:
+        bench.store.put(chunk, strange)
     bench.intake.begin(UUID_B, "mysql", PARENT)
     assert bench.intake.server_uuid == UUID_B
     bench.admit(5, server_uuid=UUID_B)
-    assert bench.lineage != before
+    assert bench.lineage.parent == PARENT
     assert len(bench.uploads.all) == 2
     assert not bench.intake.done
     bench.settle()
@@ -329,20 +316,7 @@ def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(bench: Bench) -> No
     assert len(bench.uploads.all) == 1
     assert bench.readable(before) == {"b.000001": "open"}
     assert bench.readable(bench.lineage) == {"b.000005": "open"}
-
-
-def test_a_history_that_has_ended_does_not_hold_up_the_next_one(bench: Bench) -> None:
-    """What of it contradicts the bucket stays in the spool: it may be the only copy."""
-    begin(bench)
-    before, strange = bench.lineage, b"x" * 30
-    chunk = Chunk(0, 30, crc64nvme(strange))
-    bench.store.put(LAYOUT.chunk(before.id, name(1), chunk), strange)
-    bench.intake.begin(UUID_B, "mysql", PARENT)
-    bench.admit(5, server_uuid=UUID_B)
-    bench.settle()
-    assert bench.intake.done
-    assert bench.readable(bench.lineage) == {"b.000005": "open"}
-    assert any(name(1) in run.files() for run in bench.spool.runs())
+    assert any(name(1) in run.files() for run in bench.spool.runs()) is contradicts
 
 
 def test_a_history_that_ends_before_it_was_known_leaves_nothing(bench: Bench) -> None:
@@ -372,7 +346,8 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     assert bench.intake.covered_until() is None
     begin(bench)
     assert bench.intake.coverage is not None
-    bench.intake.coverage.seen(seen(1, 10))
+    bench.intake.seen(seen(1, 10))
+    bench.intake.seen(replace(seen(1, 99), uuid=UUID_B))  # a stranger's says nothing of ours
     assert bench.intake.covered_until() is None
     bench.settle()
     assert bench.intake.covered_until() == START + timedelta(seconds=10)
@@ -394,15 +369,6 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     assert bench.intake.covered_until() is None  # what was claimed of another one says nothing
     bench.settle()
     assert bench.intake.covered_until() == START + timedelta(seconds=20)
-
-
-def test_a_closed_binlog_is_archived(bench: Bench) -> None:
-    """Its last event says so."""
-    bench.intake.begin(UUID_A, "mysql", None)
-    bench.admit(1, binlog(1, end=True))
-    bench.settle()
-    assert bench.readable(bench.lineage) == {"b.000001": "archived"}
-    assert not bench.wants_list
 
 
 def test_the_list_is_wanted_where_only_the_server_can_tell(bench: Bench) -> None:
@@ -435,6 +401,18 @@ def test_a_crashed_binlog_is_closed_by_a_run_that_began_behind_it(bench: Bench) 
     track = behind_a_crash(bench, size, 300)
     bench.intake.judge({row.name: row for row in rows(size, 500)}, streaming=True)
     assert track.closed
+
+
+def test_what_follows_an_unproved_end_is_not_uploaded(bench: Bench) -> None:
+    """Without a ROTATE or STOP it may be another history that follows: first that one is proved."""
+    size = len(binlog(1))
+    behind_a_crash(bench, size, 300)
+    bench.intake.admit(bench.track(bench.run(), 2, binlog(2)))
+    listed = {row.name: row for row in rows(size, 500)}
+    for said, taken in (({}, [name(1)]), (listed, [name(1), name(2)])):
+        bench.intake.judge(said, streaming=True)
+        assert bench.uploads.current is not None
+        assert [job.track.name for job in bench.uploads.current.jobs] == taken
 
 
 @pytest.mark.parametrize("sizes", [(), (0,), (1, 300)], ids=["unasked", "newest", "other-size"])

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerPosition
 from binlog2s3.stream.tail import Track
@@ -41,16 +40,6 @@ def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
 
 def at(number: int, offset: int, gtid_set: str) -> Position:
     return Position(binlog=str(name(number)), offset=offset, gtid_set=gtid_set)
-
-
-def test_durable_is_the_end_of_the_unbroken_archive() -> None:
-    """A binlog archived out of order counts only when all before it are there."""
-    coverage = Coverage(None, name(1))
-    coverage.archived(track(2))
-    assert coverage.durable is None
-    coverage.archived(track(1))
-    assert coverage.durable is not None
-    assert coverage.durable.binlog == "mysql-bin.000002"
 
 
 def test_the_clock_is_claimed_only_once_its_position_is_durable() -> None:
@@ -90,27 +79,6 @@ def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
     assert coverage.until == START + timedelta(seconds=7)
 
 
-def test_a_start_carries_on_from_the_archive() -> None:
-    """What was durable before the start is durable at once."""
-    before = Position(binlog="mysql-bin.000004", offset=100, gtid_set="")
-    coverage = Coverage(before, name(5))
-    assert coverage.durable == before
-    coverage.archived(track(5))
-    assert coverage.durable is not None
-    assert coverage.durable.binlog == "mysql-bin.000005"
-
-
-def test_an_open_binlog_is_durable_as_far_as_its_chunks_reach() -> None:
-    """With the GTIDs there; never back, whatever order the answers come in."""
-    coverage = Coverage(None, name(1))
-    gtids = GtidSet.parse(f"{UUID_A}:1-3")
-    coverage.reached(name(1), 300, gtids)
-    coverage.reached(name(1), 200, None)
-    assert coverage.durable == at(1, 300, str(gtids))
-    coverage.reached(name(1), 400, None)
-    assert coverage.durable == at(1, 400, "")
-
-
 def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
     """Until all of it can be read, by chunks or archived."""
     coverage = Coverage(None, name(1))
@@ -125,18 +93,6 @@ def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
     assert coverage.durable is not None
     assert coverage.durable.binlog == "mysql-bin.000003"
     assert not coverage.has(name(1)), "durable is not archived"
-
-
-def test_a_whole_binlog_is_not_unmade() -> None:
-    """By an answer about a part of it that comes late."""
-    coverage = Coverage(None, name(1))
-    coverage.reached(name(2), 60, None, whole=True)
-    coverage.reached(name(2), 60, None)
-    coverage.archived(track(1))
-    coverage.reached(name(1), 70, None)
-    assert coverage.durable == at(2, 60, "")
-    coverage.reached(name(3), 10, None)
-    assert coverage.durable == at(3, 10, "")
 
 
 def test_the_clock_is_claimed_up_to_the_offset() -> None:

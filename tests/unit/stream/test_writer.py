@@ -2,10 +2,9 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,14 +33,6 @@ def put(store: MemoryStore, beat: Heartbeat) -> ObjectInfo:
     return Catalog(store, LAYOUT).writers()[beat.rank]
 
 
-@pytest.fixture
-def spool(tmp_path: Path) -> Iterator[Spool]:
-    """The spool of the writers here."""
-    spool = Spool(tmp_path)
-    yield spool
-    spool.close()
-
-
 def writer(store: MemoryStore, spool: Spool) -> Writer:
     """One that has nothing to tell."""
     return Writer(
@@ -63,7 +54,9 @@ def test_the_last_to_claim_is_the_writer(spool: Spool) -> None:
     one.claim(store)
     one.beat()
     two.claim(store)
-    with pytest.raises(SupersededError, match=f"on {two.me.host} .*generation 2, ours is 1") as e:
+    with pytest.raises(
+        SupersededError, match=f"on {two.me.host} .*number 2, this one is number 1"
+    ) as e:
         one.beat()
     assert "--take-over" in e.value.hint
     two.beat()

@@ -27,14 +27,6 @@ def configured(*arguments: str) -> FindConfig:
         return config_of(ctx, ctx.params, FIND)
 
 
-def test_defaults() -> None:
-    """Every transaction of the last writer's history, the newest 100."""
-    config = configured(*NEEDED)
-    assert _query(config) == SearchQuery(wanted=Criteria(), order="newest", limit=100)
-    assert _query(config).wanted.is_any
-    assert (config.s3.bucket, config.s3.prefix, config.source) == ("bucket", "pre", "orders")
-
-
 def test_every_value_reaches_its_place() -> None:
     """Each option has its place."""
     config = configured(
@@ -51,6 +43,7 @@ def test_every_value_reaches_its_place() -> None:
         "--lineage=x",
         "--json",
     )
+    assert _query(configured(*NEEDED, "--lineage=all")).everywhere
     assert config.as_json
     assert _query(config) == SearchQuery(
         wanted=Criteria(
@@ -65,12 +58,6 @@ def test_every_value_reaches_its_place() -> None:
         limit=0,
         lineage="x",
     )
-
-
-def test_every_lineage() -> None:
-    """`all` is not the id of a lineage."""
-    query = _query(configured(*NEEDED, "--lineage=all"))
-    assert (query.everywhere, query.lineage) == (True, None)
 
 
 def test_all_problems_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
-from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, SearchStats, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.inspect.find.view import SearchContext, TextOutput
@@ -76,6 +75,19 @@ def name(number: int) -> BinlogName:
     return BinlogName.parse(f"mysql-bin.{number:06d}")
 
 
+def emptied() -> Bucket:
+    """A bucket with a lineage that begins with binlog 1."""
+    return Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+
+
+def archived(*binlogs: BinlogWriter) -> Bucket:
+    """With these binlogs."""
+    bucket = emptied()
+    for number, one in enumerate(binlogs, 1):
+        bucket.archive(one.data, name=name(number))
+    return bucket
+
+
 def searched(
     bucket: Bucket, query: SearchQuery | None = None, **changes: object
 ) -> tuple[list[Hit], list[str], SearchStats]:
@@ -94,7 +106,7 @@ def numbers(hits: Sequence[Hit]) -> list[int]:
 
 def archive(*sizes: int, apart_us: int = SECOND) -> Bucket:
     """Binlogs of 10 transactions with rows of these sizes; the last one is open."""
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    bucket = emptied()
     for at, size in enumerate(sizes):
         is_last = at == len(sizes) - 1
         made = binlog(
@@ -216,20 +228,9 @@ def test_what_is_known_of_binlogs_does_not_stay_in_memory() -> None:
     assert max(alive) - alive[0] < 25
 
 
-def test_all_of_it_in_both_orders() -> None:
-    """The open binlog too, by the place in history."""
-    hits, warnings, stats = searched(archive(100, 100, 100))
-    assert numbers(hits) == list(range(30, 0, -1))
-    assert warnings == []
-    assert (stats.binlogs, stats.left_out, stats.size == stats.of_size) == (3, 0, True)
-    assert not stats.ended_early
-    hits, _, _ = searched(archive(100, 100, 100), order="oldest")
-    assert numbers(hits) == list(range(1, 31))
-
-
 def test_of_large_binlogs_the_newest_are_found_by_reading_the_end() -> None:
     """Not the binlog from its beginning, nor those before."""
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    bucket = emptied()
     for number in (1, 2):
         made = binlog(number * 100 - 99, 100, size=400_000, number=number)
         bucket.archive(made.data, name=name(number))
@@ -255,7 +256,6 @@ def test_a_table_is_found_over_blocks() -> None:
 
 def test_a_transaction_of_many_blocks() -> None:
     """What comes before it and behind it is found, and it."""
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
     made = BinlogWriter()
     made.previous_gtids(GtidSet.parse(""))
     for gno, (table, count) in enumerate((("stock", 1), ("orders", 30), ("stock", 1)), 1):
@@ -266,7 +266,7 @@ def test_a_transaction_of_many_blocks() -> None:
             commit_us=NOW_US + gno,
         )
     made.rotate()
-    bucket.archive(made.data, name=name(1))
+    bucket = archived(made)
     for wanted, expected in (
         (Criteria(tables=ORDERS), [2]),
         (Criteria(min_rows=60), [2]),
@@ -294,13 +294,6 @@ def test_entries_leave_out_binlogs() -> None:
         assert stats.size == stats.of_size or "gtids" in changes
 
 
-def test_all_gtids_found_is_the_end() -> None:
-    """Nothing more is looked through."""
-    bucket = archive(100, 100, 100)
-    hits, _, stats = searched(bucket, gtids=(f"{UUID_A}:25",))
-    assert (numbers(hits), stats.binlogs) == ([25], 1)
-
-
 @pytest.mark.parametrize("step", [-9000, -700, 900, 9000])
 def test_a_clock_that_stepped_within_a_block_hides_nothing(step: int) -> None:
     """Back or forward, in the binlog's range of times or out of it, whatever its blocks begin with.
@@ -318,8 +311,7 @@ def test_a_clock_that_stepped_within_a_block_hides_nothing(step: int) -> None:
             commit_us=stepped if gno == 25 else NOW_US + gno * 100 * SECOND,
         )
     made.rotate()
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
-    bucket.archive(made.data, name=name(1))
+    bucket = archived(made)
     for order in ("newest", "oldest"):
         hits, _, _ = searched(
             bucket, since_us=stepped - SECOND, until_us=stepped + SECOND, order=order
@@ -372,7 +364,7 @@ def test_whole_seconds_are_in_time_with_any_part() -> None:
 def test_a_block_that_is_rotten_is_passed_over() -> None:
     """What lies in it is lost, and what lies only in part in it; all else is found."""
     for order in ("newest", "oldest"):
-        bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+        bucket = emptied()
         made = binlog(1, 50, size=400_000)
         bucket.archive(made.data, name=name(1))
         bucket.objects[LAYOUT.binlog(ID, name(1))].data = bytes(
@@ -527,23 +519,9 @@ def test_gtids_of_one_flavour_in_a_bucket_of_two() -> None:
     assert (numbers(hits), stats.lineages) == ([7], (ID,))
 
 
-def test_a_join_that_nothing_proves_ends_the_search() -> None:
-    """And that there is more is said."""
-    bucket, child = two_lineages(cut=15)
-    assert child.parent is not None
-    parent = replace(child.parent, join="unknown", gtid_set="")
-    del bucket.objects[LAYOUT.lineage(OTHER)]
-    bucket.put(LAYOUT.lineage(OTHER), replace(child, parent=parent).to_json())
-    for order in ("newest", "oldest"):
-        hits, warnings, _ = searched(bucket, order=order)
-        assert {hit.lineage for hit in hits} == {OTHER}
-        (warning,) = warnings
-        assert "--lineage all" in warning
-
-
 def xa_history(*ends: str, apart: int = 0) -> Bucket:
     """Transaction 1 prepares `a`, a row of shop.orders; `apart` others; then each of `ends`."""
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
+    bucket = emptied()
     first = BinlogWriter()
     first.previous_gtids(GtidSet.parse(""))
     events = [table_map(7, "orders"), rows(EventType.WRITE_ROWS, 7, 3)]
@@ -690,8 +668,7 @@ def test_what_ends_with_rollback_is_not_certain() -> None:
     ):
         made.transaction(events, gtid=(UUID_A, "", gno), commit_us=NOW_US)
     made.rotate()
-    bucket = Bucket(replace(LINEAGE, gtid_set="", parent=None, first_binlog=name(1)))
-    bucket.archive(made.data, name=name(1))
+    bucket = archived(made)
     hits, _, _ = searched(bucket, SearchQuery(wanted=Criteria(tables=ORDERS)), order="oldest")
     assert [hit.match.certain for hit in hits] == [False, False, True, False]
 
@@ -712,18 +689,6 @@ def test_servers_without_gtid_events() -> None:
     assert warnings == []
 
 
-def test_an_empty_binlog_and_none_at_all() -> None:
-    """Nothing is found, nothing is wrong."""
-    bucket = Bucket(replace(LINEAGE, parent=None))
-    assert searched(bucket)[0] == []
-    made = BinlogWriter()
-    made.previous_gtids(GtidSet.parse(""))
-    made.rotate()
-    bucket.archive(made.data)
-    hits, warnings, stats = searched(bucket)
-    assert (hits, warnings, stats.left_out) == ([], [], 1)
-
-
 def test_a_store_that_fails_is_an_error() -> None:
     """It is no damage: the search ends."""
     bucket = archive(100, 100)
@@ -735,12 +700,6 @@ def test_a_store_that_fails_is_an_error() -> None:
 def fail(key: str) -> None:
     if "/live/" in key or "/binlogs/" in key:
         raise ConnectionError(key)
-
-
-def test_errors_of_the_archive_are_no_surprise() -> None:
-    """A lineage that is not there is for who asks to see before."""
-    with pytest.raises((ArchiveError, KeyError)):
-        searched(archive(100), lineage="nope")
 
 
 ALTER = statement("ALTER TABLE orders ADD c INT")

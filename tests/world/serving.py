@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import re
 import signal
 import socket
 import subprocess
@@ -18,9 +17,18 @@ from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
-from tests.integration.apply_pair import RELAXED, Pair, content, two
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import where
+from tests.world.pair import Pair
+from tests.world.servers import (
+    content,
+    executed,
+    in_its_words,
+    replica_status,
+    replicate_from,
+    two,
+)
 
 PASSWORD = "it's a secret"
 TABLE = (
@@ -112,18 +120,9 @@ class Scene:
         self.stream = self.streamed()
         self.source.query(*TABLE)
         self.stream.wait_for_event("new lineage")
-        where = [
-            "--source", "test", "--s3-url", f"s3://{bucket}/pre", "--endpoint-url",
-            minio.endpoint_url, "--region", "us-east-1", "--addressing-style", "path",
-        ]  # fmt: skip
-        self.serve = Served(place / "serve", where, command.environment(**minio.env()))
-        self.ends.callback(self._end_serve)
-
-    def _end_serve(self) -> None:
-        process = self.serve.process
-        if process is not None and process.poll() is None:
-            process.kill()
-            process.wait(PATIENCE)
+        words = ["--source=test", *where(minio, bucket)]
+        self.serve = Served(place / "serve", words, command.environment(**minio.env()))
+        self.ends.callback(self.serve.kill)
 
     def streamed(self, **options: Any) -> StreamProcess:
         """A streamer on the same spool."""
@@ -153,72 +152,15 @@ class Scene:
 
     def replicate(self, at: tuple[str, int] | None = None, *, tls: Path | None = None) -> None:
         """The target becomes a replica of what is served; `tls`: who signed its certificate."""
-        password = PASSWORD.replace("'", "''")
-        mysql_tls = f"SOURCE_SSL=1, SOURCE_SSL_CA='{tls}', SOURCE_SSL_VERIFY_SERVER_CERT=1"
-        mariadb_tls = f"MASTER_SSL=1, MASTER_SSL_CA='{tls}', MASTER_SSL_VERIFY_SERVER_CERT=1"
-        port = self.serve.port
-        if self.pair.is_mysql:
-            where = (
-                f"SOURCE_AUTO_POSITION=0, SOURCE_LOG_FILE='{at[0]}', SOURCE_LOG_POS={at[1]}"
-                if at
-                else "SOURCE_AUTO_POSITION=1"
-            )
-            self.target.query(
-                self.words(
-                    f"CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_PORT={port}, "
-                    f"{where}, SOURCE_CONNECT_RETRY=1, SOURCE_RETRY_COUNT=1000, "
-                    f"{mysql_tls if tls else 'SOURCE_SSL=0'}, SOURCE_HEARTBEAT_PERIOD=1, "
-                    f"SOURCE_USER='replica', SOURCE_PASSWORD='{password}'"
-                ),
-                self.words("START REPLICA"),
-            )
-        else:
-            where = (
-                f"MASTER_USE_GTID=no, MASTER_LOG_FILE='{at[0]}', MASTER_LOG_POS={at[1]}"
-                if at
-                else "MASTER_USE_GTID=slave_pos"
-            )
-            self.target.query(
-                f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, {where}, "
-                f"MASTER_USER='replica', MASTER_PASSWORD='{password}', MASTER_CONNECT_RETRY=1, "
-                f"MASTER_HEARTBEAT_PERIOD=1, {mariadb_tls if tls else 'MASTER_SSL=0'}",
-                "START SLAVE",
-            )
-
-    def words(self, statement: str) -> str:
-        """The statement in the words that the target's version knows."""
-        numbers = re.findall(r"\d+", str(self.target.query("SELECT VERSION()")[0][0]))
-        if tuple(map(int, numbers[:3])) >= (8, 0, 23):
-            return statement
-        for new, old in (
-            ("REPLICATION SOURCE TO", "MASTER TO"),
-            ("SOURCE_", "MASTER_"),
-            ("REPLICA", "SLAVE"),
-        ):
-            statement = statement.replace(new, old)
-        return statement
-
-    def forget(self) -> None:
-        """The target is no replica any more."""
-        if self.pair.is_mysql:
-            self.target.query("STOP REPLICA", "RESET REPLICA ALL")
-        else:
-            self.target.query("STOP ALL SLAVES", "RESET SLAVE ALL")
-
-    def replica(self) -> dict[str, Any]:
-        """Its status, with MySQL's new names."""
-        show = self.words("SHOW REPLICA STATUS") if self.pair.is_mysql else "SHOW SLAVE STATUS"
-        dicts = pymysql.cursors.DictCursor
-        with (
-            contextlib.closing(self.target.connect()) as connection,
-            connection.cursor(dicts) as cursor,
-        ):
-            cursor.execute(show)
-            found = cursor.fetchone() or {}
-        return {
-            key.replace("Master", "Source").replace("Slave", "Replica"): value
-            for key, value in found.items()
-        }
+        more = ["SOURCE_CONNECT_RETRY=1", "SOURCE_HEARTBEAT_PERIOD=1"]
+        more += ["SOURCE_RETRY_COUNT=1000"] if self.pair.is_mysql else []
+        more += (
+            ["SOURCE_SSL=1", f"SOURCE_SSL_CA='{tls}'", "SOURCE_SSL_VERIFY_SERVER_CERT=1"]
+            if tls
+            else ["SOURCE_SSL=0"]
+        )
+        replicate_from(self.target, self.serve.port, "replica", PASSWORD, at, *more)
+        self.target.query(in_its_words(self.target, "START REPLICA"))
 
     def count(self, server: MysqlServer) -> int:
         with contextlib.suppress(pymysql.err.ProgrammingError, pymysql.err.OperationalError):
@@ -229,7 +171,7 @@ class Scene:
         """Until the replica has all that the source has."""
 
         def is_equal() -> bool:
-            found = self.replica()
+            found = replica_status(self.target)
             failed = f"{found.get('Last_IO_Error')}{found.get('Last_SQL_Error')}"
             assert errors or not failed or "econnect" in failed, failed
             return self.count(self.source) == self.count(self.target)
@@ -251,17 +193,15 @@ class Scene:
 
     def compare_gtids(self) -> None:
         """The replica has executed what the source has."""
-        name = "gtid_executed" if self.pair.is_mysql else "gtid_binlog_pos"
-        own = "gtid_executed" if self.pair.is_mysql else "gtid_slave_pos"
-        expected = self.source.query(f"SELECT @@global.{name}")
-        wait_until(lambda: self.target.query(f"SELECT @@global.{own}") == expected, what="GTIDs")
+        wanted = executed(self.source)
+        wait_until(lambda: executed(self.target, "gtid_slave_pos") == wanted, what="GTIDs")
 
 
 @contextlib.contextmanager
 def scene_of(
     kind: type[MysqlServer], binaries: ServerBinaries, minio: MinioServer, bucket: str, place: Path
 ) -> Iterator[Scene]:
-    with two(kind, binaries, RELAXED) as (source, target):
+    with two(kind, binaries) as (source, target):
         source.query(*TABLE)
         scene = Scene(Pair(source, target), minio, bucket, place)
         with scene.ends:

@@ -1,4 +1,4 @@
-"""Histories that end and begin anew: servers that are copied, put back, reset, replicated.
+"""What is in the bucket: whether all has arrived, and whether each byte is of the right history.
 
 Law: what the servers wrote is kept aside before it is destroyed, and every byte of the bucket is
 held against it: an archived binlog is a whole file of the history that its lineage tells of, what
@@ -6,163 +6,40 @@ lies in chunks is the beginning of one.
 """
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from botocore.exceptions import ClientError
 
-from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import Store
-from tests import command
 from tests.integration.bucket import ARCHIVED, Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import PATIENCE, wait_until
+from tests.world.commands import list_of
+from tests.world.servers import flush, masked, on_disk, position_of, uuid_of
+from tests.world.writes import write
 
-FLAG = 21
-PREFIX = "mysql-bin."
 Eras = Mapping[str, str]
 """Which history each lineage must tell, by the lineage's id."""
 
 
-def masked(body: bytes) -> bytes:
-    """Without the in-use flag, which is the server's own business."""
-    return body[:FLAG] + bytes([body[FLAG] & 0xFE]) + body[FLAG + 1 :] if len(body) > FLAG else body
+def wait_durable(
+    stream: StreamProcess, bucket: Bucket, server: MysqlServer, timeout: float = PATIENCE
+) -> None:
+    """Until the bucket has all that the server has written, and the writer's object says so."""
+    uuid = uuid_of(server)
 
+    def durable() -> bool:
+        assert stream.process.poll() is None, stream.stderr()
+        said = bucket.heartbeat()
+        place = said["durable"] or {}
+        # asked each time: MariaDB writes a checkpoint of its own a little later
+        there = (place.get("binlog"), place.get("offset")) == position_of(server)
+        return there and bool(said["server_uuid"] == uuid)
 
-def on_disk(server: MysqlServer) -> dict[str, bytes]:
-    """The server's binlogs as they lie there."""
-    return {
-        path.name: masked(path.read_bytes())
-        for path in sorted(server.datadir.glob(f"{PREFIX}*"))
-        if path.suffix[1:].isdigit()
-    }
-
-
-def create_table(server: MysqlServer) -> None:
-    server.query("CREATE DATABASE shop", "CREATE TABLE shop.t (v VARCHAR(100))")
-
-
-def write(server: MysqlServer, text: str, count: int = 3) -> None:
-    """That many transactions."""
-    server.query(*[f"INSERT INTO shop.t VALUES ('{text} {n}')" for n in range(count)])
-
-
-def flush(server: MysqlServer) -> None:
-    """The next binlog.
-
-    MariaDB notes in it about a second later, by itself, that it needs no earlier one to recover.
-    """
-    server.query("FLUSH BINARY LOGS")
-    name = server.binlogs()[-1][0]
-
-    def is_noted() -> bool:
-        events = server.query(f"SHOW BINLOG EVENTS IN '{name}'")
-        return [row[5] for row in events if row[2] == "Binlog_checkpoint"][-1:] == [name]
-
-    if server.binaries.flavour == "mariadb":
-        wait_until(is_noted, what=f"the checkpoint in {name}")
-
-
-def reset(server: MysqlServer, *more: str) -> None:
-    """All binary logs begin anew; `more` runs on the same connection."""
-    maria = server.binaries.flavour == "mariadb"
-    server.query("RESET MASTER" if maria else "RESET BINARY LOGS AND GTIDS", *more)
-
-
-def executed(server: MysqlServer) -> str:
-    """Its GTID set, "" without GTIDs."""
-    if server.binaries.flavour == "mariadb":
-        return str(server.query("SELECT @@gtid_binlog_pos")[0][0])
-    return str(server.query("SELECT @@gtid_executed")[0][0]).replace("\n", "")
-
-
-def uuid_of(server: MysqlServer) -> str:
-    """As the product knows it."""
-    if server.binaries.flavour == "mariadb":
-        return f"{int(server.query('SELECT @@server_id')[0][0]):08x}-00000000"
-    return str(server.query("SELECT @@server_uuid")[0][0])
-
-
-class CopiedServer(MysqlServer):
-    """A server that begins with a copy of another one's data, and so with its accounts.
-
-    It has a uuid of its own unless `same_uuid`.
-    """
-
-    def __init__(
-        self,
-        original: MysqlServer,
-        image: Path,
-        directory: Path,
-        *,
-        server_id: int = 2,
-        same_uuid: bool = False,
-        gtid: bool = True,
-    ) -> None:
-        super().__init__(original.binaries, directory, server_id=server_id, gtid=gtid)
-        self._image = image
-        self._same_uuid = same_uuid
-        self.password = original.password
-
-    def _template(self) -> Path:
-        return self._image
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        if not self._same_uuid:
-            (self.datadir / "auto.cnf").unlink(missing_ok=True)
-
-    def _create_users(self) -> None:
-        """They came with the data."""
-
-
-def image_of(server: MysqlServer, place: Path) -> Path:
-    """A copy of its data, as a backup or a snapshot; the server must stand still."""
-    shutil.copytree(server.datadir, place / "data", ignore=shutil.ignore_patterns("*.pid"))
-    return place
-
-
-def put_back(server: MysqlServer, image: Path) -> None:
-    """Replace the data of a server that is down."""
-    shutil.rmtree(server.datadir)
-    shutil.copytree(image / "data", server.datadir)
-
-
-def follow(replica: MysqlServer, source: MysqlServer, *, until: bool = True) -> None:
-    """Let one server replicate from another one; wait `until` it has all."""
-    how = "SOURCE_AUTO_POSITION=1" if executed(source) else "SOURCE_LOG_FILE='mysql-bin.000001'"
-    replica.query(
-        "CHANGE REPLICATION SOURCE TO SOURCE_HOST='127.0.0.1', SOURCE_SSL=1, "
-        f"SOURCE_PORT={source.port}, SOURCE_USER='{source.repl_user}', "
-        f"SOURCE_PASSWORD='{source.password}', {how}",
-        "START REPLICA",
-    )
-    if until:
-        caught_up(replica, source)
-
-
-def caught_up(replica: MysqlServer, source: MysqlServer) -> None:
-    """Wait until a replica has all that its source has."""
-    rows = count(source)
-    wait_until(lambda: count(replica) == rows, what=f"{rows} rows on the replica")
-
-
-def count(server: MysqlServer) -> int:
-    found = server.query("SELECT 1 FROM information_schema.tables WHERE table_schema = 'shop'")
-    return int(server.query("SELECT COUNT(*) FROM shop.t")[0][0]) if found else -1
-
-
-def by_two_doors(directory: Path, binaries: ServerBinaries, port: int) -> Path:
-    """A mysqlbinlog that goes to a port of its own, whatever port the questions go to."""
-    directory.mkdir(parents=True, exist_ok=True)
-    program = directory / "mysqlbinlog-by-another-door"
-    real = binaries.binlog
-    program.write_text(f'#!/bin/sh\nfirst=$1\nshift\nexec "{real}" "$first" --port={port} "$@"\n')
-    program.chmod(0o755)
-    return program
+    wait_until(durable, timeout, f"all of {uuid} is durable", interval=0.2)
 
 
 class Reader(Bucket):
@@ -300,7 +177,7 @@ class Archive:
         self._listed(lineages, begins or {})
 
     def _listed(self, lineages: Mapping[str, Any], begins: Mapping[str, str]) -> None:
-        (source,) = listing(self.bucket)["sources"]
+        (source,) = list_of(self.bucket)["sources"]
         shown = {one["lineage"]: one for one in source["lineages"]}
         assert shown.keys() == lineages.keys()
         for id_, one in shown.items():
@@ -310,16 +187,3 @@ class Archive:
             assert sizes == {name: len(body) for name, body in self.binlogs(id_).items()}
             if id_ in begins:
                 assert min(sizes) == begins[id_]
-
-
-def listing(bucket: Bucket) -> dict[str, Any]:
-    """What `binlog2s3 list --json` says."""
-    done = command.run(
-        *("list", "--json", "--s3-url", f"s3://{bucket.name}/pre", "--addressing-style", "path"),
-        *("--endpoint-url", bucket.store.endpoint_url, "--region", "us-east-1"),
-        **bucket.store.env(),
-    )
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    document = json.loads(done.stdout)
-    assert isinstance(document, dict)
-    return document

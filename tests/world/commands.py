@@ -1,15 +1,20 @@
-"""`binlog2s3 pitr` as users call it: a process of its own, with credentials that can only read."""
+"""`binlog2s3` as users call it on a bucket: a process of its own, which may only read."""
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import boto3
+
+from binlog2s3.store.s3 import S3Store, StoreConfig
 from lab.mysql import MysqlServer
-from lab.s3 import MinioServer, Store, environment_for
+from lab.s3 import REGION, MinioServer, Store, environment_for
 from tests import command
+from tests.integration.bucket import Bucket
 from tests.waiting import PATIENCE
 
 READ_ONLY = {
@@ -21,6 +26,37 @@ READ_ONLY = {
         }
     ]
 }
+
+
+def where(store: Store, bucket: str) -> list[str]:
+    """The options that name the archive's place."""
+    words = [f"--s3-url=s3://{bucket}/pre", f"--endpoint-url={store.endpoint_url}"]
+    return [*words, "--addressing-style=path", f"--region={REGION}"]
+
+
+def read_only(store: MinioServer) -> dict[str, str]:
+    """The environment with credentials that may look and read, and nothing else."""
+    return environment_for(**store.restricted(READ_ONLY))
+
+
+@contextmanager
+def opened(store: MinioServer, bucket: str, *, endpoint_url: str = "") -> Iterator[S3Store]:
+    """The product's own store of this bucket, with all rights."""
+    session = boto3.session.Session(store.access_key, store.secret_key, region_name=REGION)
+    config = StoreConfig(
+        bucket=bucket, endpoint_url=endpoint_url or store.endpoint_url, addressing_style="path"
+    )
+    with closing(S3Store(config, stop=threading.Event(), session=lambda **_: session)) as made:
+        yield made
+
+
+def list_of(bucket: Bucket) -> dict[str, Any]:
+    """What `binlog2s3 list --json` says."""
+    done = command.run("list", "--json", *where(bucket.store, bucket.name), **bucket.store.env())
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    document = json.loads(done.stdout)
+    assert isinstance(document, dict)
+    return document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +87,7 @@ class Recovery:
         self._environment = command.environment(**environment)
 
     def argv(self, target: MysqlServer | None, arguments: Sequence[str]) -> list[str]:
-        words = command.argv("pitr", "--source=test")
-        words += [f"--s3-url=s3://{self._bucket}/pre", f"--endpoint-url={self._store.endpoint_url}"]
-        words += ["--addressing-style=path", "--region=us-east-1"]
+        words = command.argv("pitr", "--source=test", *where(self._store, self._bucket))
         if target is not None:
             empty = target.directory / "no-password"
             empty.touch(0o600)
@@ -125,8 +159,3 @@ class Recovery:
         done = self.run(None, *arguments)
         assert done.status == 8, f"{arguments}: {done.status}\n{done.stderr}\n{done.stdout[-3000:]}"
         return done.stderr
-
-
-def read_only(store: MinioServer) -> dict[str, str]:
-    """The environment with credentials that may look and read, and nothing else."""
-    return environment_for(**store.restricted(READ_ONLY))

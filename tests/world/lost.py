@@ -1,15 +1,17 @@
 """A bucket whose hosts are lost, and what recoveries from it must give.
 
-    world = build(folder, mysql, minio_program, seed=7, lacking=True)
+    world = build(folder, mysql, minio_program, seed=7)
 
-A source with concurrent writers, a dump of it in the middle, a replica that takes over, a table
-that is dropped there by mistake, a last binlog that stays open. Then all are gone.
+A source with concurrent writers, a dump of it in the middle, a replica that takes over and has not
+got its last transactions, a table that is dropped there by mistake, a last binlog that stays open.
+Then all are gone.
 """
 
 import fcntl
 import json
 import os
 import random
+import re
 import shutil
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,28 +30,25 @@ from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from lab.tcp import Switch
 from tests.integration.bucket import Bucket
-from tests.integration.lineage_lab import follow, uuid_of
-from tests.integration.recovery_truth import (
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+from tests.world.archive import wait_durable
+from tests.world.happened import Happened, apply_all, apply_until, history_of
+from tests.world.servers import (
     RELAXED,
-    Happened,
     ImageServer,
     State,
-    apply_all,
-    apply_until,
     dump_of,
+    executed,
     fetch_all,
-    gtids_of,
+    follow,
+    forget,
     has,
-    history_of,
-    len_of,
-    position_of,
     replica_status,
     restored,
     state_of,
 )
-from tests.integration.recovery_writes import SCHEMA, Writers
-from tests.integration.stream_process import StreamProcess
-from tests.waiting import PATIENCE, wait_until
+from tests.world.writes import SCHEMA, Writers
 
 BUCKET = "recovery"
 TIGHT_US = 1_000
@@ -97,7 +96,6 @@ class World:
     states: dict[str, State]
     lost: list[str]
     lineages: list[str]
-    source_uuids: list[str]
     password: str
     bucket: str = BUCKET
 
@@ -123,12 +121,6 @@ class World:
         """A server that begins with the dump, not started."""
         return ImageServer(binaries, directory, self.image, server_id, self.password)
 
-    def image_with_uuid(self, place: Path, uuid: str) -> Path:
-        """A copy of the restored data for a server of that uuid."""
-        shutil.copytree(self.image, place)
-        (place / "data" / "auto.cnf").write_text(f"[auto]\nserver-uuid={uuid}\n")
-        return place
-
     @contextmanager
     def store(self, minio: Path) -> Iterator[MinioServer]:
         """One that has a copy of the bucket; it is gone afterwards."""
@@ -140,8 +132,7 @@ class World:
 
     def count(self, server: MysqlServer) -> int:
         """How many of the history's first transactions a server has, which has no others."""
-        text = server.query("SELECT @@gtid_executed")[0][0]
-        return len_of(str(text)) - len_of(self.base_gtids) + self.base
+        return len_of(executed(server)) - len_of(self.base_gtids) + self.base
 
     def save(self) -> None:
         text = {**asdict(self), "folder": ""}
@@ -301,14 +292,11 @@ def build(
     minio: Path,
     *,
     seed: int,
-    lacking: bool,
-    large: bool = False,
     small: bool = False,
 ) -> World:
     """Make one: all hosts are gone in the end, and what they held at each target is known.
 
-    `lacking`: the replica that takes over has not got the source's last transactions. `large`:
-    with binlogs of more than 50 MB. `small`: fewer writes, and ten targets instead of fifty.
+    `small`: fewer writes, and ten targets instead of fifty.
     """
     each = 90 if small else 180
     folder.mkdir(parents=True, exist_ok=True)
@@ -322,9 +310,8 @@ def build(
         replica = MysqlServer(binaries, folder / "b", server_id=2, options=RELAXED)
         replica.password = source.password
         stack.enter_context(replica)
-        uuids = [str(one.query("SELECT @@server_uuid")[0][0]) for one in (source, replica)]
         source.query(*SCHEMA)
-        follow(replica, source, until=False)
+        follow(replica, source)
         replica.query(*["FLUSH BINARY LOGS"] * 4)  # its numbers are others than the source's
         door = stack.enter_context(Switch(source.port))
         options = {"mysql-port": door.port}
@@ -333,19 +320,14 @@ def build(
         )
         bucket = Bucket(store, BUCKET)
         _write_on_source(source, folder, seed, each)
-        if large:
-            Writers(source, seed=seed, each=2 * each, first=250, ddl=False, large=60).run()
-            assert max(size for _, size in source.binlogs()) > 50_000_000
         _wait_for(replica, source)
-        lost: list[str] = []
-        if lacking:
-            replica.query("STOP REPLICA")
-            before = gtids_of(source)
-            source.query(*[f"INSERT INTO shop.skippable VALUES (-1, {n})" for n in range(9)])
-            lost = _each_of(source, before)
+        replica.query("STOP REPLICA")
+        before = executed(source)
+        source.query(*[f"INSERT INTO shop.skippable VALUES (-1, {n})" for n in range(9)])
+        lost = _each_of(source, before)
         wait_durable(stream, bucket, source)
         source.kill()
-        replica.query("STOP REPLICA", "RESET REPLICA ALL")
+        forget(replica)
         door.turn(replica.port)
         _write_on_replica(replica, seed, each)
         wait_durable(stream, bucket, replica)
@@ -360,7 +342,7 @@ def build(
         replica.kill()
         of_replica = history_of(replica, "b")
         history = joined(history_of(source, "a"), of_replica, lost)
-        base_gtids = gtids_of(witness)
+        base_gtids = executed(witness)
         base = _count_in(history, witness, base_gtids)
         opened = next(
             n for n, one in enumerate(history) if (one.host, one.binlog) == ("b", open_binlog)
@@ -383,7 +365,6 @@ def build(
         states=states,
         lost=lost,
         lineages=[lineages["a"], lineages["b"]],
-        source_uuids=uuids,
         password=source.password,
     )
     made.save()
@@ -411,7 +392,7 @@ def _write_on_replica(replica: MysqlServer, seed: int, each: int) -> None:
 
 def _wait_for(replica: MysqlServer, source: MysqlServer) -> None:
     """Until it has all that its source has."""
-    wanted = gtids_of(source)
+    wanted = executed(source)
 
     def has_all() -> bool:
         status = replica_status(replica)
@@ -429,21 +410,10 @@ def _each_of(server: MysqlServer, before: str) -> list[str]:
     return [f"{uuid}:{n}" for n in range(int(first), int(last or first) + 1)]
 
 
-def wait_durable(
-    stream: StreamProcess, bucket: Bucket, server: MysqlServer, timeout: float = PATIENCE
-) -> None:
-    """Until the bucket has all that the server has written, and the writer's object says so."""
-    uuid = uuid_of(server)
-
-    def durable() -> bool:
-        assert stream.process.poll() is None, stream.stderr()
-        said = bucket.heartbeat()
-        place = said["durable"] or {}
-        # asked each time: MariaDB writes a checkpoint of its own a little later
-        there = (place.get("binlog"), place.get("offset")) == position_of(server)
-        return there and bool(said["server_uuid"] == uuid)
-
-    wait_until(durable, timeout, f"all of {uuid} is durable", interval=0.2)
+def len_of(gtids: str) -> int:
+    """How many transactions a MySQL GTID set has."""
+    ranges = re.findall(r":(\d+)(?:-(\d+))?(?=[:,\s]|$)", gtids)
+    return sum(int(last or first) - int(first) + 1 for first, last in ranges)
 
 
 def _lineages(bucket: Bucket) -> dict[str, str]:

@@ -10,16 +10,25 @@ be left out; `precious` is written only where `precious` says so, and may be dro
 import contextlib
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pymysql
 
 from lab.mysql import MysqlServer
+from tests.waiting import wait_until
+from tests.world.servers import is_mariadb, locked
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
     from pymysql.cursors import Cursor
+
+LARGE_BYTES = 12 * 300_000
+_HELD = ("CREATE DATABASE IF NOT EXISTS held", "CREATE TABLE IF NOT EXISTS held.up (i INT)")
+HOLD = (*_HELD, "INSERT INTO held.up VALUES (1)")
+"""Statements for the source: see `held_up`."""
+
 
 DEADLOCKS = (1205, 1213)
 PATIENCE = "SET innodb_lock_wait_timeout = 1"  # a lock and an ALTER wait for each other unnoticed
@@ -80,7 +89,7 @@ class Writers:
         self._rotations = rotations
         self._large_weight = large
         self._xas = xa
-        self._mysql = server.binaries.flavour == "mysql"
+        self._mysql = not is_mariadb(server)
         self._tags = self._mysql and gtid
         self._first = first
         self._failures: list[BaseException] = []
@@ -294,3 +303,232 @@ def _accounts(number: str) -> list[str]:
         f"GRANT INSERT ON shop.parent TO {user}",
         f"DROP USER IF EXISTS {user.replace('u_', 'gone_')}",
     ]
+
+
+# a few rows
+
+
+def create_table(server: MysqlServer) -> None:
+    server.query("CREATE DATABASE shop", "CREATE TABLE shop.t (v VARCHAR(100))")
+
+
+def write(server: MysqlServer, text: str, count: int = 3) -> None:
+    """That many transactions."""
+    server.query(*[f"INSERT INTO shop.t VALUES ('{text} {n}')" for n in range(count)])
+
+
+def caught_up(replica: MysqlServer, source: MysqlServer) -> None:
+    """Wait until a replica has all that its source has."""
+    rows = rows_of(source)
+    wait_until(lambda: rows_of(replica) == rows, what=f"{rows} rows on the replica")
+
+
+def rows_of(server: MysqlServer) -> int:
+    found = server.query("SELECT 1 FROM information_schema.tables WHERE table_schema = 'shop'")
+    return int(server.query("SELECT COUNT(*) FROM shop.t")[0][0]) if found else -1
+
+
+def write_rows(server: MysqlServer) -> None:
+    """Thirty rows in two binlogs, behind the first two transactions, some of them in one."""
+    server.query(
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10)),
+        "FLUSH BINARY LOGS",
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(10, 20)),
+        "BEGIN",
+        "INSERT INTO shop.a VALUES (20, 'x')",
+        "UPDATE shop.a SET v = 'y' WHERE id = 3",
+        "INSERT INTO shop.a VALUES (21, 'x'), (22, 'x')",
+        "COMMIT",
+        *(f"INSERT INTO shop.a VALUES ({n}, 'x')" for n in range(23, 30)),
+    )
+
+
+def stand_in_the_way(server: MysqlServer) -> None:
+    """That table with a row that `write_rows` writes, outside of the binlog."""
+    server.query(
+        "SET sql_log_bin = 0",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY, v VARCHAR(20))",
+        "INSERT INTO shop.a VALUES (21, 'there')",
+    )
+
+
+# what an apply could get wrong
+
+
+@contextlib.contextmanager
+def held_up(server: MysqlServer) -> Iterator[Callable[[], bool]]:
+    """In this block nobody comes past HOLD at the server; whether somebody stands there.
+
+    So an apply that has it in its middle is there, and not at its end, however slow the test is.
+    """
+    server.query("SET sql_log_bin = 0", *_HELD)
+    with locked(server, "held.up") as stands:
+        yield stands
+
+
+def write_counting(server: MysqlServer, rounds: int = 150) -> None:
+    """What shows if anything is executed twice, or not, or in another order; HOLD is in it."""
+    is_mysql = not is_mariadb(server)
+    statements = [
+        "CREATE DATABASE shop",
+        "USE shop",
+        "CREATE TABLE n (i INT PRIMARY KEY, v BIGINT)",
+        "CREATE TABLE log (i INT AUTO_INCREMENT PRIMARY KEY, v BIGINT)",
+        *(f"INSERT INTO n VALUES ({number}, {number})" for number in range(4)),
+    ]
+    for number in range(rounds):
+        if not is_mysql:
+            statements += [
+                f"SET SESSION gtid_domain_id = {number // 7 % 2}",
+                f"SET SESSION binlog_format = {('ROW', 'STATEMENT')[number % 3 == 0]}",
+            ]
+        statements += [
+            f"UPDATE n SET v = v + {number} WHERE i = {number % 4}",
+            f"UPDATE n SET v = v * 3 % 1000003 WHERE i = {(number + 1) % 4}",
+            f"INSERT INTO log (v) VALUES ({number})",
+        ]
+        if number % 10 == 3:
+            statements += [f"CREATE TABLE t{number} LIKE n", "FLUSH BINARY LOGS"]
+        if number == 20:
+            statements += HOLD
+        if is_mysql and number % 10 == 6:
+            statements += [
+                f"XA START 'x{number}'",
+                f"INSERT INTO n VALUES ({1000 + number}, 0)",
+                f"XA END 'x{number}'",
+                f"XA PREPARE 'x{number}'",
+                f"XA COMMIT 'x{number}'",
+            ]
+    server.query(*statements)
+
+
+def write_definitions(server: MysqlServer, rounds: int = 60) -> None:
+    """Nearly nothing but definitions, each of which shows if it was done twice; HOLD is in it."""
+    statements = [
+        "CREATE DATABASE shop",
+        "USE shop",
+        "CREATE TABLE a (id INT PRIMARY KEY, v INT)",
+        "CREATE TABLE b (id INT PRIMARY KEY, other INT)",
+        "INSERT INTO a VALUES (1, 1)",
+    ]
+    for number in range(rounds):
+        statements += [
+            f"CREATE TABLE t{number} LIKE a",
+            f"INSERT INTO t{number} VALUES ({number}, 1)",
+            "RENAME TABLE a TO x, b TO a, x TO b",
+            f"CREATE VIEW v{number} AS SELECT id FROM a",
+            f"ALTER TABLE t{number} ADD INDEX (id)",
+        ]
+        if number == 8:
+            statements += HOLD
+    server.query(*statements)
+
+
+def write_large(server: MysqlServer) -> None:
+    """Rows of 300,000 bytes, and one transaction of LARGE_BYTES, without checksums."""
+    server.query(
+        "SET GLOBAL binlog_checksum = NONE",
+        "CREATE DATABASE shop",
+        "CREATE TABLE shop.a (id INT PRIMARY KEY AUTO_INCREMENT, b LONGBLOB)",
+        *("INSERT INTO shop.a (b) VALUES (REPEAT('x', 300000))" for _ in range(12)),
+        "FLUSH BINARY LOGS",
+        "INSERT INTO shop.a (b) SELECT b FROM shop.a",
+        *("INSERT INTO shop.a (b) VALUES (REPEAT('y', 300000))" for _ in range(12)),
+        "SET GLOBAL binlog_checksum = CRC32",
+    )
+
+
+def write_all_kinds(server: MysqlServer, directory: Path) -> None:
+    """What mysqlbinlog and a client could get wrong, over several binlogs."""
+    mysql = not is_mariadb(server)
+    data = directory / "load.txt"
+    data.write_text("100\tloaded\n101\tfrom a file\n")
+    server.query(
+        "CREATE DATABASE shop CHARACTER SET utf8mb4",
+        "USE shop",
+        "CREATE TABLE a (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(200), b BLOB, j JSON,"
+        " d DECIMAL(20,5), e ENUM('x','y'), s SET('p','q'), ts TIMESTAMP(6) NULL, g GEOMETRY)",
+        "INSERT INTO a (v, b, j, d, e, s, ts) VALUES"
+        " ('Zeile\\n\\'quoted\\' \\\\ back', 0x00010227FF0D0A5C1A, '{\"k\": [1, null]}', -3.14159,"
+        " 'y', 'p,q', '2026-01-02 03:04:05.678901'), ('ünï😀', 0x00, '[]', 0, 'x', '', NULL)",
+        "CREATE TABLE `odd ``name;` (`a b` INT DEFAULT 1 COMMENT 'it''s /*!*/; # at 4')",
+        "INSERT INTO `odd ``name;` VALUES (7)",
+        "CREATE PROCEDURE p() BEGIN /* kept */ -- and this\n"
+        "  INSERT INTO a (v) VALUES ('from ''p''; done'); # too\nEND",
+        "CREATE TRIGGER trg BEFORE INSERT ON a FOR EACH ROW SET NEW.v = CONCAT(NEW.v, '!')",
+        "CREATE EVENT ev ON SCHEDULE EVERY 1 DAY DO DELETE FROM a WHERE id < 0",
+        "CREATE VIEW vv AS SELECT v FROM a",
+        "CREATE FUNCTION f(x INT) RETURNS INT DETERMINISTIC RETURN x * 2",
+        "CALL p()",
+        "INSERT INTO a (v) SELECT CONCAT('copy ', id) FROM (SELECT id FROM a) AS x",
+        "BEGIN",
+        "UPDATE a SET v = CONCAT(v, ' changed'), d = f(4)",
+        "SAVEPOINT s1",
+        "DELETE FROM a",
+        "ROLLBACK TO s1",
+        "INSERT INTO `odd ``name;` VALUES (8)",
+        "COMMIT",
+        "CREATE USER theirs@localhost IDENTIFIED BY 'a''b'",
+        "GRANT SELECT ON shop.* TO theirs@localhost",
+        "FLUSH BINARY LOGS",
+        "SET SESSION binlog_format = 'STATEMENT'",
+        "SET SESSION time_zone = '+05:00'",
+        "CREATE TEMPORARY TABLE tmp (i INT, at DATETIME)",
+        "INSERT INTO tmp VALUES (1, NOW()), (2, FROM_UNIXTIME(1700000000))",
+        "SET @word = 'user ''variable'''",
+        "INSERT INTO a (v, d) SELECT CONCAT(@word, i), UNIX_TIMESTAMP(at) FROM tmp",
+        "FLUSH BINARY LOGS",
+        "INSERT INTO a (v, d) SELECT CONCAT('again ', i), UNIX_TIMESTAMP(at) FROM tmp",
+        f"LOAD DATA INFILE '{data}' INTO TABLE a (id, v)",
+        "DROP TEMPORARY TABLE tmp",
+        "SET SESSION binlog_format = 'ROW'",
+        "SET SESSION sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+        "CREATE TABLE \"q\" (c CHAR(10) DEFAULT 'a\\')",
+        "INSERT INTO \"q\" VALUES ('\\')",
+        "CREATE TRIGGER qt BEFORE INSERT ON \"q\" FOR EACH ROW SET NEW.c = '\\'",
+        "SET SESSION sql_mode = DEFAULT",
+        "SET NAMES latin1",
+        "CREATE TABLE l (c VARCHAR(20) CHARACTER SET latin1 COMMENT 'x')",
+        "INSERT INTO l VALUES (_latin1 0xE4F6FC)",
+        "SET NAMES sjis",
+        "SET SESSION binlog_format = 'STATEMENT'",
+        "INSERT INTO l VALUES (_latin1 0x835C27)",
+        "SET NAMES utf8mb4",
+        "SET SESSION binlog_format = 'ROW'",
+        "XA START 'x''1'",
+        "INSERT INTO a (v) VALUES ('xa')",
+        "XA END 'x''1'",
+        "XA PREPARE 'x''1'",
+        "XA COMMIT 'x''1'",
+        "ALTER TABLE a ADD INDEX (v), ADD COLUMN n INT DEFAULT 5",
+        "OPTIMIZE TABLE a",
+        "FLUSH BINARY LOGS",
+        "CREATE TABLE gone (i INT)",
+        "DROP TABLE gone, q",
+        "TRUNCATE TABLE l",
+        "RENAME TABLE l TO l2",
+        *(
+            (
+                "SET SESSION binlog_transaction_compression = ON",
+                "INSERT INTO a (v) SELECT REPEAT(LEFT(v, 3), 20) FROM (SELECT v FROM a) AS x",
+                "UPDATE a SET n = id",
+                "SET SESSION gtid_next = 'AUTOMATIC:blue'",
+                "DELETE FROM a WHERE id = 2",
+                "INSERT INTO a (v) VALUES ('tagged')",
+                "SET SESSION gtid_next = 'AUTOMATIC'",
+                "SET SESSION binlog_row_image = MINIMAL, binlog_row_value_options = PARTIAL_JSON",
+                "UPDATE a SET j = JSON_SET(j, '$.k[0]', 'new') WHERE id = 1",
+                "CREATE TABLE ctas AS SELECT id, v FROM a",
+            )
+            if mysql
+            else (
+                "CREATE SEQUENCE sq",
+                "SELECT NEXTVAL(sq)",
+                "CREATE TABLE ctas AS SELECT 1 AS x",
+                "INSERT INTO a (v) VALUES ('last')",
+            )
+        ),
+    )

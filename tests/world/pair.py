@@ -1,8 +1,14 @@
-"""Two servers: what one has written the other replicates from us."""
+"""Two servers: what one has written the other replicates from us, and both are then the same."""
 
+import json
+import os
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -17,13 +23,13 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from lab.child import ServerFailedError, tail
 from lab.mysql import MysqlServer
-from tests.integration import apply_pair
-from tests.integration.apply_pair import HOLD
-from tests.own_files import Own, planned
+from tests.login import ROOT
+from tests.own_files import Own, own, planned
 from tests.waiting import wait_until
+from tests.world.servers import clear, content, executed, is_mariadb
+from tests.world.writes import held_up
 
-LARGE_BYTES = 12 * 300_000
-_NOTHING = planned(
+NOTHING = planned(
     Own(
         pieces=(
             PlanPiece(
@@ -43,8 +49,47 @@ _NOTHING = planned(
 
 
 @dataclass(frozen=True, slots=True)
-class Pair(apply_pair.Pair):
+class Pair:
     """Two servers: what one has written the other replicates from us."""
+
+    source: MysqlServer
+    target: MysqlServer
+
+    @property
+    def is_mysql(self) -> bool:
+        return not is_mariadb(self.source)
+
+    def login(self, **changes: Any) -> Login:
+        there = {"port": self.target.port, "socket": str(self.target.socket)}
+        return replace(ROOT, **(there | changes))
+
+    @property
+    def names(self) -> list[str]:
+        """The source's binlogs."""
+        return [name for name, _ in self.source.binlogs()]
+
+    def files(self, **options: Any) -> Own:
+        """All that the source has written."""
+        return own(self.source.datadir, self.names, **options)
+
+    def parts(self, chance: random.Random) -> Iterator[tuple[int, Own]]:
+        """The same in parts, each with the number of transactions that have come with its end.
+
+        They end at random transactions; the environment's PLACES says how many.
+        """
+        names, every = self.names, self.files().transactions
+        count = int(os.environ.get("PLACES", "6"))
+        places = sorted(chance.sample(range(1, len(every)), count))
+        for before, upto in pairwise([0, *places]):
+            (piece, first), (last_piece, last) = every[before], every[upto - 1]
+            begin, end = (names.index(str(one.binlog)) for one in (piece, last_piece))
+            of = names[begin : end + 1]
+            yield upto, own(self.source.datadir, of, begin=first.begin, end=last.end)
+
+    def clear(self) -> None:
+        """Both as new."""
+        for server in (self.source, self.target):
+            clear(server)
 
     @property
     def version(self) -> str:
@@ -53,7 +98,7 @@ class Pair(apply_pair.Pair):
     def obstacle(self, login: Login | None = None, **changes: Any) -> str | None:
         """Why it cannot be had; the first reason."""
         login = login or self.login()
-        asked: dict[str, Any] = {"server_ids": {1}, "plan": _NOTHING} | changes
+        asked: dict[str, Any] = {"server_ids": {1}, "plan": NOTHING} | changes
         with Server(lambda: login) as server:
             found = obstacles(server, target.facts(server, login), asked.pop("plan"), **asked)
             return next((f"{one}: {one.hint}" for one in found), None)
@@ -99,8 +144,8 @@ class Pair(apply_pair.Pair):
         return files + ["the channel" for row in rows if "binlog2s3" in row]
 
 
-class Process(apply_pair.Process):
-    """An apply in a process of its own."""
+class Process:
+    """A replication in a process of its own (tests/replicate_process.py), to be killed."""
 
     def __init__(self, pair: Pair, note: Path, **changes: Any) -> None:
         told = {
@@ -110,65 +155,35 @@ class Process(apply_pair.Process):
             "note": str(note),
             "version": pair.version,
         }
-        super().__init__("tests.replicate_process", told | changes)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.replicate_process", json.dumps(told | changes)],
+            cwd=Path(__file__).parents[2],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, lines: int) -> None:
+        """Until it has told so often how far it is, or has ended."""
+        assert self.process.stdout is not None
+        for _ in range(lines):
+            self.process.stdout.readline()
+
+    def end(self, by: signal.Signals | None = None, timeout: float = 600) -> str:
+        """Wait for its end; what it said on standard error."""
+        if by is not None:
+            self.process.send_signal(by)
+        return self.process.communicate(timeout=timeout)[1]
 
 
-def write_counting(server: MysqlServer, rounds: int = 150) -> None:
-    """What shows if anything is executed twice, or not, or in another order; HOLD is in it."""
-    is_mysql = server.binaries.flavour == "mysql"
-    statements = [
-        "CREATE DATABASE shop",
-        "USE shop",
-        "CREATE TABLE n (i INT PRIMARY KEY, v BIGINT)",
-        "CREATE TABLE log (i INT AUTO_INCREMENT PRIMARY KEY, v BIGINT)",
-        *(f"INSERT INTO n VALUES ({number}, {number})" for number in range(4)),
-    ]
-    for number in range(rounds):
-        if not is_mysql:
-            statements += [
-                f"SET SESSION gtid_domain_id = {number // 7 % 2}",
-                f"SET SESSION binlog_format = {('ROW', 'STATEMENT')[number % 3 == 0]}",
-            ]
-        statements += [
-            f"UPDATE n SET v = v + {number} WHERE i = {number % 4}",
-            f"UPDATE n SET v = v * 3 % 1000003 WHERE i = {(number + 1) % 4}",
-            f"INSERT INTO log (v) VALUES ({number})",
-        ]
-        if number % 10 == 3:
-            statements += [f"CREATE TABLE t{number} LIKE n", "FLUSH BINARY LOGS"]
-        if number == 20:
-            statements += HOLD
-        if is_mysql and number % 10 == 6:
-            statements += [
-                f"XA START 'x{number}'",
-                f"INSERT INTO n VALUES ({1000 + number}, 0)",
-                f"XA END 'x{number}'",
-                f"XA PREPARE 'x{number}'",
-                f"XA COMMIT 'x{number}'",
-            ]
-    server.query(*statements)
-
-
-def write_definitions(server: MysqlServer, rounds: int = 60) -> None:
-    """Nearly nothing but definitions, each of which shows if it was done twice; HOLD is in it."""
-    statements = [
-        "CREATE DATABASE shop",
-        "USE shop",
-        "CREATE TABLE a (id INT PRIMARY KEY, v INT)",
-        "CREATE TABLE b (id INT PRIMARY KEY, other INT)",
-        "INSERT INTO a VALUES (1, 1)",
-    ]
-    for number in range(rounds):
-        statements += [
-            f"CREATE TABLE t{number} LIKE a",
-            f"INSERT INTO t{number} VALUES ({number}, 1)",
-            "RENAME TABLE a TO x, b TO a, x TO b",
-            f"CREATE VIEW v{number} AS SELECT id FROM a",
-            f"ALTER TABLE t{number} ADD INDEX (id)",
-        ]
-        if number == 8:
-            statements += HOLD
-    server.query(*statements)
+def same(pair: Pair, *, with_gtids: bool = True) -> None:
+    """The target is what the source is; events arrive disabled."""
+    found, expected = content(pair.target), content(pair.source)
+    assert [row[:3] for row in found.pop("events")] == [row[:3] for row in expected.pop("events")]
+    assert found == expected
+    state = "gtid_binlog_state"
+    if with_gtids:
+        assert executed(pair.target, state) == executed(pair.source, state)
 
 
 def start_again(server: MysqlServer) -> None:
@@ -188,7 +203,7 @@ def start_again(server: MysqlServer) -> None:
 
 def kill_again_and_again(
     chance: random.Random,
-    begin: Callable[[], apply_pair.Process],
+    begin: Callable[[], Process],
     server: MysqlServer,
     what: str,
     rounds: int,
@@ -199,7 +214,7 @@ def kill_again_and_again(
     """
     kills, said = 0, ""
 
-    def kill(run: apply_pair.Process) -> None:
+    def kill(run: Process) -> None:
         nonlocal kills
         kills += run.process.poll() is None
         if what != "us":
@@ -207,13 +222,13 @@ def kill_again_and_again(
         if what != "the server":
             run.process.kill()
 
-    def see_it_end(run: apply_pair.Process) -> None:
+    def see_it_end(run: Process) -> None:
         nonlocal said
         said += run.end()
         if what != "us":
             start_again(server)
 
-    with apply_pair.held_up(server) as stands:
+    with held_up(server) as stands:
         run = begin()
         wait_until(lambda: stands() or run.process.poll() is not None, what="it is held up")
         kill(run)
@@ -225,17 +240,3 @@ def kill_again_and_again(
         kill(run)
         see_it_end(run)
     return kills, said
-
-
-def write_large(server: MysqlServer) -> None:
-    """Rows of 300,000 bytes, and one transaction of LARGE_BYTES, without checksums."""
-    server.query(
-        "SET GLOBAL binlog_checksum = NONE",
-        "CREATE DATABASE shop",
-        "CREATE TABLE shop.a (id INT PRIMARY KEY AUTO_INCREMENT, b LONGBLOB)",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('x', 300000))" for _ in range(12)),
-        "FLUSH BINARY LOGS",
-        "INSERT INTO shop.a (b) SELECT b FROM shop.a",
-        *("INSERT INTO shop.a (b) VALUES (REPEAT('y', 300000))" for _ in range(12)),
-        "SET GLOBAL binlog_checksum = CRC32",
-    )
