@@ -5,11 +5,12 @@ import os
 import random
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -19,46 +20,43 @@ import pytest
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer, server_of
-from lab.s3 import MinioServer, environment_for
+from lab.s3 import MinioServer
 from tests import command
+from tests.integration.least_privilege import PAGE, SOURCE, given, policy
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
+from tests.world.servers import RELAXED, load
+from tests.world.streamed import Streamed, streamed
 
 TOOLS = {"mysqldump": "mysql", "mariadb-dump": "mariadb", "mariabackup": "mariadb"}
 ACCOUNTS = {"mysqldump": "mysql", "mariadb-dump": "mariadb", "mariabackup": "mariabackup"}
 PASSWORD = "backup's own"
-ROOT = Path(__file__).parents[2]
-RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
-TARGET = (*RELAXED, "--event-scheduler=OFF")
+TABLES = (
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT, filler BLOB)",
+    "CREATE PROCEDURE shop.p() SELECT 1",
+    "CREATE EVENT shop.e ON SCHEDULE EVERY 1 DAY DISABLE DO SELECT 1",
+    "CREATE TRIGGER shop.r BEFORE INSERT ON shop.t FOR EACH ROW SET NEW.n = NEW.n + 1",
+)
 CHANGED = "Table definition has changed"
 BACKUPS = 2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+@dataclass(kw_only=True)
+class Place(Streamed):
     """A source whose binlogs go into a bucket, and an account for backups."""
 
-    tool: str
-    binaries: ServerBinaries
-    program: Path
-    minio: MinioServer
-    bucket: str
-    source: MysqlServer
-    stream: StreamProcess
-    folder: Path
-
-    def words(self) -> list[str]:
-        words = ["--source=test", f"--s3-url=s3://{self.bucket}/pre", "--region=us-east-1"]
-        return [*words, f"--endpoint-url={self.minio.endpoint_url}", "--addressing-style=path"]
+    tool: str = ""
+    program: Path = Path()
 
     def run_argv(self, *more: str) -> list[str]:
         words = [f"--tool={self.tool}", f"--program={self.program}", "--json"]
         words += [f"--mysql-socket={self.source.socket}", "--mysql-user=backup"]
         words += [f"--mysql-password-file={self.folder / 'password'}"]
-        return ["backup", "run", *self.words(), *words, *more]
+        return ["backup", "run", *self.where, *words, *more]
 
-    def run(self, *more: str) -> dict[str, Any]:
-        """Run it; a dump that a DDL came between registers nothing, and is made again."""
+    def backup(self, *more: str) -> dict[str, Any]:
+        """Make one; a dump that a DDL came between registers nothing, and is made again."""
         for _ in range(20):
             done = command.run(*self.run_argv(*more), **self.minio.env())
             if CHANGED not in done.stderr:
@@ -69,7 +67,7 @@ class Place:
         return dict(found)
 
     def get(self, id_: str, path: Path) -> None:
-        argv = command.argv("backup", "get", *self.words(), id_)
+        argv = command.argv("backup", "get", *self.where, id_)
         with path.open("wb") as out:
             done = subprocess.run(
                 argv,
@@ -82,9 +80,7 @@ class Place:
         assert done.returncode == 0, done.stderr
 
     def keys(self, prefix: str) -> list[str]:
-        with closing(self.minio.client()) as client:
-            found = client.list_objects_v2(Bucket=self.bucket, Prefix=f"pre/{prefix}")
-        return [item["Key"].removeprefix("pre/") for item in found.get("Contents", ())]
+        return [key.removeprefix("pre/") for key in self.there.keys(f"pre/{prefix}")]
 
     def uploads(self) -> list[str]:
         with closing(self.minio.client()) as client:
@@ -141,54 +137,34 @@ class Load:
 
 def account_of(tool: str) -> list[str]:
     """The account as docs/guides/permissions.md makes it."""
-    page = (ROOT / "docs/guides/permissions.md").read_text(encoding="utf-8")
     block = rf"<!-- grants: {ACCOUNTS[tool]} backup -->\n\n```sql\n(.*?)```"
-    (text,) = re.findall(block, page, re.DOTALL)
+    (text,) = re.findall(block, PAGE, re.DOTALL)
     text = text.replace("'...'", "'" + PASSWORD.replace("'", "''") + "'")
     return [one.strip() for one in text.split(";\n") if one.strip()]
 
 
 @contextmanager
 def placed(
-    tool: str, binaries: ServerBinaries, program: Path, minio: MinioServer, bucket: str
+    tool: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
 ) -> Iterator[Place]:
-    with ExitStack() as stack:
-        folder = stack.enter_context(temporary_directory())
-        source = stack.enter_context(server_of(binaries, folder / "s", options=RELAXED))
-        stream = stack.enter_context(StreamProcess(folder / "stream", source, minio, bucket))
-        (folder / "password").write_text(PASSWORD)
-        source.query(
-            *account_of(tool),
-            "CREATE DATABASE shop",
-            "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT, filler BLOB)",
-            "CREATE PROCEDURE shop.p() SELECT 1",
-            "CREATE EVENT shop.e ON SCHEDULE EVERY 1 DAY DISABLE DO SELECT 1",
-            "CREATE TRIGGER shop.r BEFORE INSERT ON shop.t FOR EACH ROW SET NEW.n = NEW.n + 1",
-        )
-        stream.wait_for_event("streaming")
-        yield Place(
-            tool=tool,
-            binaries=binaries,
-            program=program,
-            minio=minio,
-            bucket=bucket,
-            source=source,
-            stream=stream,
-            folder=folder,
-        )
-
-
-def program_of(tool: str, request: pytest.FixtureRequest) -> tuple[ServerBinaries, Path]:
     binaries: ServerBinaries = request.getfixturevalue(f"{TOOLS[tool]}_binaries")
+    program = binaries.client.with_name(tool)
     if tool == "mariabackup":
-        return binaries, Path(request.getfixturevalue("mariadb_backup")) / "mariabackup"
-    return binaries, binaries.client.with_name(tool)
+        program = Path(request.getfixturevalue("mariadb_backup")) / tool
+    words = (*account_of(tool), *TABLES)
+    with (
+        temporary_directory() as folder,
+        streamed(binaries, minio, bucket, folder, *words, kind=Place) as place,
+    ):
+        place.tool, place.program = tool, program
+        (folder / "password").write_text(PASSWORD)
+        place.stream.wait_for_event("streaming")
+        yield place
 
 
 @pytest.fixture(params=TOOLS)
 def place(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Place]:
-    binaries, program = program_of(request.param, request)
-    with placed(request.param, binaries, program, minio, bucket) as found:
+    with placed(request.param, request, minio, bucket) as found:
         yield found
 
 
@@ -209,13 +185,6 @@ def truth_of(server: MysqlServer) -> dict[str, Any]:
     }
 
 
-def load(server: MysqlServer, path: Path) -> None:
-    """A dump, by hand."""
-    client = [server.binaries.client, "--no-defaults", "--user=root", "--binary-mode"]
-    with path.open("rb") as given:
-        subprocess.run([*client, f"--socket={server.socket}"], stdin=given, check=True, timeout=300)
-
-
 def unpacked(place: Place, path: Path, folder: Path) -> None:
     """The stream of mariabackup as a prepared data directory, by hand."""
     folder.mkdir(parents=True)
@@ -229,17 +198,15 @@ def unpacked(place: Place, path: Path, folder: Path) -> None:
 @contextmanager
 def restored(place: Place, path: Path, folder: Path) -> Iterator[MysqlServer]:
     """A server that has the backup."""
-    server = server_of(place.binaries, folder, options=TARGET, server_id=7)
-    if place.tool != "mariabackup":
-        with server:
+    options = [*RELAXED, "--event-scheduler=OFF"]
+    with server_of(place.binaries, folder, options=options, server_id=7) as server:
+        if place.tool == "mariabackup":
+            server.stop()
+            shutil.rmtree(server.datadir)
+            unpacked(place, path, server.datadir)
+            server.start()
+        else:
             load(server, path)
-            yield server
-        return
-    with server:
-        server.stop()
-        subprocess.run(["rm", "-rf", str(server.datadir)], check=True)
-        unpacked(place, path, server.datadir)
-        server.start()
         yield server
 
 
@@ -247,21 +214,8 @@ def roll_forward(place: Place, server: MysqlServer, id_: str) -> None:
     (server.directory / "none").touch(0o600)
     words = ["--latest", "--yes", f"--from-backup-id={id_}", f"--target-socket={server.socket}"]
     words += ["--target-user=root", f"--target-password-file={server.directory / 'none'}"]
-    done = command.run("pitr", *place.words(), *words, **place.minio.env())
+    done = command.run("pitr", *place.where, *words, **place.minio.env())
     assert done.returncode == 0, done.stderr
-
-
-def wait_durable(place: Place) -> None:
-    name, size = place.source.binlogs()[-1]
-
-    def durable() -> bool:
-        (key,) = place.keys("live/test/writers/")
-        with closing(place.minio.client()) as client:
-            body = client.get_object(Bucket=place.bucket, Key=f"pre/{key}")["Body"].read()
-        said = json.loads(body)["durable"]
-        return said is not None and (said["binlog"], said["offset"]) >= (name, size)
-
-    wait_until(durable, what="all is durable", interval=0.2)
 
 
 def test_backups_under_load_are_restored_and_rolled_forward(place: Place) -> None:
@@ -269,9 +223,9 @@ def test_backups_under_load_are_restored_and_rolled_forward(place: Place) -> Non
     count = int(os.environ.get("BACKUPS_OF_A_TEST", BACKUPS))
     with Load(place.source, seed=7) as writing:
         wait_until(lambda: writing.written > 60, what="there is load")
-        found = [place.run(f"--label=number {n}") for n in range(count)]
+        found = [place.backup(f"--label=number {n}") for n in range(count)]
     place.source.query("INSERT INTO shop.t VALUES (1000, 1, 'last')")
-    wait_durable(place)
+    place.wait()
     truth = truth_of(place.source)
     assert place.uploads() == []
     assert place.keys("live/test/backups/") == []
@@ -284,13 +238,12 @@ def test_backups_under_load_are_restored_and_rolled_forward(place: Place) -> Non
         with restored(place, path, folder) as server:
             roll_forward(place, server, backup["id"])
             assert truth_of(server) == truth
-        subprocess.run(["rm", "-rf", str(folder)], check=True)
+        shutil.rmtree(folder)
 
 
 @pytest.fixture
-def mysql_place(mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str) -> Iterator[Place]:
-    program = mysql_binaries.client.with_name("mysqldump")
-    with placed("mysqldump", mysql_binaries, program, minio, bucket) as found:
+def mysql_place(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Place]:
+    with placed("mysqldump", request, minio, bucket) as found:
         yield found
 
 
@@ -306,7 +259,7 @@ def failed(place: Place, *more: str, environment: dict[str, str] | None = None) 
 def test_what_is_wrong_is_said_and_registers_nothing(mysql_place: Place) -> None:
     """Another program, a program of the other flavour, an account without privileges, no server."""
     place = mysql_place
-    wait_durable(place)
+    place.wait()
     status, said = failed(place, f"--program={place.binaries.client}")
     assert (status, "is not mysqldump" in said) == (4, True), said
     status, said = failed(place, "--tool=mariadb-dump")
@@ -319,32 +272,30 @@ def test_what_is_wrong_is_said_and_registers_nothing(mysql_place: Place) -> None
     status, said = failed(place)
     assert (status, "Access denied" in said, "GRANT" in said) == (8, True, True), said
     place.source.query("GRANT RELOAD ON *.* TO backup@localhost")
-    found = command.run("status", *place.words(), **place.minio.env())
+    found = command.run("status", *place.where, **place.minio.env())
     assert "the last `backup run` failed: mysqldump ended with" in found.stdout
-    assert place.run()["reach"]["complete"]
-    found = command.run("status", *place.words(), **place.minio.env())
+    assert place.backup()["reach"]["complete"]
+    found = command.run("status", *place.where, **place.minio.env())
     assert "backup run" not in found.stdout
 
 
 def test_the_policies_are_enough(mysql_place: Place) -> None:
     """Those of the guide: one stores, registers and reads back; the other removes."""
     place = mysql_place
-    wait_durable(place)
+    place.wait()
 
     def allowed(name: str) -> dict[str, str]:
-        text = (ROOT / f"docs/policies/{name}.json").read_text(encoding="utf-8")
-        text = text.replace("acme-binlogs/prod", f"{place.bucket}/pre")
-        text = text.replace("acme-binlogs", place.bucket).replace("orders-primary", "test")
-        return environment_for(**place.minio.restricted(json.loads(text)))
+        text = json.dumps(policy(name, place.bucket)).replace("/prod", "/pre")
+        return given(place.minio, json.loads(text.replace(SOURCE, "test")))
 
     done = command.run(*place.run_argv(), **allowed("backup"))
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["backups"]
-    argv = ["backup", "get", *place.words(), found["id"]]
+    argv = ["backup", "get", *place.where, found["id"]]
     assert "-- Dump completed" in command.run(*argv, **allowed("backup")).stdout
-    remove = ["backup", "remove", *place.words(), "--yes", found["id"]]
+    remove = ["backup", "remove", *place.where, "--yes", found["id"]]
     assert command.run(*remove, **allowed("backup")).returncode == 6
-    place.run()
+    place.backup()
     done = command.run(*remove, **allowed("pruner"))
     assert done.returncode == 0, done.stderr
     assert len(place.keys("archive/test/base/")) == 1
@@ -373,7 +324,7 @@ def slow_argv(place: Place, seconds: float, *more: str) -> list[str]:
         argv = [place.program, "--no-defaults", f"--socket={place.source.socket}", "-uroot"]
         made.write_bytes(subprocess.run([*argv, *options], check=True, capture_output=True).stdout)
     words = f"{sys.executable} {script} {made} 20 {seconds}"
-    run = ["backup", "run", *place.words(), "--json", f"--command={words}"]
+    run = ["backup", "run", *place.where, "--json", f"--command={words}"]
     return [*run, "--position-from=dump-header", *more]
 
 
@@ -383,7 +334,7 @@ def test_a_run_that_is_killed_leaves_nothing_behind_the_next_one(
 ) -> None:
     """kill -9: nothing is registered, its program ends, its uploads are aborted by the next run."""
     place = mysql_place
-    wait_durable(place)
+    place.wait()
     argv = slow_argv(place, 600.0 if stage == "sending" else 0.0)
     if stage != "sending":
         (place.folder / "made.sql").unlink()
@@ -414,7 +365,7 @@ def test_a_run_that_is_killed_leaves_nothing_behind_the_next_one(
     with StreamProcess(place.folder / "again", place.source, place.minio, place.bucket) as stream:
         if stage != "sending":
             stream.wait_for_event("streaming")
-        backup = place.run()
+        backup = place.backup()
     assert place.uploads() == []
     assert place.keys("archive/test/base/") == [f"archive/test/base/{backup['id']}/0001"]
     assert place.keys("live/test/backups/") == []
@@ -439,24 +390,24 @@ def make_old(place: Place) -> None:
     """The object of the killed run says that it has failed: five minutes would tell the same."""
     (key,) = place.keys("live/test/backups/")
     with closing(place.minio.client()) as client:
-        where = {"Bucket": place.bucket, "Key": f"pre/{key}"}
-        said = json.loads(client.get_object(**where)["Body"].read())
+        said = json.loads(place.there.get(f"pre/{key}"))
         assert said["state"] == "running"
-        client.put_object(**where, Body=json.dumps({**said, "state": "failed"}).encode())
+        failed = json.dumps({**said, "state": "failed"}).encode()
+        client.put_object(Bucket=place.bucket, Key=f"pre/{key}", Body=failed)
 
 
 def test_a_drill_restores_what_is_stored(mysql_place: Place) -> None:
     """As docs/guides/base-backups.md has it: `backup get` is the restore command."""
     place = mysql_place
-    wait_durable(place)
-    id_ = place.run()["id"]
+    place.wait()
+    id_ = place.backup()["id"]
     place.source.query("INSERT INTO shop.t VALUES (1, 1, 'after the backup')")
-    wait_durable(place)
-    get = shlex.join(command.argv("backup", "get", *place.words()))
+    place.wait()
+    get = shlex.join(command.argv("backup", "get", *place.where))
     mysql = f"{place.binaries.client} --no-defaults --binary-mode -u root"
     script = f'{get} "$DRILL_ID" | {mysql} -S "$DRILL_SOCKET"'
     with temporary_directory() as work:
-        argv = ["drill", *place.words(), f"--mysqld={place.binaries.server}", "--json"]
+        argv = ["drill", *place.where, f"--mysqld={place.binaries.server}", "--json"]
         argv += [f"--work-dir={work}", "--ionice=none"]
         argv += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
         argv += [f"--restore-command=bash -o pipefail -c {shlex.quote(script)}"]
