@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -133,6 +134,12 @@ class World:
         """Uploads, objects, registered backups."""
         keys = [key for key in self.store.objects if key.startswith(LAYOUT.stored_backups)]
         return len(self.store.uploads), keys, registered(self.catalog)
+
+    def age(self, by: timedelta) -> None:
+        """Let so much time pass for what is there."""
+        for key, there in self.store.objects.items():
+            info = replace(there.info, last_modified=there.info.last_modified - by)
+            self.store.objects[key] = replace(there, info=info)
 
     def runs(self) -> list[BackupRun]:
         return runs_of(self.catalog, datetime.now(UTC))
@@ -383,3 +390,41 @@ def test_a_full_bucket_registers_nothing(world: World) -> None:
     with pytest.raises(FullError):
         world.run(world.program(said(DUMP)))
     assert world.left() == (0, [], [])
+
+
+class Killed(BaseException):
+    """What a test means by kill -9: nothing of the process does anything any more."""
+
+
+CHANGES = ("put", "delete", "create_upload", "upload_part", "complete_upload")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("at", range(1, 13))
+def test_a_run_that_is_killed_at_any_step(world: World, at: int, when: Any) -> None:
+    """Whatever it did last: what is registered is whole, and the next run clears the rest.
+
+    It puts its own object, sends eight parts of an upload, completes it, registers, forgets.
+    """
+    (world.folder / "output").write_text(said(DUMP))
+    command, done = f"cat {world.folder / 'output'}", [0]
+
+    def die(name: str) -> Any:
+        done[0] += name in CHANGES
+        if done[0] > at or (done[0] == at and when == "before"):
+            raise Killed
+        return ("after", Killed()) if done[0] == at else None
+
+    world.store.on_call = die
+    with pytest.raises(Killed):
+        world.run(command, no_compress=True)
+    world.store.on_call = lambda _: None
+    _, _, found = world.left()
+    for backup in found:
+        assert world.content(backup) == said(DUMP)
+    world.age(timedelta(days=2))
+    later = world.run(command)
+    uploads, keys, both = world.left()
+    assert (uploads, later in both, world.runs()) == (0, True, [])
+    assert keys == sorted(LAYOUT.stored(one.id, 1) for one in both)
+    assert len(both) == len(found) + 1
