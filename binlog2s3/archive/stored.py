@@ -29,7 +29,8 @@ PART_SIZE = 8 << 20
 """Of the first 1,000 parts of an object; see `Grid`."""
 MOST_PARTS = 4000
 """Of an object: the last ones have 64 MiB. What follows is the next object, which begins anew."""
-MOST_OBJECTS = 1000
+MOST_OBJECTS = 240
+"""More would not fit into the backup's document."""
 _PART_SIZES = (1, 64 << 20)
 
 Compression = Literal["none", "zstd"]

@@ -44,6 +44,7 @@ LIMIT = 8 << 20
 TAIL = 1 << 20
 """The bytes at the end of a dump: MariaDB's GTIDs, and the line that says it is complete."""
 PIECE = 1 << 16
+_NO_END = "nothing in it says that it is complete: make it without --compact and --skip-comments"
 BLOCK = 1 << 20
 """The bytes of a dump that are read at once, to see what it contains."""
 
@@ -209,7 +210,10 @@ def _with_content(point: BackupPoint, content: DumpContent) -> BackupPoint:
 
 
 class StreamedDump:
-    """A dump that goes by, plain: `feed` each block, then `end`. It is read as `examined` reads."""
+    """A dump that goes by, plain: `feed` each block, then `end`. It is read as `examined` reads.
+
+    One that does not say that it is complete is not taken: whoever makes it can have it say so.
+    """
 
     def __init__(self) -> None:
         self._reader = DumpReader()
@@ -228,7 +232,10 @@ class StreamedDump:
         """Where it ends, and what is wrong with it. Raises RecoveryError if it does not say."""
         whole = len(self._begin) <= LIMIT
         begin, tail = _decoded(bytes(self._begin[:LIMIT])), _decoded(bytes(self._tail))
-        return _with_content(parse_dump(name, begin, tail, whole=whole), self._reader.end())
+        point, content = parse_dump(name, begin, tail, whole=whole), self._reader.end()
+        if content.ends is None:
+            point = replace(point, defects=(*point.defects, _NO_END))
+        return _with_content(point, content)
 
 
 def refuse_defects(

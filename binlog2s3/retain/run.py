@@ -22,7 +22,7 @@ from typing import Protocol
 
 from binlog2s3 import __version__
 from binlog2s3.archive.backup_runs import INTERVAL_SECONDS, BackupRun, runs_of
-from binlog2s3.archive.backups import Backup, new_id
+from binlog2s3.archive.backups import Backup, lost_of, new_id
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -33,7 +33,8 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.backup import BackupConfig, PositionFrom
 from binlog2s3.config.bucket import MOST_THREADS, for_storing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError, StoreError
+from binlog2s3.config.values import MysqlConfig
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, SourceError, StoreError
 from binlog2s3.formatting import cut, duration_text, one_line, size_text
 from binlog2s3.output import say
 from binlog2s3.progress import progress_display
@@ -52,7 +53,7 @@ from binlog2s3.server.backup_program import (
     position_of,
     program_of,
 )
-from binlog2s3.server.connection import Server
+from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import RetryPolicy
@@ -153,6 +154,12 @@ def clock_of(store: S3Store, catalog: Catalog, outside: Outside) -> Callable[[],
     return now
 
 
+def asked(config: MysqlConfig) -> ServerFacts:
+    """Which server answers there. Raises SourceError."""
+    with Server(lambda: resolve(config)) as server:
+        return server.facts()
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """The source's part of the bucket: a survey of it, its clock, and what Object Lock keeps."""
@@ -164,7 +171,10 @@ class Bucket:
 
 
 class BackupStorer:
-    """One run of the command. `part_size` is that of the first parts."""
+    """One run of the command.
+
+    `ask` says which server answers a login; `part_size` is that of the first parts.
+    """
 
     def __init__(
         self,
@@ -172,12 +182,14 @@ class BackupStorer:
         bucket: Bucket,
         outside: Outside,
         *,
+        ask: Callable[[MysqlConfig], ServerFacts] = asked,
         part_size: int = PART_SIZE,
     ) -> None:
         self._config = config
         self._bucket = bucket
         self._catalog = bucket.catalog
         self._outside = outside
+        self._ask = ask
         self._part_size = part_size
         self._read = 0
         self._sent: Callable[[], int] = lambda: 0
@@ -186,7 +198,7 @@ class BackupStorer:
         """Make it, store it, register it."""
         survey = self._bucket.look()
         flavour = survey.flavour(None)
-        program, server_uuid = self._program(flavour)
+        program, server_uuid = self._program(flavour), self._server_uuid(flavour)
         position_from = self._config.position_from
         if self._config.tool is not None:
             position_from = position_of(self._config.tool)
@@ -205,10 +217,12 @@ class BackupStorer:
             )
             try:
                 stored, point = self._store(program, reader, upload)
+                self._check_server(point, server_uuid, flavour)
                 backup = self._backup(id_, point, stored, server_uuid, flavour)
-                backup, reaches = self._reachable(backup, survey)
+                backup, reaches = self._reachable(backup)
                 upload.complete()
                 put_backup(self._catalog, backup)
+                self._check_there(backup)
             except BaseException:
                 self._abort(upload)
                 raise
@@ -219,31 +233,33 @@ class BackupStorer:
 
     # Before it
 
-    def _program(self, flavour: Flavour) -> tuple[BackupProgram, str]:
-        """The program, and the uuid of the server that it will back up, "" if it is not known."""
+    def _program(self, flavour: Flavour) -> BackupProgram:
         config = self._config
         login = resolve(config.server) if config.server is not None else None
         if config.command is not None:
-            return command_of(shlex.split(config.command), login, flavour), ""
+            return command_of(shlex.split(config.command), login, flavour)
         assert config.tool is not None  # noqa: S101 - the options were checked
-        assert config.server is not None  # noqa: S101 - so were these
-        assert login is not None  # noqa: S101 - see above
+        assert login is not None  # noqa: S101 - so were these
         if flavour_of(config.tool) != flavour:
             raise SourceError(
                 f"the history of {config.source} is {flavour}'s, and {config.tool} is for "
                 f"{flavour_of(config.tool)}",
                 hint="choose the --tool of the server's flavour",
             )
-        program = program_of(config.tool, login, config.program, config.tool_option)
-        own = config.server
-        with Server(lambda: resolve(own)) as server:
-            facts = server.facts()
+        return program_of(config.tool, login, config.program, config.tool_option)
+
+    def _server_uuid(self, flavour: Flavour) -> str:
+        """The uuid of the server that answers the login; "" without one, and of a MariaDB."""
+        config = self._config
+        if config.server is None:
+            return ""
+        facts = self._ask(config.server)
         if facts.flavour != flavour:
             raise SourceError(
                 f"the server is {facts.flavour}, the history of {config.source} is {flavour}'s",
                 hint="is --source the right one?",
             )
-        return program, facts.uuid if flavour == "mysql" else ""
+        return facts.uuid if flavour == "mysql" else ""
 
     def _prepare(self) -> None:
         """Refuse to run beside another run; clear what killed ones have left."""
@@ -278,7 +294,7 @@ class BackupStorer:
     ) -> tuple[Stored, BackupPoint]:
         """Run the program, and send what it writes; what was sent, and where it ends."""
         config, zstd = self._config, None if self._config.no_compress else ZstdStream()
-        began, crc64 = self._outside.now(), 0
+        began, crc64 = self._bucket.now(), 0
         self._sent = lambda: upload.size
         with (
             tempfile.TemporaryDirectory(prefix="binlog2s3-backup-") as directory,
@@ -301,7 +317,7 @@ class BackupStorer:
             )
         if zstd is not None:
             upload.write(zstd.end())
-        ended = self._outside.now()
+        ended = self._bucket.now()
         point = reader.end(log)
         for warning in point.warnings:
             say("warning", f"{program.name}: {warning}")
@@ -322,6 +338,17 @@ class BackupStorer:
             ended_at=max(ended, began),
         )
         return stored, point
+
+    def _check_server(self, point: BackupPoint, uuid: str, flavour: Flavour) -> None:
+        """Where a position is all, raise RecoveryError unless the same server still answers.
+
+        GTIDs mean the same transactions on every server.
+        """
+        if point.gtid_set is None and self._server_uuid(flavour) != uuid:
+            raise RecoveryError(
+                "another server answers there now: the backup's position is of one of them",
+                hint="run it again, when no fail-over comes between",
+            )
 
     def _backup(
         self, id_: str, point: BackupPoint, stored: Stored, server_uuid: str, flavour: Flavour
@@ -346,15 +373,14 @@ class BackupStorer:
             position=point.position,
             lineage=None,
             taken_at=stored.began_at,
-            registered_at=self._outside.now(),
+            registered_at=stored.ended_at,
             is_checked=point.is_checked,
             stored=stored,
         )
 
-    def _reachable(self, backup: Backup, survey: Survey) -> tuple[Backup, list[BackupReach]]:
+    def _reachable(self, backup: Backup) -> tuple[Backup, list[BackupReach]]:
         """The backup once the archive has its place. Raises RecoveryError as `backup add` does."""
         wait = _WAIT_SECONDS if self._config.wait is None else self._config.wait
-        del survey  # it is from before the backup
         try:
             found, reaches, _ = reachable(
                 backup,
@@ -370,7 +396,23 @@ class BackupStorer:
                     f"{error}; no streamer works: {last_report(sign)}", hint=error.hint
                 ) from error
             raise
-        return replace(found, registered_at=self._outside.now()), reaches
+        return replace(found, registered_at=self._bucket.now()), reaches
+
+    def _check_there(self, backup: Backup) -> None:
+        """Raise ArchiveError unless the objects are there, now that the document is.
+
+        Nobody deletes what a document names. Before it was there, they looked like leftovers to
+        others, if this run has reported nothing for long: its host stood still.
+        """
+        lost = lost_of(self._catalog, [backup]).get(backup.id)
+        if lost is None:
+            return
+        key = self._catalog.layout.backup(backup.id)
+        with suppress(StoreError):  # its rights may not suffice: then it counts nowhere
+            self._catalog.store.delete([key])
+        raise ArchiveError(
+            lost, hint=f"run it again; if `backup list` has {backup.id}, `backup remove` forgets it"
+        )
 
     def _abort(self, upload: StreamUpload) -> None:
         try:
@@ -390,7 +432,7 @@ class BackupStorer:
     @contextmanager
     def _reporting(self, tool: str) -> Iterator[str]:
         """Put the run's object, and renew it, while the block runs; after an error, say that."""
-        now = self._outside.now()
+        now = self._bucket.now()
         run = BackupRun(
             id=new_id(now),
             source=self._config.source,
@@ -407,7 +449,7 @@ class BackupStorer:
         def renew() -> None:
             while not stop.wait(INTERVAL_SECONDS):
                 with suppress(StoreError):
-                    now = replace(run, at=self._outside.now(), read_bytes=self._read)
+                    now = replace(run, at=self._bucket.now(), read_bytes=self._read)
                     self._catalog.store.put(key, now.to_json())
 
         renewer = threading.Thread(target=renew, name="backup-run", daemon=True)
@@ -418,14 +460,14 @@ class BackupStorer:
             stop.set()
             renewer.join(INTERVAL_SECONDS)
             why = str(error) if isinstance(error, Binlog2s3Error) else "it was interrupted"
-            failed = replace(
-                run,
-                state="failed",
-                at=self._outside.now(),
-                read_bytes=self._read,
-                error=cut(one_line(why), 1000) or type(error).__name__,
-            )
             with suppress(StoreError):
+                failed = replace(
+                    run,
+                    state="failed",
+                    at=self._bucket.now(),
+                    read_bytes=self._read,
+                    error=cut(one_line(why), 1000) or type(error).__name__,
+                )
                 self._catalog.store.put(key, failed.to_json())
             raise
         finally:

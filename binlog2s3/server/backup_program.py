@@ -20,6 +20,7 @@ from typing import IO, Self
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.backup import BackupTool, PositionFrom
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.formatting import one_line
 from binlog2s3.server.login import Login
 from binlog2s3.server.mysqlbinlog import (
     Tool,
@@ -166,10 +167,13 @@ def command_of(words: Sequence[str], login: Login | None, flavour: Flavour) -> B
         raise SourceError(
             f"{words[0]} is not an executable program", hint="check --command; it needs no shell"
         )
+    program = Tool(path=path, flavour=flavour, version="unknown", connection_server_id=False)
+    if login is not None and any(DEFAULTS_FILE in one for one in words):
+        refuse_unguarded(program, login)
     return BackupProgram(
         name=Path(path).name,
         arguments=(path, *words[1:]),
-        tool=Tool(path=path, flavour=flavour, version="", connection_server_id=False),
+        tool=program,
         login=login,
         inherits=True,
     )
@@ -287,25 +291,29 @@ class RunningBackup:
         return self._log.decode("utf-8", "replace")
 
     def check_end(self) -> None:
-        """Wait for its end. Raises RecoveryError if it did not end well."""
+        """Wait for its end. Raises RecoveryError if it did not end well, or tells of an error."""
         status = self._process.wait()
         self._drain.join(_END_SECONDS)
-        if status == 0:
+        lines = [line for one in self.log().splitlines() if (line := one.strip())]
+        errors = [line for line in lines if _ERROR.match(line)]
+        if status == 0 and not errors:
             return
-        lines = [line.strip() for line in self.log().splitlines() if line.strip()]
-        said = "; ".join(lines[-3:])[-600:] or "it said nothing"
-        ended = f"status {status}" if status > 0 else f"signal {-status}"
+        said = "; ".join(lines[-3:] if status else errors[-3:])[-600:]
+        said = one_line(said) or "it said nothing"
+        ended = f"status {status}" if status >= 0 else f"signal {-status}"
         raise RecoveryError(
             f"{self.name} ended with {ended}: {said}", hint=f"{_advice(said)}; nothing was stored"
         )
 
     def _read_stderr(self, pipe: IO[bytes]) -> None:
         with pipe:
-            for line in pipe:
-                self._log += line
+            while data := os.read(pipe.fileno(), 1 << 16):
+                self._log += data
                 del self._log[:-_LOG_TAIL]
 
 
+_ERROR = re.compile(r"\S*(?:dump|backup)\S*: (?:Error\b|Got error\b|Couldn't execute\b)")
+"""A line of a dump program after which it may go on, and end with exit code 0 all the same."""
 _ADVICE = (
     (
         r"Access denied; you need|(PROCESS|RELOAD|FLUSH_TABLES|REPLICATION CLIENT|BINLOG MONITOR) ",

@@ -1,9 +1,9 @@
 """`backup run` with scripts as programs: what is registered, and what is left when it fails."""
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,16 +19,17 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.outside import Outside
-from binlog2s3.config.values import S3Config
-from binlog2s3.errors import PreconditionError, RecoveryError, SourceError, StoreError
+from binlog2s3.config.values import MysqlConfig, S3Config
+from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError, SourceError, StoreError
 from binlog2s3.retain.leftovers import clear, leftovers_of
 from binlog2s3.retain.run import BackupStorer
 from binlog2s3.retain.run import Bucket as Place
+from binlog2s3.server.connection import ServerFacts
 from binlog2s3.status.model import backups_of
 from binlog2s3.store.errors import FullError
 from binlog2s3.store.versions import Hold
-from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BACKUP_RUN, STORED
+from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
+from tests.documents import BACKUP, BACKUP_RUN, LINEAGE, STORED
 from tests.surveyed import LAYOUT, Bucket
 
 NAME = BinlogName("mysql-bin", 1)
@@ -75,6 +76,11 @@ def binlog() -> tuple[bytes, int]:
 
 
 DATA, POSITION = binlog()
+LOGIN = MysqlConfig(user="backup", host="127.0.0.1")
+SOURCE = ServerFacts(
+    uuid=LINEAGE.server_uuid, flavour="mysql", version="9.7.4", server_id=1, gtid_mode=True
+)
+OTHER = replace(SOURCE, uuid=UUID_B)
 
 
 def said(text: str, gtids: int = 6) -> str:
@@ -90,6 +96,8 @@ class World:
     store: Bucket = field(default_factory=lambda: Bucket(min_part_bytes=1))
     slept: list[float] = field(default_factory=list)
     on_sleep: Callable[[], object] = lambda: None
+    late: timedelta = timedelta()
+    servers: list[ServerFacts] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.store.archive(DATA, NAME)
@@ -122,9 +130,21 @@ class World:
         config = BackupConfig(
             s3=S3Config(bucket="b", prefix="pre"), source="orders", command=command, **given
         )
-        place = Place(self.catalog, self.store.survey, lambda: datetime.now(UTC))
-        backup, _ = BackupStorer(config, place, Outside(sleep=self.sleep), part_size=20_000).run()
+        place = Place(self.catalog, self.store.survey, lambda: self.now)
+        outside = Outside(sleep=self.sleep)
+        storer = BackupStorer(config, place, outside, ask=self.ask, part_size=20_000)
+        backup, _ = storer.run()
         return backup
+
+    @property
+    def now(self) -> datetime:
+        """By the earlier of two clocks."""
+        return datetime.now(UTC) - self.late
+
+    def ask(self, config: MysqlConfig) -> ServerFacts:
+        """What the next server says that answers there."""
+        assert config == LOGIN
+        return self.servers.pop(0)
 
     def content(self, backup: Backup) -> str:
         assert backup.stored is not None
@@ -175,6 +195,17 @@ def test_a_physical_backup_has_the_place_of_its_log(world: World) -> None:
     assert world.content(backup) == "XBSTCK01 and more"
 
 
+TABLESPACES = """mysqldump: Error: 'Access denied; you need (at least one of) the PROCESS \
+privilege(s) for this operation' when trying to dump tablespaces
+"""
+"""A program may end with exit code 0 all the same."""
+COMPACT = "\n".join(
+    line
+    for line in said(DUMP).splitlines()
+    if line.startswith("-- CHANGE") or not line.startswith(("--", "/*!40103"))
+)
+
+
 @pytest.mark.parametrize(
     ("how", "why"),
     [
@@ -185,8 +216,27 @@ def test_a_physical_backup_has_the_place_of_its_log(world: World) -> None:
         ({"output": "not a dump at all\n"}, "not a known kind"),
         ({"output": said(DUMP, 99), "log": "-"}, "not in the archive|does not have all"),
         ({"output": said(DUMP), "more": "import os; os.kill(os.getpid(), 9)"}, "signal 9"),
+        ({"output": said(DUMP), "log": TABLESPACES}, "Access denied; you need"),
+        ({"output": said(DUMP), "log": "/usr/bin/mariadb-dump: Got error: 1\n-- "}, "Got error"),
+        ({"output": COMPACT}, "nothing in it says that it is complete"),
+        (
+            {"output": said(DUMP), "log": "\x1b[2J\x1b]0;x\x07boom", "status": 1},
+            r"1: \[2J \]0;x boom",
+        ),
     ],
-    ids=["failed", "cut off", "no rows", "nothing", "no dump", "ahead", "killed"],
+    ids=[
+        "failed",
+        "cut off",
+        "no rows",
+        "nothing",
+        "no dump",
+        "ahead",
+        "killed",
+        "an error",
+        "another",
+        "no end",
+        "commands for a terminal",
+    ],
 )
 def test_what_fails_registers_nothing(world: World, how: dict[str, Any], why: str) -> None:
     """No upload is left, no object; and the run's object says why."""
@@ -388,6 +438,64 @@ def test_a_full_bucket_registers_nothing(world: World) -> None:
     full = FullError("the bucket is full", hint="make room")
     world.store.fail_next("upload_part", "before", full)
     with pytest.raises(FullError):
+        world.run(world.program(said(DUMP)))
+    assert world.left() == (0, [], [])
+
+
+PLAIN = re.sub("SET @@GLOBAL.GTID_PURGED.*\n", "", said(DUMP))
+"""Without GTIDs: its position means the server that it was made of."""
+
+
+@pytest.mark.parametrize(
+    ("dump", "servers", "error", "why"),
+    [
+        (said(DUMP), [replace(SOURCE, flavour="mariadb")], SourceError, "the server is mariadb"),
+        (PLAIN, [OTHER, OTHER], RecoveryError, UUID_B),
+        (PLAIN, [SOURCE, OTHER], RecoveryError, "another server answers there now"),
+    ],
+)
+def test_a_dump_of_another_server_is_refused(
+    world: World, dump: str, servers: list[ServerFacts], error: Any, why: str
+) -> None:
+    """Of the other flavour; of one whose position would mean another place; a fail-over."""
+    world.servers = servers
+    with pytest.raises(error, match=why):
+        world.run(world.program(dump), server=LOGIN)
+    assert world.left() == (0, [], [])
+
+
+def test_the_server_is_asked_again_only_where_a_position_is_all(world: World) -> None:
+    """GTIDs name transactions on every server."""
+    world.servers = [SOURCE]
+    assert world.run(world.program(said(DUMP)), server=LOGIN).server_uuid == SOURCE.uuid
+    world.servers = [SOURCE, SOURCE]
+    backup = world.run(world.program(PLAIN), server=LOGIN)
+    assert (backup.gtid_set, backup.server_uuid) == (None, SOURCE.uuid)
+    assert world.servers == []
+
+
+def test_a_clock_that_is_ahead_makes_no_backup_newer(world: World) -> None:
+    """The earlier of two clocks counts: otherwise no alert would tell that it is too old."""
+    world.late = timedelta(days=3)
+    backup = world.run(world.program(said(DUMP)))
+    assert backup.stored is not None
+    for at in (backup.taken_at, backup.registered_at, backup.stored.began_at):
+        assert at < datetime.now(UTC) - timedelta(days=2)
+    assert backup.id < f"{datetime.now(UTC) - timedelta(days=2):%Y%m%d}"
+
+
+def test_objects_that_go_before_it_is_registered_are_missed(world: World) -> None:
+    """A run that stood still for a day looks killed, and its objects like leftovers."""
+    calls = [0]
+
+    def take_away(name: str) -> None:
+        calls[0] += name == "put"
+        if name == "put" and calls[0] == 2:
+            keys = [key for key in world.store.objects if key.startswith(LAYOUT.stored_backups)]
+            world.store.delete(keys)
+
+    world.store.on_call = take_away  # type: ignore[assignment]  # it fails no call by itself
+    with pytest.raises(ArchiveError, match="is missing"):
         world.run(world.program(said(DUMP)))
     assert world.left() == (0, [], [])
 

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.stored import Stored, read_stored
+from binlog2s3.archive.stored import (
+    MOST_OBJECTS,
+    MOST_PARTS,
+    Stored,
+    StoredObject,
+    read_stored,
+)
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.compression import ZstdStream
 from binlog2s3.errors import ArchiveError, PreconditionError, StoreError, UploadMissingError
@@ -215,7 +221,25 @@ def test_its_document_is_read_again() -> None:
     key = LAYOUT.backup(backup.id)
     assert Backup.from_json(backup.to_json(), key) == backup
     assert "objects" not in backup.row()["stored"]
-    assert "stored" not in BACKUP.row()
+    assert BACKUP.row()["stored"] is None
+
+
+def test_the_greatest_stream_has_a_document_that_is_read_again() -> None:
+    """However many parts it has: what is stored must not be lost to a limit of its document."""
+    part = StoredObject(size=15_000, parts=(crc64nvme(b"x"),) * MOST_PARTS)
+    objects = (part,) * MOST_OBJECTS
+    backup = backup_with(
+        Stored(
+            compression="none",
+            part_size=1,
+            objects=objects,
+            size=1,
+            crc64=1,
+            began_at=TIME,
+            ended_at=TIME,
+        )
+    )
+    assert len(backup.to_json()) <= Backup.MOST
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 import os
 import sys
+import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,3 +163,29 @@ def test_a_program_that_is_left_is_ended(tmp_path: Path) -> None:
         pid = one.pid
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+def test_a_log_without_a_line_end_is_not_held(tmp_path: Path) -> None:
+    """Only its end is kept in memory, however long a line is."""
+    script = tmp_path / "noisy.py"
+    script.write_text(
+        "import sys\nfor _ in range(48): sys.stderr.write('x' * (1 << 20))\nsys.stderr.write('end')"
+    )
+    made = command_of([sys.executable, str(script)], None, "mysql")
+    tracemalloc.start()
+    try:
+        with RunningBackup(made, tmp_path) as running:
+            assert b"".join(running.output()) == b""
+            running.check_end()
+            assert running.log().endswith("xend")
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_an_operators_command_gets_no_password_that_it_would_not_guard(login: Login) -> None:
+    """A MariaDB client goes on without TLS where it does not check the name; only if it gets it."""
+    far = replace(login, socket=None, host="db1", ssl_mode="VERIFY_CA")
+    command_of([sys.executable, "-c", "0"], far, "mariadb")
+    with pytest.raises(SourceError, match="without TLS"):
+        command_of([sys.executable, "--defaults-file={defaults_file}"], far, "mariadb")
