@@ -184,6 +184,12 @@ def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
     return found
 
 
+def restorable(catalog: Catalog, backups: Sequence[Backup]) -> list[Backup]:
+    """Those that count; of stored ones, those that the bucket has whole. One listing at most."""
+    lost = lost_of(catalog, backups)
+    return [one for one in backups if one.counts and one.id not in lost]
+
+
 def lost_objects(
     layout: Layout, id_: str, stored: Stored, sizes: Mapping[str, int]
 ) -> Iterator[tuple[str, str]]:

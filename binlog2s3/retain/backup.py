@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO
 
-from binlog2s3.archive.backups import Backup, id_of, new_id, one_of, registered
+from binlog2s3.archive.backups import Backup, id_of, lost_of, new_id, one_of, registered
 from binlog2s3.archive.catalog import Catalog, read, refuse_left
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -135,7 +135,15 @@ def listed(catalog: Catalog, survey: Survey) -> list[Row]:
     backups = registered(catalog, unreadable)
     for error in unreadable:
         say("warning", f"{error}; it is not listed")
-    return [(backup, reaches_of_backup(backup, survey)) for backup in backups]
+    lost = lost_of(catalog, backups)
+    return [
+        (one, [_nothing(lost[one.id])] if one.id in lost else reaches_of_backup(one, survey))
+        for one in backups
+    ]
+
+
+def _nothing(why: str) -> BackupReach:
+    return BackupReach(is_complete=False, why=why, hint="`backup remove` forgets it")
 
 
 # Reading, adding and removing

@@ -32,7 +32,8 @@ class KnownBackup:
     """A base backup by the name that messages give it, and what it can be brought to.
 
     `is_checked`: all of it was read when it was registered, or a drill has proved it; None if
-    nobody has looked, False if the last drill of it has failed. `id` is that of one that is
+    nobody has looked, False if the last drill of it has failed, or the bucket does not have all of
+    it. `id` is that of one that is
     registered; `is_stored`: the bucket has it.
     """
 
@@ -169,8 +170,12 @@ def spent_ids(
     """The stored backups that are of no use any more: no window needs one, nor can one be used.
 
     `floors`: those whose grace is over. A backup that reaches nothing at all is not spent: it is
-    unknown why, and perhaps it will again. One along several histories is if it is along each.
+    unknown why, and perhaps it will again. One along several histories is if it is along each. None
+    is while no other can be used that nothing speaks against: then they are all that there is.
     """
+    good = (one for one in (*wanted, *backups) if one.is_checked is not False)
+    if not any(is_usable(one, floors, lineages) for one in good):
+        return []
     found: dict[str, bool] = {}
     for one in backups:
         if one.is_stored:

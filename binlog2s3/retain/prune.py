@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import Backup, lost_of, registered
 from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
@@ -61,7 +61,7 @@ from binlog2s3.retain.choose import (
     needs_of,
     spent_ids,
 )
-from binlog2s3.retain.leftovers import clear, delete_stored, leftovers_of
+from binlog2s3.retain.leftovers import Leftovers, clear, delete_stored, leftovers_of
 from binlog2s3.retain.view import Deletable, document, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.errors import FullError, MendableError
@@ -138,7 +138,7 @@ class Prune:
             choice = self.choice(survey)
         below = list(self._below(choice, self._abandoned(survey)))
         spent = self._spent(choice, survey)
-        left = leftovers_of(self._catalog, self._bucket.now, self._bucket.hold_on)
+        left = self._left()
         self.outcome.turns = len(turns := self._old_turns())
         for text in self._bucket.notes():
             say("warning", text)
@@ -157,7 +157,7 @@ class Prune:
         try:
             if is_done:
                 self._do(choice, survey, turns)
-                clear(self._catalog, left)
+                clear(self._catalog, self._left())  # one of these may be registered by now
         finally:  # what was deleted before an error is said, too
             if config.as_json:
                 found = Deletable(below=below, spent=spent, left=left, turns=self.outcome.turns)
@@ -167,6 +167,9 @@ class Prune:
             elif config.dry_run:
                 page_on(sys.stdout).line(NO_CHANGE)
         return 0
+
+    def _left(self) -> Leftovers:
+        return leftovers_of(self._catalog, self._bucket.now, self._bucket.hold_on)
 
     # What is given up
 
@@ -212,7 +215,10 @@ class Prune:
         """The registered backups along each history, and the names of those that do not count."""
         unreadable: list[ArchiveError] = []
         there = registered(self._catalog, unreadable)
-        verdicts = verdicts_of(self._catalog, there)
+        lost = lost_of(self._catalog, there)
+        for why in lost.values():
+            say("warning", f"{why}; it replaces no other one")
+        verdicts = verdicts_of(self._catalog, there) | dict.fromkeys(lost, False)
         found = [
             KnownBackup(
                 name=one.name,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import Backup, registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.layout import Layout
@@ -40,11 +40,11 @@ class Proofs:
 def proofs_of(store: Store, prefix: str, source: str, workers: Workers | None) -> Proofs:
     """Look at them; without `workers`, not at the recovery window, which needs more of the archive.
 
-    Three listings if there are none. Raises StoreError.
+    Three listings, four with stored backups. Raises StoreError.
     """
     catalog = Catalog(store, Layout(prefix, source))
     unreadable: list[ArchiveError] = []
-    backups = registered(catalog, unreadable)
+    backups = restorable(catalog, registered(catalog, unreadable))
     runs = runs_of(catalog, datetime.now(UTC))
     found, drill = backups_of(backups, runs), drill_of(*newest(catalog))
     if workers is None:
@@ -112,8 +112,6 @@ def _window(backups: Sequence[Backup], survey: Survey) -> tuple[datetime | None,
         return None, ""
     why = ""
     for backup in backups:  # oldest first
-        if not backup.counts:
-            continue
         reaches = reaches_of_backup(backup, survey)
         for reach in reaches:
             if reach.is_complete and reach.from_us is not None:

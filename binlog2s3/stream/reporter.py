@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backups import registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.writers import Position
@@ -438,7 +438,7 @@ def look_at_history(
             unreadable: list[ArchiveError] = []
             reporter.history = history_of(catalog.lineages(unreadable), id_)
             runs = runs_of(catalog, datetime.now(UTC))
-            reporter.backups = backups_of(registered(catalog), runs)
+            reporter.backups = backups_of(restorable(catalog, registered(catalog)), runs)
             reporter.drill = drill_of(*newest(catalog))
         except Binlog2s3Error as error:
             _log.info("lineages not looked at", error=error)

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Self
 
 from binlog2s3.archive.backup_runs import last_failure, runs_of
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backups import registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming, url
@@ -177,13 +177,13 @@ def _backup_rows(
     catalog = Catalog(store, Layout(config.s3.prefix, config.stream.source))
     try:
         now = store.settings.clock(catalog.layout.archive) or outside.now()
-        backups = registered(catalog, [])
+        backups = restorable(catalog, registered(catalog, []))
         failure = last_failure(runs_of(catalog, now), backups)
     except StoreError as error:
         hint = permission(error.hint, config.s3.bucket, catalog.layout.archive)
         yield warn("bucket", name, f"could not be read: {error}", hint)
         return
-    taken = [one.taken_at for one in backups if one.counts]
+    taken = [one.taken_at for one in backups]
     age = duration_text((now - max(taken)).total_seconds()) if taken else ""
     found = f"{count_text(len(taken), 'base backup')}, the newest {age} old" if taken else "none"
     if failure is None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import Backup, lost_objects, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Lineage
@@ -111,14 +111,12 @@ def _check_stored(store: Store, inventory: SourceInventory, backup: Backup) -> N
 
     A backup that was removed meanwhile, which takes its document first, misses none.
     """
-    for number, one in enumerate(backup.stored.objects if backup.stored else (), 1):
-        key = inventory.layout.stored(backup.id, number)
-        size = inventory.stored.get(key)
-        if size == one.size or store.head(inventory.layout.backup(backup.id)) is None:
-            continue
-        what = "it is missing" if size is None else f"it has {size} bytes, not {one.size}"
-        text = f"{what}: {backup.name} cannot be restored"
-        inventory.defects.append(Defect(kind="backup-damaged", key=key, text=text))
+    if backup.stored is None:
+        return
+    for key, why in lost_objects(inventory.layout, backup.id, backup.stored, inventory.stored):
+        if store.head(inventory.layout.backup(backup.id)) is not None:
+            text = f"{why}: {backup.name} cannot be restored"
+            inventory.defects.append(Defect(kind="backup-damaged", key=key, text=text))
 
 
 def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import Backup, registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.archive.drills import last_of
@@ -32,7 +32,7 @@ from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Plan, Request, ToTime
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import BackupReach, best_for
-from binlog2s3.retain.backup import reaches_of_backup
+from binlog2s3.retain.backup import listed, reaches_of_backup
 from binlog2s3.retain.prune import Bucket, Prune
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.model import Status
@@ -1020,3 +1020,67 @@ def test_what_killed_runs_left_is_pruned() -> None:
     world.clock = NOW + timedelta(hours=25)
     world.prune(grace=30.0 * DAY)
     assert stored_there(world) == keys
+
+
+def test_a_stored_backup_that_is_not_whole_replaces_no_other() -> None:
+    """Else the binlogs of the one that can be restored would go; it is warned of."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    assert "give up     17 binlogs" in world.prune(dry_run=True)
+    world.delete([keys[1]])
+    said = StringIO()
+    with redirect_stderr(said):
+        assert "give up     4 binlogs" in world.prune(dry_run=True)
+    assert f"(day 18) cannot be restored: {keys[1]} is missing" in said.getvalue()
+    world.put(keys[1], b"shorter")
+    assert "give up     4 binlogs" in world.prune(dry_run=True)
+
+
+def test_a_stored_backup_that_is_not_whole_is_no_proof() -> None:
+    """Neither status, nor a recovery that chooses by itself, takes it; the list says why."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    world.delete([keys[0], keys[2]])
+    found = proofs_of(world, "pre", "orders", workers()).backups
+    assert found.window_from == BEGIN + timedelta(days=18, hours=6)
+    assert (found.count, found.newest_at) == (1, BEGIN + timedelta(days=18))
+    catalog = Catalog(world, LAYOUT)
+    assert [one.label for one in restorable(catalog, registered(catalog))] == ["day 18"]
+    reaches = [reaches[0].why for _, reaches in listed(catalog, world.survey())]
+    assert [f"{key} is missing" in why for key, why in zip(keys, reaches, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_the_last_stored_backups_stay_when_none_could_be_used() -> None:
+    """It is all that there is: only a newer one that can be used frees it."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    for _ in range(2):
+        world.prune(keep=None, keep_binlogs_for=1.0 * DAY, allow_empty=True)
+        world.clock += timedelta(days=2)
+    assert min(world.numbers()) > max(DAYS) + 1
+    assert stored_there(world) == keys
+
+
+def test_what_is_registered_while_prune_waits_is_no_leftover() -> None:
+    """A run that stood still for days registers after all: its objects stay."""
+    world = World()
+    id_ = "20260301T000000Z-00000000"
+    left = LAYOUT.stored(id_, 1)
+    world.put(left, b"a backup")
+    late = replace(backup_of(18), id=id_, label="late")
+
+    def register(operation: str) -> None:
+        if operation == "delete":
+            world.on_call = lambda _: None
+            world.put(LAYOUT.backup(id_), late.to_json())
+
+    world.prune()
+    world.clock = NOW + timedelta(days=2)
+    world.on_call = register  # type: ignore[assignment]  # it fails no call by itself
+    world.prune()
+    assert LAYOUT.backup(id_) in world.objects
+    assert left in world.objects
