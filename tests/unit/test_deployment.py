@@ -147,7 +147,7 @@ def test_the_guide_names_what_the_trial_has() -> None:
 # kubernetes/
 
 
-@pytest.mark.parametrize("folder", ["base", "serve", "drill"])
+@pytest.mark.parametrize("folder", ["base", "serve", "drill", "backup"])
 def test_the_manifests_are_valid(folder: str) -> None:
     """Against Kubernetes' own schemas, strictly; the PodMonitor is no kind of Kubernetes' own."""
     files = resources() if folder == "base" else sorted((KUBERNETES / folder).iterdir())

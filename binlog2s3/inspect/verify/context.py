@@ -4,7 +4,7 @@ Law: the order is writers, `live/`, `archive/`, so that a binlog that is being a
 missed. Objects that are not part of the format are reported as foreign.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -60,6 +60,8 @@ class SourceInventory:
     by_lineage: dict[str, LineageObjects] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=dict)
     """The size of each object of a stored base backup, by key."""
+    backups: list[Backup] = field(default_factory=list)
+    """The stored base backups whose objects are there, of the right sizes."""
     defects: list[Defect] = field(default_factory=list)
 
     def objects(self, lineage: str) -> LineageObjects:
@@ -107,16 +109,21 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
 
 
 def _check_stored(store: Store, inventory: SourceInventory, backup: Backup) -> None:
-    """Report objects of a stored backup that are missing, or have another size.
-
-    A backup that was removed meanwhile, which takes its document first, misses none.
-    """
+    """Report objects of a stored backup that are missing, or have another size."""
     if backup.stored is None:
         return
-    for key, why in lost_objects(inventory.layout, backup.id, backup.stored, inventory.stored):
-        if store.head(inventory.layout.backup(backup.id)) is not None:
-            text = f"{why}: {backup.name} cannot be restored"
-            inventory.defects.append(Defect(kind="backup-damaged", key=key, text=text))
+    lost = [*lost_objects(inventory.layout, backup.id, backup.stored, inventory.stored)]
+    if not lost:
+        inventory.backups.append(backup)
+    for key, why in lost:
+        inventory.defects += damaged(store, inventory.layout, backup, key, why)
+
+
+def damaged(store: Store, layout: Layout, backup: Backup, key: str, why: str) -> Iterator[Defect]:
+    """The defect of a stored backup; none if it was removed meanwhile: its document goes first."""
+    if store.head(layout.backup(backup.id)) is not None:
+        text = f"{why}: {backup.name} cannot be restored"
+        yield Defect(kind="backup-damaged", key=key, text=text)
 
 
 def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:

@@ -148,7 +148,7 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
     ),
     "backup-damaged": (
-        "an object of a stored base backup that is missing, or not of the size in its document",
+        "an object of a stored base backup that is missing, or other bytes than its document says",
         "no recovery can begin at it",
         "`backup remove` forgets it; make a new one, or restore an older version of the object",
     ),

@@ -3,7 +3,9 @@
 import re
 import shlex
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -500,6 +502,37 @@ def test_objects_that_go_before_it_is_registered_are_missed(world: World) -> Non
     assert world.left() == (0, [], [])
 
 
+@pytest.mark.parametrize(
+    ("operation", "number", "minutes", "are_left"),
+    [("put", 1, 0, 2), ("upload_part", 3, 10, 1), ("put", 2, 10, 2), ("put", 2, 3000, 1)],
+    ids=["both begin at once", "it sends", "it registers", "it has stood still for days"],
+)
+def test_two_runs_at_once_harm_no_backup(
+    world: World, operation: str, number: int, minutes: int, are_left: int
+) -> None:
+    """One stands still while it does this, and looks killed to another: what stays is whole."""
+    command, calls = f"cat {world.folder / 'output'}", [0]
+    (world.folder / "output").write_text(said(DUMP))
+
+    def other(name: str) -> None:
+        calls[0] += name == operation
+        if name == operation and calls[0] == number:
+            world.store.on_call = lambda _: None
+            world.age(timedelta(minutes=minutes))
+            thread = threading.Thread(target=world.run, args=[command])
+            thread.start()
+            thread.join()
+
+    world.store.on_call = other  # type: ignore[assignment]  # it fails no call by itself
+    with suppress(StoreError, ArchiveError):
+        world.run(command, no_compress=True)
+    uploads, keys, found = world.left()
+    assert (uploads, len(found)) == (0, are_left)
+    assert sorted(keys) == sorted(LAYOUT.stored(one.id, 1) for one in found)
+    for backup in found:
+        assert world.content(backup) == said(DUMP)
+
+
 class Killed(BaseException):
     """What a test means by kill -9: nothing of the process does anything any more."""
 
@@ -534,5 +567,5 @@ def test_a_run_that_is_killed_at_any_step(world: World, at: int, when: Any) -> N
     later = world.run(command)
     uploads, keys, both = world.left()
     assert (uploads, later in both, world.runs()) == (0, True, [])
-    assert keys == sorted(LAYOUT.stored(one.id, 1) for one in both)
+    assert sorted(keys) == sorted(LAYOUT.stored(one.id, 1) for one in both)
     assert len(both) == len(found) + 1
