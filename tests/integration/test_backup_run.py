@@ -192,9 +192,9 @@ def unpacked(place: Place, path: Path, folder: Path) -> None:
     """The stream of mariabackup as a prepared data directory, by hand."""
     folder.mkdir(parents=True)
     with path.open("rb") as given:
-        argv = [place.program.with_name("mbstream"), "-x", "-C", folder]
+        argv = [str(place.program.with_name("mbstream")), "-x", "-C", str(folder)]
         subprocess.run(argv, stdin=given, check=True, timeout=300)
-    argv = [place.program, "--no-defaults", "--prepare", f"--target-dir={folder}"]
+    argv = [str(place.program), "--no-defaults", "--prepare", f"--target-dir={folder}"]
     subprocess.run(argv, check=True, capture_output=True, timeout=300)
 
 
@@ -326,7 +326,7 @@ def slow_argv(place: Place, seconds: float, *more: str, megabytes: int = 20) -> 
     script.write_text(SLOW)
     if not made.exists():
         options = ["--all-databases", "--single-transaction", "--source-data=2", "--events"]
-        argv = [place.program, "--no-defaults", f"--socket={place.source.socket}", "-uroot"]
+        argv = [str(place.program), "--no-defaults", f"--socket={place.source.socket}", "-uroot"]
         made.write_bytes(subprocess.run([*argv, *options], check=True, capture_output=True).stdout)
     words = f"{sys.executable} {script} {made} {megabytes} {seconds}"
     run = ["backup", "run", *place.where, "--json", f"--command={words}"]
@@ -382,7 +382,7 @@ def test_a_run_that_is_killed_leaves_nothing_behind_the_next_one(
         ("PUT", "/live/test/backups/"),
         ("POST", "/archive/test/base/"),
         ("PUT", "/archive/test/backups/"),
-        ("POST", "delete"),
+        ("POST", r"^/[^/]+/?$"),
     ],
     ids=["it begins", "it begins to send", "it registers", "it forgets its own object"],
 )
@@ -406,17 +406,16 @@ def test_a_run_that_is_killed_while_the_store_does_it(
             run.kill()
             run.wait()
             gate.open()
+        wait_until(lambda: proxy.matching(method=method, path=path), what="the store does it")
     if place.keys("live/test/backups/"):
         make_old(place)
     backup = place.backup()
-    ids = sorted(
-        key.split("/")[-1].removesuffix(".json") for key in place.keys("archive/test/backups/")
-    )
+    ids = {Path(key).stem for key in place.keys("archive/test/backups/")}
     assert backup["id"] in ids
     for id_ in ids:
         place.get(id_, place.folder / "restored.sql")
     objects = place.keys("archive/test/base/")
-    assert {key.split("/")[3] for key in objects} >= {*ids}
+    assert {key.split("/")[3] for key in objects} >= ids
     assert (place.uploads(), place.keys("live/test/backups/")) == ([], [])
 
 
@@ -424,18 +423,19 @@ def test_a_bucket_that_is_full(
     minio_binary: Path, disk: Callable[[int], Path], request: pytest.FixtureRequest
 ) -> None:
     """Nothing is registered or left; then there is room again, for binlogs and for a backup."""
-    with MinioServer(minio_binary, disk(160 << 20)) as minio:
-        with placed("mysqldump", request, minio, minio.make_bucket()) as place:
-            place.wait()
-            argv = slow_argv(place, 0.0, "--no-compress", megabytes=200)
-            done = command.run(*argv, **minio.env())
-            assert "no space" in done.stderr, done.stderr
-            assert done.returncode == 6
-            assert place.uploads() == []
-            assert place.keys("archive/test/base/") == []
-            assert place.keys("archive/test/backups/") == []
-            place.commit("INSERT INTO shop.t VALUES (1, 1, 'there is room')")
-            assert place.backup()["reach"]["complete"]
+    with (
+        MinioServer(minio_binary, disk(160 << 20)) as minio,
+        placed("mysqldump", request, minio, minio.make_bucket()) as place,
+    ):
+        place.wait()
+        argv = slow_argv(place, 0.0, "--no-compress", megabytes=200)
+        done = command.run(*argv, **minio.env())
+        assert (done.returncode, "no space" in done.stderr) == (6, True), done.stderr
+        assert place.uploads() == []
+        assert place.keys("archive/test/base/") == []
+        assert place.keys("archive/test/backups/") == []
+        place.commit("INSERT INTO shop.t VALUES (1, 1, 'there is room')")
+        assert place.backup()["reach"]["complete"]
 
 
 ENDLESS = """
@@ -454,7 +454,7 @@ out.write(text[body:])
 
 def test_a_stream_of_any_size_needs_no_more_memory(mysql_place: Place) -> None:
     """BYTES_OF_A_TEST says how many; it is never on a disk here."""
-    place, size = mysql_place, int(os.environ.get("BYTES_OF_A_TEST", 1 << 30))
+    place, size = mysql_place, int(os.environ.get("BYTES_OF_A_TEST", "1073741824"))
     place.wait()
     slow_argv(place, 0.0)
     script, spare = place.folder / "endless.py", place.folder / "tmp"
