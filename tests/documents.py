@@ -4,12 +4,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from binlog2s3.archive.backup_runs import BackupRun
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, Lineage, LineageFloor, Parent, SourceServer
 from binlog2s3.archive.drills import DrillResult
-from binlog2s3.archive.parts import Block
+from binlog2s3.archive.parts import Block, Grid
+from binlog2s3.archive.stored import PART_SIZE, Compression, Stored, StoredObject
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
+from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.names import BinlogName
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -79,6 +82,29 @@ BACKUP = Backup(
     taken_at=TIME,
     registered_at=TIME + timedelta(minutes=4),
 )
+STORED = Stored(
+    compression="zstd",
+    size=123_456_789,
+    crc64=Crc64(0xAE8B14860A799888),
+    stored_size=9,
+    began_at=TIME,
+    ended_at=TIME + timedelta(minutes=4),
+    part_size=PART_SIZE,
+    objects=(StoredObject.of(9, [0xAE8B14860A799888], Grid(PART_SIZE)),),
+)
+BACKUP_RUN = BackupRun(
+    id=BACKUP.id,
+    source="orders",
+    host="db1",
+    pid=4711,
+    version="0.1.0",
+    tool="mysqldump",
+    since=TIME,
+    at=TIME + timedelta(minutes=4),
+    state="failed",
+    read_bytes=123_456_789,
+    error="mysqldump ended with status 2: Access denied",
+)
 DRILL = DrillResult(
     id="20260102T031244Z-5a6b7c8d",
     source="orders",
@@ -124,6 +150,19 @@ BEAT = Heartbeat(
     covered_until=TIME,
     status={"format": 1, "state": "streaming"},
 )
+
+
+def stored_as(data: bytes, compression: Compression = "none") -> Stored:
+    """These bytes in the bucket, as one part; what the program wrote, if not compressed."""
+    crc64 = Crc64(crc64nvme(data))
+    return replace(
+        STORED,
+        compression=compression,
+        size=len(data),
+        crc64=crc64,
+        stored_size=len(data),
+        objects=(StoredObject.of(len(data), [crc64], STORED.grid),),
+    )
 
 
 def parent_of(lineage: str, **fields: Any) -> Parent:

@@ -5,7 +5,7 @@ format, or does not belong to its key, is reported and ignored.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import ClassVar
@@ -21,7 +21,10 @@ from binlog2s3.archive.codec import (
     ServerUuid,
     SourceName,
     Text,
+    later,
 )
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.stored import Stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
@@ -35,7 +38,7 @@ class Backup(Document):
     lineage of that place, if several could be meant. `tool` is a name for people. `taken_at`: when
     it was made; `registered_at`: when it was registered. `checked`: all of it was read then, and
     it is whole. `defects`: why it is no base backup of the whole server; `accepted`: why it was
-    registered all the same, "" without defects.
+    registered all the same, "" without defects. `stored`: its stream, if the bucket has it.
     """
 
     id: BackupId
@@ -54,6 +57,7 @@ class Backup(Document):
     checked: bool = False
     defects: tuple[Text, ...] = ()
     accepted: Text = ""
+    stored: Stored | None = later(compare=True)
 
     MOST: ClassVar[int] = 16 << 20
 
@@ -103,6 +107,43 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
             if unreadable is not None:
                 unreadable.append(error)
     return sorted(found, key=lambda one: (one.taken_at, one.id))
+
+
+def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
+    """What is wrong with each stored backup that the bucket does not have whole, by its id.
+
+    By the sizes of its objects: one listing, if there are stored ones.
+    """
+    stored = [(one, one.stored) for one in backups if one.stored is not None]
+    if not stored:
+        return {}
+    sizes = {info.key: info.size for info in catalog.store.list(catalog.layout.stored_backups)}
+    found = dict[str, str]()
+    for backup, what in stored:
+        for _, why in lost_objects(catalog.layout, backup.id, what, sizes):
+            found.setdefault(backup.id, f"{backup.name} cannot be restored: {why}")
+    return found
+
+
+def restorable(catalog: Catalog, backups: Sequence[Backup]) -> list[Backup]:
+    """Those that count; of stored ones, those that the bucket has whole. One listing at most."""
+    lost = lost_of(catalog, backups)
+    return [one for one in backups if one.counts and one.id not in lost]
+
+
+def lost_objects(
+    layout: Layout, id_: str, stored: Stored, sizes: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """The objects of a stored backup that are missing, or have another size, and what is wrong.
+
+    `sizes` of those that are there, by key.
+    """
+    for number, one in enumerate(stored.objects, 1):
+        key = layout.stored(id_, number)
+        if (size := sizes.get(key)) is None:
+            yield key, f"{key} is missing"
+        elif size != one.size:
+            yield key, f"{key} has {size} bytes, not {one.size}"
 
 
 def one_of(backups: Sequence[Backup], id_: str) -> Backup:

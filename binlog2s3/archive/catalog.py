@@ -152,7 +152,8 @@ class Catalog:
         writers = self._writers(info for info in infos if info.key in known)
         ours = {self.layout.writer(*rank) for rank in writers}
         others = [info.key for info in infos if info.key not in ours]
-        known_others = (self.layout.is_probe, self.layout.is_standby)
+        layout = self.layout
+        known_others = (layout.is_probe, layout.is_standby, layout.backup_run_id)
         return writers, [key for key in others if not any(is_one(key) for is_one in known_others)]
 
     def strange_uploads(self) -> list[str]:
@@ -164,7 +165,7 @@ class Catalog:
             except UnsupportedError:
                 break
         layout = self.layout
-        known = (layout.is_binlog, layout.is_probe, layout.is_probe_upload)
+        known = (layout.is_binlog, layout.is_probe, layout.is_probe_upload, layout.stored_place)
         return sorted(key for key in keys if not any(is_one(key) for is_one in known))
 
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
@@ -257,7 +258,7 @@ class Catalog:
         found = []
         for name in self.store.list_names(self.layout.archive):
             layout = self.layout
-            if layout.archive + name in (layout.turns, layout.backups, layout.drills):
+            if layout.archive + name in _documents(layout):
                 self.has_drills |= layout.archive + name == layout.drills
                 continue
             if self.layout.archive + name == self.layout.retired:
@@ -326,8 +327,7 @@ class Catalog:
                 found.add(name.rstrip("/"))
                 continue
             key = self.layout.live + name
-            known = (self.layout.writers, self.layout.standbys)
-            if key not in known and not self.layout.is_probe(key):
+            if key not in _of_processes(self.layout) and not self.layout.is_probe(key):
                 self.foreign.add(key)
         return found
 
@@ -343,7 +343,7 @@ class Catalog:
             prefix = f"{layout.live}{folder}"
             if LINEAGE_ID.fullmatch(folder.rstrip("/")):
                 found[folder.rstrip("/")] = self._chunks_of(infos, prefix, "")
-            elif prefix != layout.writers and not layout.is_probe(prefix):
+            elif prefix not in _of_processes(layout) and not layout.is_probe(prefix):
                 self.foreign.add(prefix)
         return self._writers(by_folder.get("writers/", [])), found
 
@@ -536,6 +536,16 @@ class Catalog:
             else:
                 self.foreign.add(info.key)
         return found
+
+
+def _documents(layout: Layout) -> tuple[str, ...]:
+    """The prefixes below a source's archive that are of no lineage."""
+    return layout.turns, layout.backups, layout.stored_backups, layout.drills
+
+
+def _of_processes(layout: Layout) -> tuple[str, ...]:
+    """The prefixes below a source's `live/` that are of no lineage."""
+    return layout.writers, layout.standbys, layout.backup_runs
 
 
 def has_hole(chunks: Chunks) -> bool:

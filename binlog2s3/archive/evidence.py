@@ -49,7 +49,7 @@ class Evidence:
         if place is None:
             return "foreign"
         match place.kind:
-            case "binlog":
+            case "binlog" | "stored":
                 return "binlog"
             case "page":
                 return "cache"
@@ -76,21 +76,33 @@ class Evidence:
             return replace(found, raised_at=_ONCE)
         return found
 
-    def describes(self, key: str, data: bytes) -> tuple[str, int, int] | None:
+    def describes(self, key: str, data: bytes) -> Mapping[str, tuple[int, int]]:
         place = self._place(key)
-        if place is None or place.kind != "entry" or place.binlog is None:
-            return None
         try:
-            end = EntryEnd.from_json(data, key)
+            if place is not None and place.kind == "backup":
+                return self._stored(key, Backup.from_json(data, key))
+            if place is not None and place.kind == "entry" and place.binlog is not None:
+                end, layout = EntryEnd.from_json(data, key), self._layout(key)
+                return {layout.binlog(place.lineage, place.binlog): (end.size, end.crc64nvme)}
         except ArchiveError:
-            return None
-        return self._layout(key).binlog(place.lineage, place.binlog), end.size, end.crc64nvme
+            pass
+        return {}
 
     def described_by(self, key: str) -> str | None:
         place = self._place(key)
+        if place is not None and place.kind == "stored":
+            return self._layout(key).backup(place.backup)
         if place is None or place.kind != "binlog" or place.binlog is None:
             return None
         return self._layout(key).entry(place.lineage, place.binlog)
+
+    def _stored(self, key: str, backup: Backup) -> Mapping[str, tuple[int, int]]:
+        """The objects of a stored backup, with size and CRC64NVME."""
+        layout, stored = self._layout(key), backup.stored
+        return {
+            layout.stored(backup.id, number): (one.size, one.crc64)
+            for number, one in enumerate(stored.objects if stored is not None else (), 1)
+        }
 
     def before(self, key: str) -> str | None:
         place = self._place(key)

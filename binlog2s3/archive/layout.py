@@ -22,6 +22,7 @@ _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
 _STANDBY = re.compile(r"([0-9a-f]{8,32})\.json")
 _TURN = re.compile(r"([0-9]{8,18})\.json")
 _FLOOR = re.compile(r"([0-9]{10,18})\.json")
+_STORED = re.compile(rf"({BACKUP_ID.pattern})/([0-9]{{4}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,35 @@ class Layout:
         """The id of the backup whose document this key is; None if of none."""
         id_ = key.removeprefix(self.backups).removesuffix(".json")
         return id_ if BACKUP_ID.fullmatch(id_) and self.backup(id_) == key else None
+
+    @property
+    def stored_backups(self) -> str:
+        """Prefix of the streams of the base backups that are stored here."""
+        return f"{self.archive}base/"
+
+    def stored(self, id_: str, number: int) -> str:
+        """Key of an object of a stored backup: the first one has number 1."""
+        return f"{self.stored_backups}{id_}/{number:04d}"
+
+    def stored_place(self, key: str) -> tuple[str, int] | None:
+        """The id of the backup, and the number of the object, that this key is of."""
+        match = _STORED.fullmatch(key.removeprefix(self.stored_backups))
+        place = (match[1], int(match[2])) if match else None
+        return place if place is not None and self.stored(*place) == key else None
+
+    @property
+    def backup_runs(self) -> str:
+        """Prefix of the objects of `backup run`: one that works, or the last one if it failed."""
+        return f"{self.live}backups/"
+
+    def backup_run(self, id_: str) -> str:
+        """Key of the object of a `backup run`."""
+        return f"{self.backup_runs}{id_}.json"
+
+    def backup_run_id(self, key: str) -> str | None:
+        """The id of the run whose object this key is; None if of none."""
+        id_ = key.removeprefix(self.backup_runs).removesuffix(".json")
+        return id_ if BACKUP_ID.fullmatch(id_) and self.backup_run(id_) == key else None
 
     @property
     def drills(self) -> str:
@@ -236,6 +266,8 @@ class Layout:
             return Place("backup")
         if self.drill_id(key) is not None:
             return Place("drill")
+        if (stored := self.stored_place(key)) is not None:
+            return Place("stored", backup=stored[0])
         if not key.startswith(self.archive) or not LINEAGE_ID.fullmatch(first):
             return None
         if key == self.lineage(first):
@@ -258,13 +290,23 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an object below `archive/` is: of which lineage, and of which binlog, if of one."""
+    """What an object below `archive/` is: of which lineage, binlog or stored backup, if of one."""
 
     kind: Literal[
-        "turn", "backup", "drill", "retired", "lineage", "floor", "page", "entry", "binlog"
+        "turn",
+        "backup",
+        "stored",
+        "drill",
+        "retired",
+        "lineage",
+        "floor",
+        "page",
+        "entry",
+        "binlog",
     ]
     lineage: str = ""
     binlog: BinlogName | None = None
+    backup: str = ""
 
 
 def _is_name(text: str) -> bool:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from binlog2s3 import __version__
-from binlog2s3.archive.backups import Backup, new_id, registered
+from binlog2s3.archive.backups import Backup, new_id, registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.drills import ON_TRUST, DrillResult, DrillStep
@@ -264,7 +264,7 @@ class _Drill:
         with progress_of("entries") as advance:
             survey = survey_of(self._store, self._catalog, workers, advance, url(self._config.s3))
             unreadable: list[ArchiveError] = []
-            backups = [one for one in registered(self._catalog, unreadable) if one.counts]
+            backups = restorable(self._catalog, registered(self._catalog, unreadable))
             for error in unreadable:
                 say("warning", f"{error}; it is not used")
             if not backups:

@@ -266,6 +266,27 @@ def parse_xtrabackup(
     return replace(found, innodb=_innodb_place(innodb_pos))
 
 
+_POSITION_IN_LOG = re.compile(
+    r"\b(?:MySQL|MariaDB|Percona\S*) binlog position: filename '([^'\n]*)', position '([0-9]*)'"
+    r"(?:, GTID of the last change '([^']*)')?"
+)
+
+
+def parse_xtrabackup_log(where: str, log: str, *, of_mariadb: bool) -> BackupPoint:
+    """What xtrabackup or mariabackup printed while it made a backup; `log` is its end.
+
+    (Source: `storage/innobase/xtrabackup/src/backup_mysql.cc`; MariaDB's `extra/mariabackup`.)
+    """
+    found = only(where, "positions", [match.groups("") for match in _POSITION_IN_LOG.finditer(log)])
+    if found is None:
+        raise refusal(where, "its log has no binlog position: has the server no binary log?")
+    name, position, gtids = found
+    said = parse_xtrabackup(where, f"{name}\t{position}\t{gtids}\n", mariadb_names=of_mariadb)
+    if "completed OK!" not in log[-1000:]:
+        said = replace(said, defects=(*said.defects, "its log does not end with `completed OK!`"))
+    return said
+
+
 def _innodb_place(text: str) -> tuple[BinlogName, int] | None:
     """The place in `xtrabackup_binlog_pos_innodb`; None if it says none."""
     name, _, position = text.strip().rpartition("\t")

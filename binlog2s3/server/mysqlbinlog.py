@@ -17,7 +17,7 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -145,11 +145,11 @@ def _ask(path: str) -> Tool:
         version=number,
         connection_server_id="--connection-server-id" in help_,
         all_or_nothing="--ssl-fp" in help_,
-        plugins=_safe_plugins(path, flavour),
+        plugins=safe_plugins(path, flavour),
     )
 
 
-def _safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
+def safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
     """Those of `_SAFE_PLUGINS` that are installed with this program."""
     installed = Path(program).resolve().parent.parent
     places = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
@@ -165,7 +165,7 @@ def _printed(path: str, option: str) -> str:
         errors="replace",
         timeout=30,
         check=False,
-        env=_environment(),
+        env=child_environment(),
         stdin=subprocess.DEVNULL,
     ).stdout
 
@@ -233,11 +233,8 @@ class Child:
         refuse_unguarded(tool, login)
         if tls and login.socket and login.ssl_mode == "PREFERRED":
             login = replace(login, ssl_mode="REQUIRED")  # MySQL's client prefers none there
-        with ExitStack() as files:
-            key = files.enter_context(_memory_file("key", login.public_key or ""))
-            plugins = _plugins(tool, directory) if _is_limited(tool, login) else None
-            options = _options(tool, login, plugins, f"/dev/fd/{key}")
-            descriptor = files.enter_context(_memory_file("options", options))
+        plugins = plugins_for(tool, login, directory)
+        with login_file(tool, login, plugins) as (descriptor, key):
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -250,18 +247,9 @@ class Child:
             if position > 4:
                 arguments.append(f"--start-position={position}")
             arguments.append(str(binlog))
-            try:
-                self._process = _starter.submit(
-                    subprocess.Popen,
-                    [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(descriptor, key),
-                    env=_environment() | _clear_text(tool, login),
-                ).result()
-            except OSError as error:
-                raise SourceError(f"cannot start {tool.path}: {error}") from error
+            self._process = start(
+                arguments, descriptors=(descriptor, key), added=clear_text(tool, login)
+            )
         self.lines: deque[str] = deque(maxlen=50)
         assert self._process.stderr is not None  # noqa: S101 - PIPE was asked for
         self._drain = threading.Thread(
@@ -317,6 +305,50 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
     return f"--{name}={server_id}"
 
 
+def start(
+    arguments: Sequence[str],
+    *,
+    descriptors: Sequence[int],
+    added: Mapping[str, str],
+    environment: Mapping[str, str] | None = None,
+    stdout: int = subprocess.DEVNULL,
+    directory: Path | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program that the kernel kills when this process ends; its standard error is a pipe.
+
+    `environment` is `child_environment` if none is given; `added` comes to it.
+    """
+    try:
+        return _starter.submit(
+            subprocess.Popen,
+            [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            pass_fds=descriptors,
+            cwd=directory,
+            env={**(child_environment() if environment is None else environment), **added},
+        ).result()
+    except OSError as error:
+        raise SourceError(f"cannot start {arguments[0]}: {error}") from error
+
+
+@contextmanager
+def login_file(
+    tool: Tool, login: Login, plugins: str | None, group: str = "client"
+) -> Iterator[tuple[int, int]]:
+    """The descriptors of an option file with the login, and of the file of the key that it names.
+
+    `plugins`: the directory of the only plugins that the program may load; None: any. `group`: the
+    group of option files that it reads.
+    """
+    with ExitStack() as files:
+        key = files.enter_context(_memory_file("key", login.public_key or ""))
+        options = _options(tool, login, plugins, f"/dev/fd/{key}")
+        options = options.replace("[client]", f"[{group}]", 1)
+        yield files.enter_context(_memory_file("options", options)), key
+
+
 @contextmanager
 def _memory_file(name: str, text: str) -> Iterator[int]:
     """The descriptor of an anonymous file in memory with this text; only this user can open it."""
@@ -329,7 +361,7 @@ def _memory_file(name: str, text: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of a child: paths of programs and libraries; no keys and no options."""
     kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
@@ -338,7 +370,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _clear_text(tool: Tool, login: Login) -> dict[str, str]:
+def clear_text(tool: Tool, login: Login) -> dict[str, str]:
     """Lets MySQL's client send the password in clear text (tokens of IAM) to a proved server."""
     sends = tool.flavour == "mysql" and login.proved
     return {"LIBMYSQL_ENABLE_CLEARTEXT_PLUGIN": "1"} if sends else {}
@@ -363,8 +395,10 @@ def _is_limited(tool: Tool, login: Login) -> bool:
     return not login.socket and not _checks_name(tool, login)
 
 
-def _plugins(tool: Tool, directory: Path) -> str:
-    """A directory with only the tool's safe plugins."""
+def plugins_for(tool: Tool, login: Login, directory: Path) -> str | None:
+    """A directory with only the tool's safe plugins; None if it may load any."""
+    if not _is_limited(tool, login):
+        return None
     if not tool.plugins:
         return os.devnull
     try:
@@ -389,7 +423,7 @@ def _options(tool: Tool, login: Login, plugins: str | None, key: str) -> str:
     or nothing.
 
     `plugins`: the directory of the only plugins that it may load. MySQL's client by itself refuses
-    to send a password in clear text unless its environment allows it, see `_clear_text`.
+    to send a password in clear text unless its environment allows it, see `clear_text`.
     """
     options: dict[str, str | int | None] = {
         "user": login.user,

@@ -164,6 +164,8 @@ METRICS = (
            "When the newest registered base backup was taken."),
     Metric("binlog2s3_recovery_window_timestamp_seconds", "backups.window_from",
            "Earliest time from which a registered base backup reaches now without a gap."),
+    Metric("binlog2s3_backup_run_failed", "backups.run_failed",
+           "1 if the last `backup run` failed or was killed, else 0."),
     Metric("binlog2s3_drill_proven_timestamp_seconds", "drill.proven_at",
            "When the last drill ended that proved a recovery; absent if none did."),
     Metric("binlog2s3_drill_proven_until_timestamp_seconds", "drill.proven_until",

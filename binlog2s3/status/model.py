@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from binlog2s3.archive.backup_runs import BackupRun, last_failure
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.codec import Moment
 from binlog2s3.archive.documents import Lineage
@@ -228,7 +229,7 @@ class BackupsStatus:
     Those that are no base backups of the whole server do not count. `window_from` is the earliest
     time from which a backup reaches now without a gap; None if there is none, or, unless
     `window_known`, if nobody has looked or could. `window_why`: why there is none, "" if there is
-    one, or nobody has looked.
+    one, or nobody has looked. `run_failed`: the last `backup run` did, as `run_error` says.
     """
 
     count: int = 0
@@ -236,6 +237,8 @@ class BackupsStatus:
     window_from: Moment | None = None
     window_known: bool = False
     window_why: str = ""
+    run_failed: bool = False
+    run_error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -492,10 +495,16 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
     return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
 
 
-def backups_of(backups: Sequence[Backup]) -> BackupsStatus:
-    """The status of these registered base backups, without the recovery window."""
+def backups_of(backups: Sequence[Backup], runs: Sequence[BackupRun] = ()) -> BackupsStatus:
+    """The status of registered base backups and of `backup run`, without the recovery window."""
     taken = [one.taken_at for one in backups if one.counts]
-    return BackupsStatus(count=len(taken), newest_at=max(taken, default=None))
+    failed = last_failure(runs, backups)
+    return BackupsStatus(
+        count=len(taken),
+        newest_at=max(taken, default=None),
+        run_failed=failed is not None,
+        run_error=failed.error if failed is not None else "",
+    )
 
 
 def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus | None:

@@ -22,6 +22,7 @@ RISING: tuple[Severity, ...] = ("ok", "warning", "unknown", "critical")
 _NEWS_SECONDS = 7 * 86400.0
 """How long a gap between two lineages is a warning."""
 DRILL_HINT = "docs/drill.md says what to look at; if it has logs, they are in its work directory"
+BACKUP_HINT = "nothing was registered: run it again, and look at its output"
 GAP_HINT = "take a new base backup: no recovery crosses a gap"
 
 
@@ -78,6 +79,8 @@ def _troubles(status: Status) -> Iterator[Trouble]:
             continue  # judged by its gaps
         if trouble.code == "drill" and status.drill is not None and status.drill.failed:
             continue  # judged by the last drill
+        if trouble.code == "backup-run" and status.backups is not None:
+            continue  # judged by the last run
         yield trouble
     if status.state == "unknown" and not status.troubles:
         yield Trouble(code="unknown", level="critical", text="nothing is known about its streamer")
@@ -88,6 +91,9 @@ def _troubles(status: Status) -> Iterator[Trouble]:
     if drill is not None and drill.failed:
         text = f"the last drill failed at the step {drill.step}: {drill.error}"
         yield Trouble(code="drill", level="warning", text=text, hint=DRILL_HINT)
+    if status.backups is not None and status.backups.run_failed:
+        text = f"the last `backup run` failed: {status.backups.run_error}"
+        yield Trouble(code="backup-run", level="warning", text=text, hint=BACKUP_HINT)
     news = [gap for gap in (status.history.gaps if status.history else ()) if is_news(gap, status)]
     if news:
         more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""

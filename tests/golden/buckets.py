@@ -20,7 +20,18 @@ from binlog2s3.status.document import document
 from binlog2s3.status.model import Purge, SpoolStatus
 from tests import damage
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, query_body
-from tests.documents import BACKUP, BEAT, DRILL, FLOOR, LINEAGE, TIME, like, parent_of
+from tests.documents import (
+    BACKUP,
+    BACKUP_RUN,
+    BEAT,
+    DRILL,
+    FLOOR,
+    LINEAGE,
+    TIME,
+    like,
+    parent_of,
+    stored_as,
+)
 from tests.memory_client import MemoryClient
 from tests.surveyed import LAYOUT, MARIADB, Bucket
 from tests.unit.binlog.test_content import rows, table_map
@@ -495,8 +506,15 @@ def floors() -> Golden:
 
 
 def with_backups() -> Golden:
-    """Some that reach now, one of another server, one that counts nowhere; and three drills."""
+    """Some that reach now, one of another server, one that counts nowhere; and three drills.
+
+    The bucket itself has one, and what a run left that failed.
+    """
     source = Source(step=8 * HOUR)
+    run = replace(BACKUP_RUN, id="20260103T000000Z-1f2e3d4c")
+    source.put(LAYOUT.backup_run(run.id), run.to_json())
+    source.put(LAYOUT.stored(run.id, 1), b"all but registered")
+    source.create_upload(LAYOUT.stored(run.id, 2))
     source.closes(20)
     source.grows()
     source.beats()
@@ -548,7 +566,19 @@ def with_backups() -> Golden:
         taken_at=TIME + 9 * DAY,
         registered_at=TIME + 9 * DAY,
     )
-    for one in (monday, friday, stranger, broken, placed):
+    dump = b"-- the dump of this source --"
+    stored = replace(
+        monday,
+        id=id_.format(4),
+        label="stored",
+        location=f"s3://acme/pre/archive/orders/base/{id_.format(4)}/",
+        gtid_set=f"{UUID_A}:1-4",
+        taken_at=TIME + 2 * DAY,
+        registered_at=TIME + 2 * DAY + HOUR,
+        stored=stored_as(dump),
+    )
+    source.put(LAYOUT.stored(stored.id, 1), dump)
+    for one in (stored, monday, friday, stranger, broken, placed):
         source.put(LAYOUT.backup(one.id), one.to_json())
     for number, what in enumerate(
         (
@@ -588,7 +618,11 @@ def with_backups() -> Golden:
                 ["--latest", "--from-backup-id=monday", "--dry-run"],
                 ["--latest", "--from-backup-id=stranger", "--dry-run"],
             ],
-            "prune": [["--keep=7d", "--dry-run"], ["--keep=365d", "--dry-run"]],
+            "prune": [
+                ["--keep=7d", "--dry-run"],
+                ["--keep=7d", "--grace=0s", "--dry-run"],
+                ["--keep=365d", "--dry-run"],
+            ],
         },
     )
 
@@ -658,8 +692,12 @@ def hostile() -> Golden:
     forged_label = backup.to_json().replace(b"$(reboot)", rb"\u001b[2J\nforged")
     other = backup.id.replace("T03", "T04")
     source.put(LAYOUT.backup(other), forged_label.replace(backup.id.encode(), other.encode()))
+    run = replace(BACKUP_RUN, host="db1; $(reboot)", error="\u00fc error: forged `reboot`")
+    source.put(LAYOUT.backup_run(run.id), run.to_json())
     for key in (
         f"pre/archive/orders/{escape}/x",
+        f"{LAYOUT.stored_backups}{escape}/0001",
+        f"{LAYOUT.backup_runs}{forged}.json",
         f"{LAYOUT.archive}{source.lineage.id}/binlogs/{forged}",
         f"pre/archive/{escape}/x",
         "pre/archive/../../etc/passwd",

@@ -72,6 +72,7 @@ from binlog2s3.stream.remote import (
     _CheckedSlice,
     _delete_inside,
     _list_chunks,
+    holds,
     put_entry,
     where_absent,
 )
@@ -213,7 +214,7 @@ MUTANTS = (
         Promise.DURABLE,
         "prune deletes only below a floor that is older than the grace.",
         ("tests/unit/retain/test_prune.py::test_a_window_of_ten_days",),
-        ((Prune._below, operand(arithmetic(), 1)),),
+        ((Prune._graced, operand(arithmetic(), 1)),),
     ),
     Mutant(
         "a-forged-floor-deletes-nothing",
@@ -366,7 +367,7 @@ MUTANTS = (
         Promise.FILE,
         "The object is compared by its whole CRC64NVME where the store keeps one.",
         ("tests/unit/stream/test_job.py::test_an_object_of_other_bytes_is_never_described",),
-        ((RemoteBinlog.verify, always(comparison(4, of=7))),),
+        ((holds, always(comparison(3, of=5))),),
     ),
     Mutant(
         "verify-without-crc",
@@ -374,7 +375,7 @@ MUTANTS = (
         "Without a checksum of the whole, the object's ETag must be that of our parts, else "
         "it is read back.",
         ("tests/unit/stream/test_job.py::test_an_object_of_other_bytes_is_never_described",),
-        ((RemoteBinlog.verify, always(comparison(6, of=7))),),
+        ((holds, always(comparison(5, of=5))),),
     ),
     Mutant(
         "no-overwrite-whole",

@@ -41,7 +41,7 @@ ROOMS = {
     "pymysql": {"server"},
     "rich": {"", "cli"},
     "tenacity": {"store", "stream"},
-    "zstandard": {"binlog", "recover"},
+    "zstandard": {"binlog"},
     "cryptography": {"replication", "server"},
 }
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}

@@ -4,12 +4,12 @@ Law: the order is writers, `live/`, `archive/`, so that a binlog that is being a
 missed. Objects that are not part of the format are reported as foreign.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backups import Backup, lost_objects, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.codec import LINEAGE_ID
@@ -58,6 +58,10 @@ class SourceInventory:
     writer: Heartbeat | None = None
     turn: Turn | None = None
     by_lineage: dict[str, LineageObjects] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
+    """The size of each object of a stored base backup, by key."""
+    backups: list[Backup] = field(default_factory=list)
+    """The stored base backups whose objects are there, of the right sizes."""
     defects: list[Defect] = field(default_factory=list)
 
     def objects(self, lineage: str) -> LineageObjects:
@@ -86,11 +90,15 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
         inventory.objects(inventory.turn.lineage)  # its lineage must be there
     for info in store.list(layout.live):
         _place_live(inventory, info)
-    for info in store.list(layout.archive):
-        if not info.key.startswith((layout.turns, layout.backups, layout.drills)):  # read by others
-            _place_archived(inventory, info)
     unreadable: list[ArchiveError] = []
-    registered(catalog, unreadable)
+    backups = registered(catalog, unreadable)  # before their objects are listed: these come first
+    for info in store.list(layout.archive):
+        if layout.stored_place(info.key) is not None:
+            inventory.stored[info.key] = info.size
+        elif not info.key.startswith((layout.turns, layout.backups, layout.drills)):
+            _place_archived(inventory, info)  # the others are read elsewhere
+    for backup in backups:
+        _check_stored(store, inventory, backup)
     inventory.defects += [
         Defect(kind="backup-unreadable", key=layout.backups, text=str(error))
         for error in unreadable
@@ -100,11 +108,30 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     return inventory
 
 
+def _check_stored(store: Store, inventory: SourceInventory, backup: Backup) -> None:
+    """Report objects of a stored backup that are missing, or have another size."""
+    if backup.stored is None:
+        return
+    lost = [*lost_objects(inventory.layout, backup.id, backup.stored, inventory.stored)]
+    if not lost:
+        inventory.backups.append(backup)
+    for key, why in lost:
+        inventory.defects += damaged(store, inventory.layout, backup, key, why)
+
+
+def damaged(store: Store, layout: Layout, backup: Backup, key: str, why: str) -> Iterator[Defect]:
+    """The defect of a stored backup; none if it was removed meanwhile: its document goes first."""
+    if store.head(layout.backup(backup.id)) is not None:
+        text = f"{why}: {backup.name} cannot be restored"
+        yield Defect(kind="backup-damaged", key=key, text=text)
+
+
 def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:
     layout = inventory.layout
     if info.key.startswith(layout.writers):
         return  # `Catalog.writers` reads them
-    if layout.is_probe(info.key) or layout.is_standby(info.key):
+    known = (layout.is_probe, layout.is_standby, layout.backup_run_id)
+    if any(is_one(info.key) for is_one in known):
         return
     lineage, _, rest = info.key.removeprefix(layout.live).partition("/")
     text, _, last = rest.partition("/")

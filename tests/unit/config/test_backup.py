@@ -37,3 +37,48 @@ def test_an_age_needs_the_bucket(age: str, given: dict[str, Any], problem: str) 
     _, problems = STATUS.build(Given({"s3-url": "s3://bucket/pre", age: 86_400.0, **given}))
     assert bool(problems) == bool(problem), problems
     assert all(problem in one for one in problems)
+
+
+PLACE = {"source": "orders", "s3-url": "s3://bucket/pre"}
+TOOL = PLACE | {"tool": "mysqldump", "mysql-user": "backup"}
+COMMAND = PLACE | {"command": "dump it", "position-from": "dump-header"}
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (TOOL, ""),
+        (TOOL | {"tool-option": ("--hex-blob",), "label": "x", "wait": 1.0, "json": True}, ""),
+        (COMMAND, ""),
+        (COMMAND | {"no-compress": True}, ""),
+        (PLACE, "is missing"),
+        (TOOL | COMMAND, "contradict each other"),
+        (PLACE | {"tool": "mysqldump"}, "--mysql-user is missing"),
+        (COMMAND | {"position-from": None}, "needs --position-from"),
+        (COMMAND | {"command": "  "}, "is empty"),
+        (COMMAND | {"command": "a 'b"}, "No closing quotation"),
+        (TOOL | {"position-from": "dump-header"}, "needs --command"),
+        (COMMAND | {"tool-option": ("--x",)}, "needs --tool"),
+        (TOOL | {"tool-option": ("x",)}, "must begin with -"),
+        (TOOL | {"tool-option": ("--password=secret",)}, "seen by all users"),
+        (TOOL | {"tool-option": ("-psecret",)}, "seen by all users"),
+        (TOOL | {"gtid-set": "x"}, "is for `backup add`"),
+        (TOOL | {"yes": True}, "is for `backup add`"),
+        (TOOL | {"label": "x" * 2000}, "more than 1024"),
+    ],
+)
+def test_what_run_is_asked_is_judged_as_a_whole(given: dict[str, Any], problem: str) -> None:
+    """A tool with a login, or a command that says where its position is; never a password."""
+    config, problems = BACKUP["run"].build(Given(given))
+    assert bool(problems) == bool(problem), problems
+    assert all(problem in one for one in problems)
+    assert (config is None) == bool(problem)
+    assert "secret" not in "".join(problems)
+
+
+@pytest.mark.parametrize("action", ["add", "list", "get", "remove"])
+def test_options_of_run_are_for_run_alone(action: Any) -> None:
+    """The others refuse them by name."""
+    given = (WHERE if action == "add" else PLACE) | {"tool": "mysqldump", "no-compress": True}
+    _, problems = BACKUP[action].build(Given(given))
+    assert problems == ["--tool is for `backup run`", "--no-compress is for `backup run`"]

@@ -15,6 +15,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.pages import build
 from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.stored import Compression
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -49,7 +50,7 @@ from tests.damage import (
     fill,
     name,
 )
-from tests.documents import ENTRY, LINEAGE, like
+from tests.documents import BACKUP, ENTRY, LINEAGE, like, stored_as
 from tests.memory_store import MemoryStore
 from tests.surveyed import Bucket, written
 
@@ -103,6 +104,29 @@ OTHERS = {
         f"a writer's object that is {what}": found("writer-unreadable", WRITER, data)
         for what, data in GARBAGE.items()
     },
+}
+BASE = LAYOUT.stored(BACKUP.id, 1)
+DUMP = b"a base backup"
+
+
+def stored(archive: Archive, there: bytes | None, *, compression: Compression = "none") -> None:
+    """A stored backup of these bytes, and what is in the bucket."""
+    what = stored_as(DUMP, compression)
+    backup = replace(BACKUP, source=LAYOUT.source, stored=what)
+    archive.store.put(LAYOUT.backup(BACKUP.id), backup.to_json())
+    if there is not None:
+        archive.store.put(BASE, there)
+
+
+DAMAGED, NONE = frozenset({"backup-damaged"}), frozenset[str]()
+OTHERS |= {
+    "a stored backup": Damage(lambda a: stored(a, DUMP), NONE, NONE),
+    "a stored backup that is missing": Damage(lambda a: stored(a, None), DAMAGED, DAMAGED),
+    "a stored backup that is cut off": Damage(lambda a: stored(a, DUMP[1:]), DAMAGED, DAMAGED),
+    "a stored backup of other bytes": Damage(lambda a: stored(a, DUMP[::-1]), NONE, DAMAGED),
+    "a stored backup that is not compressed": Damage(
+        lambda a: stored(a, DUMP, compression="zstd"), NONE, DAMAGED
+    ),
 }
 for number, lineage in enumerate(([], {}, 1.5, float("nan"))):
     OTHERS[f"a writer's object with a lineage that is none, {number}"] = Damage(

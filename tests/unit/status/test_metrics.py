@@ -106,6 +106,7 @@ FULL = replace(
         count=3,
         newest_at=AT - timedelta(seconds=71),
         window_from=AT - timedelta(seconds=72),
+        run_failed=True,
     ),
     drill=DrillStatus(
         proven_at=AT - timedelta(seconds=73),
@@ -165,6 +166,7 @@ ENOUGH = {
     "binlog2s3_backups": 3,
     "binlog2s3_newest_backup_timestamp_seconds": AT.timestamp() - 71,
     "binlog2s3_recovery_window_timestamp_seconds": AT.timestamp() - 72,
+    "binlog2s3_backup_run_failed": 1,
     "binlog2s3_drill_proven_timestamp_seconds": AT.timestamp() - 73,
     "binlog2s3_drill_proven_until_timestamp_seconds": AT.timestamp() - 74,
     "binlog2s3_drill_duration_seconds": 75.0,
@@ -224,11 +226,14 @@ def test_troubles_have_code_and_level() -> None:
     """As many as there are of each; their texts are no labels. None: no sample."""
     found = samples(FULL)["binlog2s3_troubles"]
     assert sorted((labels["code"], labels["level"], value) for labels, value in found) == [
+        ("backup-run", "warning", 1),
         ("gap", "warning", 1),
         ("heartbeat", "warning", 1),
         ("store", "critical", 2),
     ]
-    assert "binlog2s3_troubles" not in samples(replace(FULL, troubles=(), history=None))
+    assert "binlog2s3_troubles" not in samples(
+        replace(FULL, troubles=(), history=None, backups=None)
+    )
 
 
 def test_info_says_who_and_where_to() -> None:
