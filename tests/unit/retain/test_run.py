@@ -176,7 +176,7 @@ def world(tmp_path: Path) -> World:
 def test_a_dump_is_stored_and_registered(world: World, no_compress: bool) -> None:
     """With its place, all of it read; nothing else is left, and it is read back as it was."""
     backup = world.run(world.program(said(DUMP)), no_compress=no_compress)
-    assert (backup.tool, backup.is_checked, backup.label) == ("mysqldump", True, "monday")
+    assert (backup.tool, backup.checked, backup.label) == ("mysqldump", True, "monday")
     assert (backup.gtid_set, backup.position) == (f"{UUID_A}:1-6", POSITION)
     uploads, keys, (found,) = world.left()
     assert (uploads, keys, found) == (0, [LAYOUT.stored(backup.id, 1)], backup)
@@ -193,7 +193,7 @@ def test_a_physical_backup_has_the_place_of_its_log(world: World) -> None:
     backup = world.run(command, position_from="xtrabackup-log")
     assert (backup.gtid_set, str(backup.binlog)) == (f"{UUID_A}:1-6", "mysql-bin.000001")
     assert backup.tool == "xtrabackup"
-    assert not backup.is_checked
+    assert not backup.checked
     assert world.content(backup) == "XBSTCK01 and more"
 
 

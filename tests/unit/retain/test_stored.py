@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.codec import Crc64
+from binlog2s3.archive.codec import Crc64, as_fields, converted
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.stored import (
     MOST_OBJECTS,
@@ -88,7 +88,7 @@ def test_what_is_stored_is_read_back(size: int, crc64: bool) -> None:
     ]
     assert sorted(store.objects) == [key_of(n + 1) for n in range(len(stored.objects))]
     assert store.uploads == {}
-    assert Stored.of(stored.document()) == stored
+    assert converted(as_fields(stored), Stored) == stored
 
 
 def test_nothing_is_there_before_it_is_complete() -> None:
