@@ -126,8 +126,10 @@ class Plain:
         indent = room if self.width is None or beside else min(2, self.width - 1)
         margin = " " * indent
         head = f"{name:<{room}}" if beside else f"{name}\n{margin}" if name else margin
-        lines = self._wrapped(value, indent)
-        self._put([(head, "dim"), (f"\n{margin}".join(lines), style or "default")])
+        parts = [(head, "dim")]
+        for number, text in enumerate(self._wrapped(value, indent)):
+            parts += [(f"\n{margin}" if number else "", ""), (text, style or "default")]
+        self._put(parts)
 
     def row(
         self,
