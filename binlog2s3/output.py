@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import compress, zip_longest
 from typing import Literal, TextIO
 
 from rich.console import Console, Group
@@ -86,10 +86,11 @@ def _fitted(
     least = [min(one.least or width, width) for one, width in zip(columns, natural, strict=True)]
     widths = [max(low, min(width, room)) for low, width in zip(least, natural, strict=True)]
     while sum(widths) + 2 * len(widths) > room:
-        widest = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
-        if widths[widest] == least[widest]:
+        gives = [width > low for width, low in zip(widths, least, strict=True)]
+        if not any(gives):
             return None
-        widths[widest] -= 1
+        widest = max(compress(widths, gives))  # equal ones stay equal
+        widths = [w - (give and w == widest) for w, give in zip(widths, gives, strict=True)]
     return widths
 
 
@@ -126,8 +127,10 @@ class Plain:
         indent = room if self.width is None or beside else min(2, self.width - 1)
         margin = " " * indent
         head = f"{name:<{room}}" if beside else f"{name}\n{margin}" if name else margin
-        lines = self._wrapped(value, indent)
-        self._put([(head, "dim"), (f"\n{margin}".join(lines), style or "default")])
+        parts = [(head, "dim")]
+        for number, text in enumerate(self._wrapped(value, indent)):
+            parts += [(f"\n{margin}" if number else "", ""), (text, style or "default")]
+        self._put(parts)
 
     def row(
         self,

@@ -232,7 +232,7 @@ def _streaming(status: Status) -> str:
     elif lag.seconds == 0:
         how = "all durable"
     else:
-        how = f"durable {duration_text(lag.seconds, up=True)} ago"
+        how = f"durable {duration_text(lag.seconds)} ago"
     behind = ""
     if status.state == "catching up" and lag.bytes:
         behind = f", {size_text(lag.bytes)} behind"
