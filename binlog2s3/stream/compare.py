@@ -406,6 +406,18 @@ def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:
             accepted.add(error.offset)
 
 
+def another_beginning(name: BinlogName, received: bytes, there: bytes) -> str:
+    """Why the first bytes that were received of a binlog are not a server's own; "" if they are.
+
+    `there`: as many bytes of the server's, or fewer if it has fewer.
+    """
+    same = _same(received, there)
+    if same == len(received):
+        return ""
+    what = "ends there" if same == len(there) else "has other bytes from there on"
+    return f"{name} was received up to {len(received)}, equal up to {same}: its own {what}"
+
+
 def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
     """Blocks of ours, each with the same number of bytes of theirs, or fewer at its end."""
     held = b""

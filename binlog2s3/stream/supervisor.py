@@ -18,9 +18,12 @@ where the known history ends (`_tip`).
 
 import threading
 import time
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
 import tenacity
 
@@ -37,9 +40,11 @@ from binlog2s3.errors import (
 )
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.archive_end import tip_of
+from binlog2s3.stream.compare import another_beginning
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
@@ -48,10 +53,13 @@ from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.spool_limits import Pressure
+from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploads import Uploads
 from binlog2s3.stream.writer import Writer
+
+Answer = TypeVar("Answer")
 
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
@@ -165,6 +173,8 @@ class Supervisor:
             if run.state is RunState.CONFIRMING and track is not None and track.begun:
                 self._confirm(run.heading, track)
                 run.state = RunState.READING
+            if run.state is RunState.READING and run.run.facts.lineage == PROBE:
+                self._believe(run)
             for new in run.take_new():
                 self._intake.admit(new)
         if run is None or run.state is not RunState.CONFIRMING:
@@ -225,8 +235,10 @@ class Supervisor:
             server_uuid=heading.facts.uuid,
             binlog=str(heading.begin),
             position=heading.position,
-            lineage=heading.tip.lineage.id if heading.tip is not None else None,
+            lineage=_lineage_of(heading),
         )
+        if facts.whole:  # until it is proved: a start compares only what a run continues
+            facts = replace(facts, lineage=PROBE)
         directory = self._spool.begin(facts)
         child = self._start(directory, heading)
         tailer = Tailer(directory, self._grid, overlap=heading.overlap, track=track)
@@ -264,10 +276,14 @@ class Supervisor:
             run.tailer.close()
 
     def _facts(self) -> ServerFacts:
-        """Ask the server who it is. Meanwhile uploads continue, and a stop ends the wait."""
+        """Ask the server who it is."""
+        return self._answer(self._server.facts)
+
+    def _answer(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask the server. Meanwhile uploads continue, and a stop ends the wait."""
         found = unless(
             self._stop.is_set,
-            self._server.facts,
+            ask,
             name="ask",
             meanwhile=lambda: self.work(_POLL_SECONDS),
         )
@@ -377,16 +393,30 @@ class Supervisor:
 
         Before anything of it is taken in: there is no overlap that would prove it.
 
-        Something between us may have led the questions and mysqlbinlog to different servers.
+        Something between us may have led the questions and mysqlbinlog to different servers, which
+        may even have the same server id. So the server is asked for the same bytes, on a connection
+        on which it has said who it is.
         """
         self._server.close()
-        uuid, form = self._facts().uuid, track.scanner.formats[0]
-        there = self._server.first_event(track.name)
-        if uuid != heading.facts.uuid or there != (form.server_id, form.offset + form.size):
+        uuid = self._facts().uuid
+        if uuid != heading.facts.uuid:
             raise SourceError(
-                f"another server answers under this address: {uuid}, not {heading.facts.uuid}, or "
-                f"its {track.name} is another one",
+                f"another server answers under this address: {uuid}, not {heading.facts.uuid}",
                 hint="a proxy or a fail-over; it is asked again",
+                transient=True,
+            )
+        with closing(track.body(0, min(track.size, MOST_BYTES)).open()) as reader:
+            received = reader.read(MOST_BYTES)
+        there = self._answer(lambda: self._server.beginning(track.name, len(received)))
+        if why := another_beginning(track.name, received, there):
+            form, address = track.scanner.formats[0], self._server.address
+            raise SourceError(
+                f"mysqlbinlog was led to another server than the questions: at {address} {uuid} "
+                f"answers, and its binlog is another one: {why}; what came is of a server "
+                f"{form.server_version!r:.60} with server_id {form.server_id}, created at "
+                f"{track.created_at:%Y-%m-%d %H:%M:%SZ}; nothing of it was taken",
+                hint=f"a proxy, a load balancer or a name with several addresses leads {address} "
+                "to several servers: give the address of one of them; it is asked again",
                 transient=True,
             )
         before, tip = track.gtids_before(), heading.tip
@@ -394,6 +424,12 @@ class Supervisor:
             return
         if before is not None and tip.gtids is not None and before != tip.gtids:
             raise ForkError(f"{track.name} begins after {before}, not after {tip.gtids}")
+
+    def _believe(self, run: LiveRun) -> None:
+        """Note in the spool that a run is proved: a start may take what it has read."""
+        facts = replace(run.run.facts, lineage=_lineage_of(run.heading))
+        run.run = replace(run.run, facts=facts)
+        self._spool.note(run.run)
 
     def _learn(self, error: Exception, run: LiveRun | None) -> None:
         """What an end means for the next run, and for what was read."""
@@ -430,6 +466,10 @@ class Supervisor:
             self._intake.abandon(last)
         while not (self._intake.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
+
+
+def _lineage_of(heading: Heading) -> str | None:
+    return heading.tip.lineage.id if heading.tip is not None else None
 
 
 def _where(intake: Intake, tip: Tip | None) -> Tip | None:

@@ -16,7 +16,7 @@ from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
-from binlog2s3.stream.compare import Common, Finder, cut
+from binlog2s3.stream.compare import Common, Finder, another_beginning, cut
 from binlog2s3.stream.spool import SpoolRun
 from tests import documents
 from tests.binlog_writer import (
@@ -556,3 +556,40 @@ def test_only_the_last_hundred_are_compared(store: MemoryStore, tmp_path: Path) 
     assert has_end(
         catalog, source(tmp_path, theirs), long.transactions[-1].end, 1, f"7-{SERVER}-250"
     )
+
+
+WHOLE = bytes(binlog(1).data)
+HEAD = 4 + 19 + 57
+"""Somewhere in the format event, behind the time of its header."""
+
+
+@pytest.mark.parametrize(
+    ("received", "there", "why"),
+    [
+        (WHOLE, WHOLE, ""),
+        (WHOLE[:HEAD], WHOLE[:HEAD], ""),
+        (WHOLE[:HEAD], WHOLE, ""),
+        (WHOLE, WHOLE[:HEAD], f"equal up to {HEAD}: its own ends there"),
+        (WHOLE, b"", "equal up to 0: its own ends there"),
+        (WHOLE, bytes(binlog(1, time=NOW + 1).data), "equal up to 4: its own has other bytes"),
+        (WHOLE, bytes(binlog(1, forked_at=14).data), "its own has other bytes"),
+        (WHOLE, bytes(binlog(1, gtids=False).data), "its own has other bytes"),
+        (WHOLE, WHOLE[:-1] + b"?", f"equal up to {len(WHOLE) - 1}: its own has other bytes"),
+    ],
+    ids=[
+        "all",
+        "head",
+        "more-there",
+        "less-there",
+        "nothing",
+        "time",
+        "rows",
+        "gtids",
+        "last-byte",
+    ],
+)
+def test_the_beginning_of_another_server(received: bytes, there: bytes, why: str) -> None:
+    """Every byte that came is compared; that the server has more by now says nothing."""
+    found = another_beginning(name(1), received, there)
+    assert why in found
+    assert bool(why) == bool(found)
