@@ -39,12 +39,12 @@ from binlog2s3.errors import (
     UnloggedError,
 )
 from binlog2s3.log import Log
-from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.connection import Server
 from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.archive_end import tip_of
-from binlog2s3.stream.compare import another_beginning
+from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
@@ -275,10 +275,6 @@ class Supervisor:
         if run is not None:
             run.tailer.close()
 
-    def _facts(self) -> ServerFacts:
-        """Ask the server who it is."""
-        return self._answer(self._server.facts)
-
     def _answer(self, ask: Callable[[], Answer]) -> Answer:
         """Ask the server. Meanwhile uploads continue, and a stop ends the wait."""
         found = unless(
@@ -297,7 +293,7 @@ class Supervisor:
         tip = _where(self._intake, self._tip)
         lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)
         try:
-            self._facts()
+            self._answer(self._server.facts)
             heading = self._pilot.heading(self._server, tip, self._lessons.doubt)
         except UnloggedError as error:
             self._intake.saw_no_binlog(error.uuid, self._watch.newest)
@@ -392,33 +388,10 @@ class Supervisor:
         """See that the run's first binlog comes from the server that was asked, and follows.
 
         Before anything of it is taken in: there is no overlap that would prove it.
-
-        Something between us may have led the questions and mysqlbinlog to different servers, which
-        may even have the same server id. So the server is asked for the same bytes, on a connection
-        on which it has said who it is.
         """
-        self._server.close()
-        uuid = self._facts().uuid
-        if uuid != heading.facts.uuid:
-            raise SourceError(
-                f"another server answers under this address: {uuid}, not {heading.facts.uuid}",
-                hint="a proxy or a fail-over; it is asked again",
-                transient=True,
-            )
         with closing(track.body(0, min(track.size, MOST_BYTES)).open()) as reader:
             received = reader.read(MOST_BYTES)
-        there = self._answer(lambda: self._server.beginning(track.name, len(received)))
-        if why := another_beginning(track.name, received, there):
-            form, address = track.scanner.formats[0], self._server.address
-            raise SourceError(
-                f"mysqlbinlog was led to another server than the questions: at {address} {uuid} "
-                f"answers, and its binlog is another one: {why}; what came is of a server "
-                f"{form.server_version!r:.60} with server_id {form.server_id}, created at "
-                f"{track.created_at:%Y-%m-%d %H:%M:%SZ}; nothing of it was taken",
-                hint=f"a proxy, a load balancer or a name with several addresses leads {address} "
-                "to several servers: give the address of one of them; it is asked again",
-                transient=True,
-            )
+        self._answer(lambda: prove(self._server, heading.facts.uuid, track.name, received))
         before, tip = track.gtids_before(), heading.tip
         if tip is None or heading.begin != tip.following:
             return

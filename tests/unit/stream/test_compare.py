@@ -122,6 +122,7 @@ class Source:
         self.discarded: list[SpoolRun] = []
         self.worked: list[float] = []
         self.status: int | None = 0
+        self.own = dict(binlogs)  # what it sends on the connection for questions
 
     def probe(self, binlog_name: BinlogName) -> tuple[SpoolRun, Child]:
         directory = self._directory / str(len(self.probed))
@@ -130,6 +131,10 @@ class Source:
         (directory / str(binlog_name)).write_bytes(self._binlogs[binlog_name])
         self.children.append(Child(self.status))
         return SpoolRun(directory, replace(RUN, binlog=str(binlog_name))), self.children[-1]
+
+    def prove(self, binlog_name: BinlogName, head: bytes) -> None:
+        if why := another_beginning(binlog_name, head, self.own[binlog_name][: len(head)]):
+            raise SourceError(why, transient=True)
 
     def find(
         self,
@@ -145,6 +150,7 @@ class Source:
             discard=self.discarded.append,
             stopped=stopped,
             work=self.worked.append,
+            prove=self.prove,
             beginning=beginning,
         )
         try:
@@ -211,6 +217,21 @@ class Counting(MemoryStore):
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
         self.asked += end - begin
         return super().open(key, begin, end)
+
+
+@pytest.mark.parametrize("received", ["another-history", "damage", "no-binlog"])
+def test_a_probe_that_reads_from_another_server_says_nothing(
+    store: MemoryStore, tmp_path: Path, received: str
+) -> None:
+    """mysqlbinlog alone was led there: it would end our history, and join the next one to none."""
+    catalog, there = archive(store, *history()), source(tmp_path, *history())
+    for number, other in enumerate(history(forked_at=0), start=1):
+        data = bytes(other.data)
+        if received != "another-history":
+            data = data[:300] + b"?" * 300 if received == "damage" else b"?" * 300
+        there._binlogs[name(number)] = data
+    with pytest.raises(SourceError, match="its own has other bytes"):
+        there.find(catalog)
 
 
 @pytest.mark.parametrize("forked_at", [14, 55, 75])
@@ -477,6 +498,7 @@ def has_end(
         discard=there.discarded.append,
         stopped=lambda: False,
         work=there.worked.append,
+        prove=there.prove,
     )
     names = [name(number) for number in range(1, newest + 2)]
     place = documents.parent_of(LINEAGE.id, binlog=str(name(1)), offset=end, gtid_set=gtids)
