@@ -33,8 +33,9 @@ def all_sources(store: Store, prefix: str) -> tuple[list[str], list[str]]:
 
 def nothing_of(store: Store, prefix: str, source: str | None, target: str) -> ArchiveError:
     """The error if a bucket has nothing of a source, or of any, below a prefix of this URL."""
-    whose = f" of source {source}" if source else ""
-    text = f"there is nothing{whose} below {target}"
+    text = f"there is nothing below {target}"
+    if source:
+        text = f"there is nothing of source {source} below {target}"
     return ArchiveError(text, hint=_where_to_look(store, prefix))
 
 

@@ -8,7 +8,7 @@ not hide another source.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -93,9 +93,9 @@ def look(
     status = replace(status, standbys=_standbys(sign, catalog))
     lost = _lost(here, sign.beat)
     if lost is not None:  # what the writer said of it is not true any more
-        status = replace(status, covered_until=None, latest=None, durable=lost.have, lag=Lag())
+        status = replace(status, covered_until=None, latest=None, durable=lost[0], lag=Lag())
     troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages)]
-    troubles += [lost.trouble] if lost is not None else []
+    troubles += [] if lost is None else [lost[1]]
     history = history_of(lineages.values(), extent.current)
     return replace(
         status,
@@ -337,15 +337,8 @@ def _troubles(
         yield Trouble(code="unreadable", level="warning", text=text, hint=hint)
 
 
-@dataclass(frozen=True, slots=True)
-class _Lost:
-    """Something is missing that the writer said is durable; up to where the bucket still has it."""
-
-    have: Position
-    trouble: Trouble
-
-
-def _lost(contents: Contents | None, beat: Heartbeat | None) -> _Lost | None:
+def _lost(contents: Contents | None, beat: Heartbeat | None) -> tuple[Position, Trouble] | None:
+    """Something is missing that the writer said is durable: up to where it is there, and that."""
     short = short_of(contents, beat) if contents is not None else None
     if contents is None or short is None:
         return None
@@ -357,7 +350,7 @@ def _lost(contents: Contents | None, beat: Heartbeat | None) -> _Lost | None:
         hint="find out who deletes in this bucket; a streamer that still has the bytes uploads "
         "them again",
     )
-    return _Lost(Position(binlog=short.binlog, offset=have, gtid_set=""), trouble)
+    return Position(binlog=short.binlog, offset=have, gtid_set=""), trouble
 
 
 def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None:

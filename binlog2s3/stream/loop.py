@@ -328,10 +328,13 @@ class Loop:
     def _progress(self, beat: Heartbeat) -> Heartbeat:
         sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
         coverage = self._intake.coverage
-        now = self.status()  # one, so that the state is that of its troubles
         status = None
-        if self._board is not None:
-            status = document(replace(now, rates=self._board.current().rates))
+        if self._board is None:
+            now = self.status()
+        else:  # one for all: the state is that of its troubles, and every voice says the same
+            self._board.refresh()
+            now = self._board.current()
+            status = document(now)
         return replace(
             beat,
             state=now.state,

@@ -263,7 +263,7 @@ class Lane(Switch):
         if piece[4:5] in (b"\x12", b"\x1e") and target.getpeername()[1] == self._target:
             self.dumping.append(target)  # COM_BINLOG_DUMP, COM_BINLOG_DUMP_GTID
         gate = threading.Event()
-        while source in self.stopped and not self._ends:
+        while source in self.stopped and not self._over.is_set():
             gate.wait(0.1)
 
 
