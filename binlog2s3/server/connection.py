@@ -360,7 +360,7 @@ class Server:
         try:
             found = dump.beginning(self._connection, name, most, flavour)
         except FOREIGN as error:
-            raise translate(error, self._used) from error
+            raise translate(error, self._used, f"the first bytes of {name}") from error
         finally:
             self.close()
         self.heard_at = time.monotonic()

@@ -34,7 +34,7 @@ def beginning(connection: Any, name: BinlogName, most: int, flavour: Flavour) ->
     """The first bytes of a binlog, `most` (at most MOST_BYTES) or as many as the server has.
 
     After the binlog's end there may be bytes of the next one. The connection is of no use
-    afterwards. `SETTINGS` must have been sent. Raises what pymysql raises.
+    afterwards. `SETTINGS` must have been sent. Raises what pymysql raises, also if nothing comes.
     """
     most = min(most, MOST_BYTES)
     body = struct.pack("<IHI", _FIRST_POSITION, _FLAGS[flavour], _OF_NO_REPLICA)
@@ -56,4 +56,6 @@ def beginning(connection: Any, name: BinlogName, most: int, flavour: Flavour) ->
         is_first = event[_EVENT_TYPE : _EVENT_TYPE + 1] == bytes([EventType.FORMAT_DESCRIPTION])
         if taken or is_first:  # a made-up rotate event comes before
             taken += event
-    return (MAGIC + taken)[:most] if taken else b""
+    if not taken and most > len(MAGIC):
+        raise pymysql.OperationalError(2027, "Malformed packet: the end, before any event")
+    return (MAGIC + taken)[:most]

@@ -51,7 +51,7 @@ def sending(*events: bytes, last: bytes = END) -> Any:
 @pytest.mark.parametrize("most", [4, 5, 23, 100, ENDS[0], ENDS[0] + 1, len(DATA), len(DATA) + 1])
 def test_the_first_bytes(most: int) -> None:
     """Those of the binlog, without the event that the server makes up before them."""
-    assert beginning(sending(*EVENTS), NAME, most, "mysql") == (DATA[:most] if most > 4 else b"")
+    assert beginning(sending(*EVENTS), NAME, most, "mysql") == DATA[:most]
 
 
 def test_no_more_is_read_than_is_needed() -> None:
@@ -66,8 +66,8 @@ def test_no_more_is_read_than_is_needed() -> None:
 @pytest.mark.parametrize(("flavour", "flags"), [("mysql", 1), ("mariadb", 3)])
 def test_it_asks_as_mysqlbinlog_does(flavour: Flavour, flags: int) -> None:
     """For what there is now, with id 0, for which no replica loses its connection."""
-    connection = sending()
-    assert beginning(connection, NAME, 100, flavour) == b""
+    connection = sending(*EVENTS)
+    assert beginning(connection, NAME, 100, flavour) == DATA[:100]
     body = struct.pack("<IHI", 4, flags, 0) + b"mysql-bin.000001"
     assert connection.asked == [(0x12, body)]
 
@@ -77,3 +77,9 @@ def test_what_the_server_refuses(events: list[bytes]) -> None:
     """It is its error, and not a short binlog."""
     with pytest.raises(pymysql.MySQLError, match="Could not find first log"):
         beginning(sending(*events, last=PURGED), NAME, len(DATA), "mysql")
+
+
+def test_an_answer_without_events() -> None:
+    """A server has sent none: its binlog is not called another one for that."""
+    with pytest.raises(pymysql.MySQLError, match="the end, before any event"):
+        beginning(sending(), NAME, 5, "mysql")
