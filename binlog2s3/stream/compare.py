@@ -8,8 +8,9 @@ common, nothing is proved.
 import os
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, MOST_ACCEPTED, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.log import Log
+from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.continuation import has
 from binlog2s3.stream.spool import SpoolRun
@@ -61,7 +64,8 @@ class Finder:
 
     `discard` deletes the run of a probe; `stopped` returns whether to give up; `work` is called
     with seconds, and does everything else meanwhile. The first `beginning` bytes of a binlog decide
-    whether it may be common.
+    whether it may be common. `prove` gets the first bytes that a probe received of a binlog, and
+    raises SourceError if they are of another server: see `prove`.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Finder:
         discard: Callable[[SpoolRun], None],
         stopped: Callable[[], bool],
         work: Callable[[float], object],
+        prove: Callable[[BinlogName, bytes], object],
         beginning: int = _BEGINNING,
     ) -> None:
         self._catalog = catalog
@@ -81,6 +86,7 @@ class Finder:
         self._discard = discard
         self._stopped = stopped
         self._work = work
+        self._prove = prove
         self._beginning = beginning
 
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
@@ -222,13 +228,24 @@ class Finder:
 
     @contextmanager
     def _reading(self, name: BinlogName) -> Iterator[Iterator[bytes]]:
+        """The bytes of the source's binlog. At the end they are proved to be the source's."""
         run, child = self._probe(name)
+        head = bytearray()
         try:
             with closing(self._bytes(run.directory / str(name), child)) as blocks:
-                yield blocks
+                try:
+                    yield _noting(blocks, head)
+                except DamageError:
+                    self._prove_beginning(name, head)
+                    raise
+            self._prove_beginning(name, head)
         finally:
             child.stop()
             self._discard(run)
+
+    def _prove_beginning(self, name: BinlogName, head: bytearray) -> None:
+        if head and not self._stopped():
+            self._prove(name, bytes(head))
 
     def _bytes(self, path: Path, child: Child) -> Generator[bytes, None, None]:
         """The bytes that the child writes, until it exits. Raises SourceError if it fails."""
@@ -258,6 +275,13 @@ class Finder:
         finally:
             if file >= 0:
                 os.close(file)
+
+
+def _noting(blocks: Iterator[bytes], head: bytearray) -> Iterator[bytes]:
+    """These blocks; what `prove` needs of them comes into `head`."""
+    for block in blocks:
+        head += block[: MOST_BYTES - len(head)]
+        yield block
 
 
 def _fingerprints(
@@ -404,6 +428,62 @@ def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:
             if error.offset in accepted or len(accepted) == MOST_ACCEPTED:
                 raise
             accepted.add(error.offset)
+
+
+def prove(server: Server, uuid: str, name: BinlogName, received: bytes) -> ServerFacts:
+    """See that these first bytes of a binlog, which mysqlbinlog received, are of this server.
+
+    Something between us may have led the questions and mysqlbinlog to different servers, which may
+    even have the same server id. So the server is asked for the same bytes, on a new connection on
+    which it has said who it is. Returns its facts. Raises SourceError.
+    """
+    server.close()
+    facts = server.facts()
+    if facts.uuid != uuid:
+        raise SourceError(
+            f"another server answers under this address: {facts.uuid}, not {uuid}",
+            hint="a proxy or a fail-over; it is asked again",
+            transient=True,
+        )
+    received = received[:MOST_BYTES]
+    if why := another_beginning(name, received, server.beginning(name, len(received))):
+        raise SourceError(
+            f"mysqlbinlog was led to another server than the questions: at {server.address} {uuid} "
+            f"answers, and its binlog is another one: {why}; {_sender(received)}; nothing of it "
+            "was taken",
+            hint="a proxy, a load balancer or a name with several addresses leads "
+            f"{server.address} to several servers: give the address of one of them; it is asked "
+            "again",
+            transient=True,
+        )
+    return facts
+
+
+def _sender(received: bytes) -> str:
+    """What a binlog's first bytes say of the server that wrote them."""
+    scanner = Scanner()
+    with suppress(DamageError):
+        scanner.feed(received)
+    if not scanner.formats:
+        return f"what came is no binlog: {received[:40]!r}"
+    form = scanner.formats[0]
+    created = datetime.fromtimestamp(form.timestamp, UTC)
+    return (
+        f"what came is of a server {form.server_version!r:.60} with server_id {form.server_id}, "
+        f"created at {created:%Y-%m-%d %H:%M:%SZ}"
+    )
+
+
+def another_beginning(name: BinlogName, received: bytes, there: bytes) -> str:
+    """Why the first bytes that were received of a binlog are not a server's own; "" if they are.
+
+    `there`: as many bytes of the server's, or fewer if it has fewer.
+    """
+    same = _same(received, there)
+    if same == len(received):
+        return ""
+    what = "ends there" if same == len(there) else "has other bytes from there on"
+    return f"{name} was received up to {len(received)}, equal up to {same}: its own {what}"
 
 
 def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:

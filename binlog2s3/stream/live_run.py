@@ -1,7 +1,7 @@
 """One run of mysqlbinlog while it is read.
 
 Law: nothing of a run is taken in before it has shown that it continues what is known, see
-`RunState`.
+`RunState`. Until then a start does not take it from the spool either, if we die meanwhile.
 """
 
 import time
@@ -27,7 +27,7 @@ class RunState(Enum):
     | state | what happens | leads to |
     |---|---|---|
     | `CONFIRMING` | the first events are read, nothing is taken in | the server is asked on a new \
-connection, and has the same first event: `READING` |
+connection, and sends the same bytes on it: `READING` |
     | `COMPARING` | bytes that are known come again and are compared | all are equal: `READING` |
     | `READING` | what comes is taken in | the end of the run |
     """

@@ -31,7 +31,7 @@ from binlog2s3.stream.tail import Tailer, Track
 
 _log = Log("start")
 PROBE = "probe"
-"""In place of a lineage: the run only compares, and is discarded."""
+"""In place of a lineage: the run only compares, or is not proved yet. A start discards it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

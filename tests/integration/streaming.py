@@ -136,8 +136,18 @@ def spooled(stream: StreamProcess) -> list[str]:
 
 
 def came(spool: Path, name: str) -> int:
-    """The size of the longest copy of a binlog that the spool has."""
-    return max((path.stat().st_size for path in spool.glob(f"run-*/{name}")), default=0)
+    """The size of the longest copy of a binlog that the spool has, and that a start takes from it.
+
+    That is none of a run that is not proved yet.
+    """
+    found = spool.glob(f"run-*/{name}")
+    return max((path.stat().st_size for path in found if _is_proved(path.parent)), default=0)
+
+
+def _is_proved(run: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return bool(json.loads((run / "run.json").read_bytes())["lineage"] != "probe")
+    return False
 
 
 def all_came(stream: StreamProcess, server: MysqlServer) -> tuple[str, int]:

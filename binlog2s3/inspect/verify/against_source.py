@@ -131,7 +131,7 @@ class SourceComparison:
             return  # the walk reports it
         try:
             said = self._server.previous_gtids(row.name)
-            server_id, _ = self._server.first_event(row.name)
+            server_id = self._server.server_id_in(row.name)
         except SourceError as error:
             if not error.answered:
                 raise

@@ -731,8 +731,8 @@ class Answering:
     def previous_gtids(self, _: object) -> None:
         return None
 
-    def first_event(self, _: object) -> tuple[int, None]:
-        return (7 if self.uuid == UUID_A else 8), None
+    def server_id_in(self, _: object) -> int:
+        return 7 if self.uuid == UUID_A else 8
 
 
 def compared(archive: Archive, server: Answering) -> tuple[SourceComparison, str]:

@@ -52,7 +52,7 @@ from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.writer import Writer
-from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
+from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
@@ -749,9 +749,11 @@ FACTS = ServerFacts(
 class Asked:
     """A connection that is kept: what it leads to is seen when it is made anew."""
 
-    def __init__(self, then: ServerFacts, first_event: tuple[int, int]) -> None:
+    address = "db1:3306"
+
+    def __init__(self, then: ServerFacts, data: bytes) -> None:
         self.facts_now, self._then = FACTS, then
-        self._first_event = first_event
+        self._data = data
 
     def close(self) -> None:
         self.facts_now = self._then
@@ -759,9 +761,9 @@ class Asked:
     def facts(self) -> ServerFacts:
         return self.facts_now
 
-    def first_event(self, name: BinlogName) -> tuple[int, int]:
+    def beginning(self, name: BinlogName, most: int) -> bytes:
         assert name == FIRST
-        return self._first_event
+        return self._data[:most]
 
 
 @pytest.fixture
@@ -875,29 +877,39 @@ def test_what_ends_a_run(seen: dict[str, Any], kind: type[Exception] | None, wor
 
 
 @pytest.mark.parametrize(
-    ("then", "server_id"),
-    [(replace(FACTS, uuid=UUID_B), 7), (FACTS, 8)],
+    ("then", "timestamp", "words"),
+    [
+        (replace(FACTS, uuid=UUID_B), NOW, f"another server answers .*: {UUID_B}, not {UUID_A}"),
+        (FACTS, NOW + 1, f"at db1:3306 {UUID_A} answers, .* with server_id 7, created at 2026"),
+    ],
     ids=["another-uuid", "another-binlog"],
 )
 def test_a_run_without_an_overlap_is_confirmed_on_a_new_connection(
-    supervisor: Any, then: ServerFacts, server_id: int
+    supervisor: Any, tmp_path: Path, then: ServerFacts, timestamp: int, words: str
 ) -> None:
-    """The one that is kept still leads to the server that was asked; mysqlbinlog's does not."""
-    track = Track(FIRST, Path(), Grid(1000))
-    track.feed(memoryview(bytes(BinlogWriter(server_id=7).data)))
-    form = track.scanner.formats[0]
+    """The one that is kept still leads to the server that was asked; mysqlbinlog's does not.
+
+    Its server may have the same server id.
+    """
+    ours, theirs = (bytes(BinlogWriter(server_id=7, timestamp=at).data) for at in (NOW, timestamp))
+    path = tmp_path / str(FIRST)
+    path.write_bytes(ours)
+    track = Track(FIRST, path, Grid(1000))
+    track.feed(memoryview(ours))
     heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
-    supervisor._server = Asked(FACTS, (7, form.offset + form.size))
+    supervisor._server = Asked(FACTS, ours + b"and more")
     supervisor._confirm(heading, track)
-    supervisor._server = Asked(then, (server_id, form.offset + form.size))
-    with pytest.raises(SourceError, match="another server answers"):
+    supervisor._server = Asked(then, theirs)
+    with pytest.raises(SourceError, match=words) as refused:
         supervisor._confirm(heading, track)
+    assert refused.value.transient
+    assert refused.value.hint
 
 
 def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> None:
     """After a fail-over by DNS the old primary may live on, and keep the connection open."""
     new = replace(FACTS, uuid=UUID_B)
-    supervisor._server = Asked(new, (0, 0))
+    supervisor._server = Asked(new, b"")
     supervisor._intake.last = supervisor._intake.lineage = None
     supervisor._pilot.heading = lambda server, *_: server.facts()
     assert supervisor._ask() == new
