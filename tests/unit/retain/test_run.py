@@ -35,7 +35,12 @@ from tests.documents import BACKUP, BACKUP_RUN, LINEAGE, STORED
 from tests.surveyed import LAYOUT, Bucket
 
 NAME = BinlogName("mysql-bin", 1)
-NOW = datetime.now(UTC)
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
 ROWS = "".join(f"INSERT INTO `t` VALUES ({n},'{n * 7919}');\n" for n in range(4000))
 DUMP = f"""-- MySQL dump 10.13  Distrib 9.7.4, for Linux (x86_64)
 --
@@ -347,7 +352,7 @@ def killed_run(world: World, *, at: datetime, uploads: int = 1, objects: int = 1
 
 def test_what_a_killed_run_left_is_cleared_by_the_next(world: World) -> None:
     """And named by `status` until then; not what is younger than a day, nor what is locked."""
-    killed_run(world, at=NOW - timedelta(days=2), uploads=2)
+    killed_run(world, at=now() - timedelta(days=2), uploads=2)
     (run,) = world.runs()
     assert (run.state, run.error) == ("failed", KILLED)
     status = backups_of([], world.runs())
@@ -366,8 +371,8 @@ def test_what_a_killed_run_left_is_cleared_by_the_next(world: World) -> None:
 )
 def test_objects_that_stay_are_named(world: World, age: timedelta, hold: Hold, why: str) -> None:
     """Uploads are aborted all the same."""
-    id_ = killed_run(world, at=NOW - age)
-    left = leftovers_of(world.catalog, NOW, lambda _: hold)
+    id_ = killed_run(world, at=now() - age)
+    left = leftovers_of(world.catalog, now(), lambda _: hold)
     assert left.kept == {LAYOUT.stored(id_, 7): why}
     clear(world.catalog, left)
     assert world.left() == (0, [LAYOUT.stored(id_, 7)], [])
@@ -375,19 +380,19 @@ def test_objects_that_stay_are_named(world: World, age: timedelta, hold: Hold, w
 
 def test_a_run_that_works_is_left_alone(world: World) -> None:
     """A second one is refused, and touches neither its uploads nor its objects."""
-    killed_run(world, at=NOW - timedelta(minutes=2))
+    killed_run(world, at=now() - timedelta(minutes=2))
     before = world.left()
     with pytest.raises(RecoveryError, match="another `backup run` of orders works on db1"):
         world.run(world.program(said(DUMP)))
     assert world.left() == before
-    left = leftovers_of(world.catalog, NOW + timedelta(seconds=1))
+    left = leftovers_of(world.catalog, now() + timedelta(seconds=1))
     assert (left.uploads, left.objects) == ([], [])
 
 
 def test_what_is_registered_is_no_leftover(world: World) -> None:
     """However old it is, and even if its document cannot be read."""
     backup = world.run(world.program(said(DUMP)))
-    later = NOW + timedelta(days=99)
+    later = now() + timedelta(days=99)
     assert leftovers_of(world.catalog, later).objects == []
     world.store.put(LAYOUT.backup(backup.id), b"rotten")
     assert leftovers_of(world.catalog, later).objects == []
@@ -402,7 +407,7 @@ def test_a_program_that_is_not_there_is_refused(world: World) -> None:
         command="/nowhere/program",
         position_from="dump-header",
     )
-    place = Place(world.catalog, world.store.survey, lambda: NOW)
+    place = Place(world.catalog, world.store.survey, now)
     with pytest.raises(SourceError, match="not an executable program"):
         BackupStorer(config, place, Outside()).run()
     assert world.store.calls["put"] == before["put"]
