@@ -379,7 +379,7 @@ def test_socket_options(told: Any) -> None:
 
 def ended(child: Child) -> bool:
     """Whether it has ended, and all that it said has been read."""
-    return child.poll() is not None and not child._drain.is_alive()
+    return child.poll() is not None and not child._errors._drain.is_alive()
 
 
 def test_stderr_is_always_drained(start: Any) -> None:
