@@ -270,7 +270,7 @@ def rows_of(lines: Iterable[Line], events: deque[PrintedEvent]) -> Iterator[Row]
         elif data.rstrip() == _AFTER:
             values = after
         elif event is not None and (found := _VALUE.fullmatch(data)):
-            values.append(_value(event, int(found[1]), found[2].rstrip(b"\n"), line))
+            values.append(_value(event, int(found[1]), found.start(2), line))
     if event is not None:
         yield Row(event=event, before=tuple(before), after=tuple(after))
 
@@ -283,23 +283,22 @@ def _event_of(number: int, events: deque[PrintedEvent]) -> PrintedEvent:
     return events[0]
 
 
-def _value(event: PrintedEvent, number: int, shown: bytes, line: Line) -> Value:
-    """The type is in the comment after the value; the value may look like having one, too."""
+def _value(event: PrintedEvent, number: int, begin: int, line: Line) -> Value:
+    """The value that begins at `begin`, and its column's type.
+
+    The type is in the comment at the end of the line; the value may look like having one, too.
+    """
     is_cut = line.size > len(line.data)
-    tail = (line.end if is_cut else shown).rstrip()
-    _, mark, kind = tail.rpartition(b" /* ")
-    has_type = bool(mark) and kind.endswith(b" */")
-    if has_type and not is_cut:
-        shown = shown.rstrip()[: -len(mark + kind)]
+    tail = line.end if is_cut else line.data[begin:]
+    shown, mark, kind = tail.rstrip().rpartition(b" /* ")
+    if not (mark and kind.endswith(b" */")):
+        shown, kind = tail.rstrip(b"\r\n"), b""
+    size = line.size - begin - (len(tail) - len(shown))
+    text = (line.data[begin:] if is_cut else shown).decode(errors="backslashreplace")
     columns = event.columns
-    text = shown.decode(errors="backslashreplace")
-    is_long = is_cut or len(text) > VALUE_MOST
-    size = len(shown)
-    if is_cut:
-        size = line.size - len(line.data) + len(shown) - (len(mark + kind) if has_type else 0)
     return Value(
         column=columns[number - 1] if 0 < number <= len(columns) else f"@{number}",
         text=text[:VALUE_MOST],
-        type=kind[:-3].decode(errors="backslashreplace") if has_type else "",
-        of_size=size if is_long else 0,
+        type=kind[:-3].decode(errors="backslashreplace"),
+        of_size=size if is_cut or len(text) > VALUE_MOST else 0,
     )
