@@ -54,14 +54,15 @@ _TABLES_MOST = 1000
 class PrintedEvent:
     """A rows event that mysqlbinlog prints: `number` is the name of its table there.
 
-    `columns` are the names of all columns, empty if the binlog does not have them. `is_full`: each
-    image of a row has every column, as a whole.
+    `columns` are the names of all columns, empty if the binlog does not have them. `images`: how
+    many columns each image of a row has; `is_full`: all of them, as a whole.
     """
 
     number: int
     kind: RowsKind
     table: str
     columns: tuple[str, ...]
+    images: tuple[int, ...]
     is_full: bool
 
 
@@ -164,6 +165,7 @@ class RowsBinlog:
                 kind=event.kind,
                 table=found.table.name,
                 columns=found.columns if len(found.columns) == event.width else (),
+                images=event.image_widths,
                 is_full=event.is_full,
             )
         )
@@ -244,6 +246,13 @@ class Row:
     event: PrintedEvent
     before: tuple[Value, ...]
     after: tuple[Value, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every column that the binlog has was printed."""
+        images = {"insert": (self.after,), "delete": (self.before,)}
+        printed = images.get(self.event.kind, (self.before, self.after))
+        return tuple(map(len, printed)) == self.event.images
 
 
 def rows_of(lines: Iterable[Line], events: deque[PrintedEvent]) -> Iterator[Row]:

@@ -361,11 +361,16 @@ class RowsEvent:
     rows_at: int = 0
 
     @property
+    def image_widths(self) -> tuple[int, ...]:
+        """How many columns each image has."""
+        whole = (1 << self.width) - 1  # the bits after the last column may be set
+        images = (int.from_bytes(image, "little") & whole for image in self.present)
+        return tuple(image.bit_count() for image in images)
+
+    @property
     def is_full(self) -> bool:
         """Whether each image has every column, as a whole."""
-        whole = (1 << self.width) - 1
-        images = [int.from_bytes(image, "little") & whole for image in self.present]
-        return bool(images) and not self.partial and all(image == whole for image in images)
+        return not self.partial and set(self.image_widths) == {self.width}
 
     def is_empty(self, body_size: int) -> bool:
         """Whether it has no rows, and only ends a statement."""

@@ -97,7 +97,7 @@ class RowPrinter:
             if not binlog.is_whole:
                 shown.problems.append("something in it cannot be decoded: rows may be missing")
 
-        has_names, is_full = True, True
+        has_names, is_full, is_whole = True, True, True
         with closing(printed(tool, feed)) as lines:
             try:
                 for row in rows_of(lines, events):
@@ -107,9 +107,12 @@ class RowPrinter:
                     shown.count += 1
                     has_names &= bool(row.event.columns)
                     is_full &= row.event.is_full
+                    is_whole &= row.is_whole
                     yield row
             except ValueError as error:
                 raise SourceError(f"{tool.path} printed what cannot be read: {error}") from error
+        if not is_whole:
+            shown.problems.append("mysqlbinlog did not print every column of a row")
         if not has_names:
             shown.notes.append("@1 is the first column: names are in binlogs with "
                                "binlog_row_metadata = FULL")  # fmt: skip

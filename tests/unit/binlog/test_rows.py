@@ -180,6 +180,7 @@ def event(number: int, *columns: str, kind: str = "update") -> PrintedEvent:
         kind=kind,
         table="shop.a",
         columns=columns,
+        images=(1, 2),
         is_full=True,  # type: ignore[arg-type]
     )
 
