@@ -169,7 +169,7 @@ class RowsBinlog:
                 is_full=event.is_full,
             )
         )
-        table_map = numbered_map(found.body, self._number)
+        table_map = numbered_map(found.body, self._number, self._flavour)
         self._write(_header(EventType.TABLE_MAP, len(table_map)) + table_map)
         self._write(_header(event_type, size) + as_statement_end(head))
         return _Rest(self._write)

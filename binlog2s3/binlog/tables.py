@@ -120,7 +120,7 @@ _SIZES: dict[int, tuple[int, _Size]] = {
 
 _AMBIGUOUS = {"mysql": frozenset[int](), "mariadb": frozenset({7, 11, 12})}
 """MariaDB with mysql56_temporal_format off may have fractions there, without saying so."""
-_JSON = 245
+_JSON, _BLOB, _GEOMETRY = 245, 252, 255
 
 
 def _columns(types: bytes, metadata: bytes, flavour: Flavour) -> tuple[Column, ...] | None:
@@ -255,18 +255,23 @@ def _name_in(body: bytes) -> tuple[str, int]:
     return table_name(*names), at
 
 
-def numbered_map(body: bytes, number: int) -> bytes:
-    """The body of a TABLE_MAP event, with a number as the name of its table.
+def numbered_map(body: bytes, number: int, flavour: Flavour) -> bytes:
+    """The body of a TABLE_MAP event for mysqlbinlog, with a number as the name of its table.
 
-    It has the columns and which are nullable, and nothing after that. Raises ValueError.
+    It has the columns and which are nullable, and nothing after that. A GEOMETRY of MySQL is a BLOB
+    there, which is stored in the same way: MySQL's mysqlbinlog cannot print it, and skips the rest
+    of the event. Raises ValueError.
     """
     _, begin = _name_in(body)
     count, at = length_encoded(body, begin)
-    size, at = length_encoded(body, at + count)
-    end = at + size + (count + 7) // 8
+    types = body[at : at + count]
+    size, end = length_encoded(body, at + count)
+    end += size + (count + 7) // 8
+    if flavour == "mysql":
+        types = types.replace(bytes([_GEOMETRY]), bytes([_BLOB]))
     name = b"%d" % number
     name = bytes([len(name)]) + name + b"\0"
-    return body[:_POST_HEADER] + b"\1t\0" + name + body[begin:end]
+    return body[:_POST_HEADER] + b"\1t\0" + name + body[begin:at] + types + body[at + count : end]
 
 
 def column_names(body: bytes) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, TextIO
@@ -147,11 +148,13 @@ class TextOutput:
         shown = printer.begin(hit)
         size = size_text(hit.transaction.end - hit.transaction.begin)
         total = "" if shown.total is None else f", {count_text(shown.total, 'row')}"
-        of = " of ".join(("", *filter(None, [", ".join(_names(printer))])))
+        tables = printer.wanted.tables
+        of = f" of {', '.join(tables.names)}" if tables is not None else ""
         self.page.field("", f"{size}{total}{of}", 4)
-        for row in printer.rows(hit, shown):
-            for text, style in row_lines(row):
-                self.page.line(text, style)
+        with closing(printer.rows(hit, shown)) as rows:
+            for row in rows:
+                for text, style in row_lines(row):
+                    self.page.line(text, style)
         if shown.more:
             text = f"there are more rows: it stopped after {shown.count:,}"
             self.page.field("", f"{text} (`binlog2s3 rows --limit 0` shows all)", 4, "yellow")
@@ -223,11 +226,6 @@ class TextOutput:
         if covered < self._newest_us:
             return "later commits may not be in the bucket yet"
         return f"the bucket has everything committed until {time_text(covered)}"
-
-
-def _names(printer: RowPrinter) -> Sequence[str]:
-    """The tables whose rows are shown; none: all."""
-    return printer.wanted.tables.names if printer.wanted.tables is not None else ()
 
 
 _VERBS = {"insert": "INSERT INTO", "update": "UPDATE", "delete": "DELETE FROM"}
@@ -415,9 +413,10 @@ class JsonOutput:
     def _write_rows(self, hit: Hit, printer: RowPrinter) -> None:
         shown = printer.begin(hit)
         self.out.write(', "rows": [')
-        for number, row in enumerate(printer.rows(hit, shown)):
-            text = _ENCODER.encode(row_document(row))
-            self.out.write(f",\n   {text}" if number else f"\n   {text}")
+        with closing(printer.rows(hit, shown)) as rows:
+            for number, row in enumerate(rows):
+                text = _ENCODER.encode(row_document(row))
+                self.out.write(f",\n   {text}" if number else f"\n   {text}")
         self.out.write(f"], {_ENCODER.encode(_rows_document(shown))[1:-1]}")
         self.problems += shown.problems
 

@@ -27,6 +27,8 @@ from tests.golden.outputs import Called, called
 from tests.memory_client import MemoryClient
 from tests.unit.binlog.test_content import compressed, rows, table_map
 from tests.unit.inspect.find.test_scan import COMMIT_A, COMMIT_B, xa_history
+from tests.unit.test_docs import page
+from tests.unit.test_docs import rows as rows_of_table
 
 WRITE, UPDATE, DELETE = EventType.WRITE_ROWS, EventType.UPDATE_ROWS, EventType.DELETE_ROWS
 HOSTILE = b"a\x1b[31m\xff' /* x */"
@@ -102,6 +104,8 @@ def test_a_document_has_all_of_it(tool: str) -> None:
            "after": {"@1": "1", "@2": "'abc'"}, "cut": []}  # fmt: skip
     assert found["rows"] == [row]
     assert (found["rows_total"], found["rows_more"], found["rows_problems"]) == (1, False, [])
+    documented = [cells[0].strip("`") for cells in rows_of_table(page("rows"), "field with rows")]
+    assert [*found][-len(documented) :] == documented
 
 
 @pytest.mark.parametrize("of", [[BIG], [[compressed([*BIG]), XID]]])
