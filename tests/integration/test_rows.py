@@ -183,10 +183,14 @@ def test_rows_with_places(place: Place) -> None:
 
 def test_an_xa_commit_has_its_rows(place: Place) -> None:
     """Those of its XA PREPARE, which may be in sight."""
-    file = place.write(
-        "DELETE FROM shop.every", "XA START 'a'", "INSERT INTO shop.every (id) VALUES (1), (2)",
-        "XA END 'a'", "XA PREPARE 'a'", "INSERT INTO shop.every (id) VALUES (3)", "XA COMMIT 'a'",
-    )  # fmt: skip
+    insert = "INSERT INTO shop.every (id) VALUES"
+    server = place.server
+    server.query("DELETE FROM shop.every", "FLUSH BINARY LOGS")
+    server.query("XA START 'a'", f"{insert} (1), (2)", "XA END 'a'", "XA PREPARE 'a'")
+    server.query(f"{insert} (3)")  # of another connection: this one is in the transaction
+    server.query("XA COMMIT 'a'")
+    file = server.datadir / server.binlogs()[-1][0]
+    server.query("FLUSH BINARY LOGS")
     done = place.shown(file, "find", "--rows", "--json", "--order=oldest", "--limit=0")
     found: list[dict[str, Any]] = json.loads(done.out)["transactions"]
     counts = [(one["xa"] and one["xa"]["phase"], len(one["rows"])) for one in found]
