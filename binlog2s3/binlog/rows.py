@@ -68,9 +68,10 @@ class PrintedEvent:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """A table map: its body, and what it says."""
+    """A table map: its body, or the beginning of it if it is not `whole`, and what it says."""
 
     body: bytes
+    whole: bool
     table: Table
     columns: tuple[str, ...]
 
@@ -138,10 +139,10 @@ class RowsBinlog:
         if found is None:
             if len(self._seen) >= _TABLES_MOST:
                 self._seen.clear()
-            is_cut = len(head) < size  # only the names of very many columns are so long
+            whole = len(head) == size  # but for the names of very many columns
             table = decode_table_map(head, self._flavour)
-            names = () if is_cut else column_names(head)
-            found = self._seen[key] = _Map(head, table, names)
+            names = column_names(head) if whole else ()
+            found = self._seen[key] = _Map(head, whole, table, names)
         self._maps[number] = replace(found, body=head)
 
     def _begin_rows(self, event_type: int, head: bytes, size: int) -> Sink | None:
@@ -169,7 +170,7 @@ class RowsBinlog:
                 is_full=event.is_full,
             )
         )
-        table_map = numbered_map(found.body, self._number, self._flavour)
+        table_map = numbered_map(found.body, self._number, self._flavour, whole=found.whole)
         self._write(_header(EventType.TABLE_MAP, len(table_map)) + table_map)
         self._write(_header(event_type, size) + as_statement_end(head))
         return _Rest(self._write)

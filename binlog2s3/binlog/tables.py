@@ -255,23 +255,24 @@ def _name_in(body: bytes) -> tuple[str, int]:
     return table_name(*names), at
 
 
-def numbered_map(body: bytes, number: int, flavour: Flavour) -> bytes:
+def numbered_map(body: bytes, number: int, flavour: Flavour, *, whole: bool = True) -> bytes:
     """The body of a TABLE_MAP event for mysqlbinlog, with a number as the name of its table.
 
-    It has the columns and which are nullable, and nothing after that. A GEOMETRY of MySQL is a BLOB
-    there, which is stored in the same way: MySQL's mysqlbinlog cannot print it, and skips the rest
-    of the event. Raises ValueError.
+    A GEOMETRY of MySQL is a BLOB there, which is stored in the same way: MySQL's mysqlbinlog cannot
+    print it, and skips the rest of the event. The optional metadata is left out then, and if the
+    body is not `whole`. Raises ValueError.
     """
     _, begin = _name_in(body)
     count, at = length_encoded(body, begin)
     types = body[at : at + count]
     size, end = length_encoded(body, at + count)
     end += size + (count + 7) // 8
-    if flavour == "mysql":
-        types = types.replace(bytes([_GEOMETRY]), bytes([_BLOB]))
+    if flavour == "mysql" and _GEOMETRY in types:
+        types, whole = types.replace(bytes([_GEOMETRY]), bytes([_BLOB])), False
+    rest = body[at + count :] if whole else body[at + count : end]
     name = b"%d" % number
     name = bytes([len(name)]) + name + b"\0"
-    return body[:_POST_HEADER] + b"\1t\0" + name + body[begin:at] + types + body[at + count : end]
+    return body[:_POST_HEADER] + b"\1t\0" + name + body[begin:at] + types + rest
 
 
 def column_names(body: bytes) -> tuple[str, ...]:

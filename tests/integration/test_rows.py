@@ -9,6 +9,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,10 @@ def test_rows_are_those_of_mysqlbinlog(place: Place, image: str, compressed: str
     file = place.write(*settings, *work_on_every(dict(place.columns), len(image)))
     done = place.shown(file, "find", "--rows", "--order=oldest", "--limit=0")
     assert done.code == 0, done.err
-    assert rows_in(done) == place.witness(file)
-    assert "not shown" not in done.out
+    pairs = zip_longest(rows_in(done), place.witness(file))
+    assert [pair for pair in pairs if pair[0] != pair[1]][:3] == []
+    assert image != "MINIMAL" or "columns that are not shown" in done.out
+    assert not re.search("events? not shown|mysqlbinlog printed|did not print", done.out)
     assert ("compressed" in done.out) == (compressed == "ON" and (place.named))
 
 

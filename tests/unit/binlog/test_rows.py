@@ -166,9 +166,8 @@ def test_names_of_columns() -> None:
     assert column_names(table_map(7, "a")[1]) == ()
     for wrong in (named("id"), named("id", "a", "b"), named("id", "id"), named("id", "b")[:-1]):
         assert column_names(wrong) == ()
-    data, announced, _ = taken([(EventType.TABLE_MAP, named("id", "b")), rows(WRITE, 7, 1), XID])
+    _, announced, _ = taken([(EventType.TABLE_MAP, named("id", "b")), rows(WRITE, 7, 1), XID])
     assert announced[0].columns == ("id", "b")
-    assert b"id" not in data
 
 
 # The text
