@@ -21,9 +21,11 @@ from binlog2s3.output import clean
 from lab import get
 from lab.disk import temporary_directory
 from lab.mysql import MysqlServer, server_of
+from lab.s3 import MinioServer
 from tests.documents import LINEAGE, TIME
 from tests.golden.buckets import HOUR, Golden
 from tests.golden.outputs import Called, called
+from tests.integration.bucket import Bucket as IntegrationBucket
 from tests.integration.test_content import (
     COMMON,
     MARIADB,
@@ -33,6 +35,7 @@ from tests.integration.test_content import (
     create_every,
     work_on_every,
 )
+from tests.integration.test_find import Finder, arrived, streamed
 from tests.memory_client import MemoryClient
 from tests.surveyed import Bucket
 
@@ -202,3 +205,35 @@ def test_an_xa_commit_has_its_rows(place: Place) -> None:
     one = place.shown(file, "rows", at, "--json", "--limit=1")
     (alone,) = json.loads(one.out)["transactions"]
     assert (alone["rows"], alone["rows_more"]) == (found[-1]["rows"][:1], True)
+
+
+def test_a_large_transaction_of_an_encrypted_source(
+    mysql_binaries: get.ServerBinaries, minio: MinioServer, disk_tmp_path: Path
+) -> None:
+    """Of the open binlog, by a reader that may only read; no more memory than a small one takes."""
+    with (
+        MysqlServer(mysql_binaries, disk_tmp_path / "server", encrypted=True) as server,
+        streamed(disk_tmp_path, server, minio) as (stream, name),
+    ):
+        some = "WITH RECURSIVE n AS (SELECT 0 i UNION ALL SELECT i + 1 FROM n WHERE i < 999)"
+        server.query(
+            "CREATE DATABASE shop",
+            "CREATE TABLE shop.large (id INT PRIMARY KEY, v VARCHAR(400))",
+            f"INSERT INTO shop.large {some} SELECT a.i * 1000 + b.i, REPEAT('x', 300) "
+            "FROM n a JOIN n b WHERE a.i < 300",
+            "DELETE FROM shop.large",
+        )
+        arrived(stream, IntegrationBucket(minio, name), server)
+        finder = Finder(minio, name)
+        (deleted,) = finder.found("--type=delete")
+        (change,) = deleted["changes"]
+        words = (f"--gtid={deleted['gtid']}", f"--mysqlbinlog={mysql_binaries.binlog}")
+        done = finder.run(*words, command="rows")
+        all_of_it = finder.run(*words, "--limit=0", "--json", command="rows")
+    assert change["rows"] == 300_000
+    assert deleted["end"] - deleted["begin"] > 90_000_000
+    assert done.status == all_of_it.status == 0, done.stderr
+    assert done.stdout.count("### DELETE FROM shop.large") == 100
+    assert "300,000 rows" in done.stdout
+    assert len(all_of_it.document["transactions"][0]["rows"]) == 300_000
+    assert max(done.peak_kib, all_of_it.peak_kib) < 200 * 1024

@@ -118,7 +118,7 @@ class RowPrinter:
                                "binlog_row_metadata = FULL")  # fmt: skip
         if not is_full:
             shown.notes.append("columns that are not shown are not in the binlog "
-                               "(binlog_row_image, partial JSON)")  # fmt: skip
+                               "(binlog_row_image, generated columns, JSON)")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
