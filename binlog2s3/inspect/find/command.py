@@ -30,7 +30,6 @@ from binlog2s3.inspect.find.view import (
     SearchContext,
     SearchProgress,
     TextOutput,
-    query_text,
 )
 from binlog2s3.output import page_on, say
 from binlog2s3.progress import progress_display, progress_of
@@ -151,7 +150,8 @@ def _must_be_complete(run: "_FindRun", has_others: bool) -> None:
             hint += "; --lineage all searches every lineage"
         elif query.at is not None:
             hint += "; nothing else than a transaction may be there: `find` shows positions"
-        raise ArchiveError(f"{query_text(query)}: not found in the bucket", hint=hint)
+        what = query.gtids[0] if query.at is None else f"at {query.at[0]}:{query.at[1]}"
+        raise ArchiveError(f"no transaction {what} was found in the bucket", hint=hint)
     if not isinstance(view, GtidOutput) and view.problems:
         raise ArchiveError(
             f"not all rows could be shown: {view.problems[0]}",

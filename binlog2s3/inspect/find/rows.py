@@ -56,8 +56,11 @@ class RowPrinter:
             if change.kind in ROW_KINDS and self.wanted.has_rows_of(change.kind, change.table)
         ]
         counts = [change.rows for change in changes if change.rows is not None]
-        is_known = len(counts) == len(changes) and not hit.content.lost
-        return ShownRows(total=sum(counts) if is_known else None)
+        is_counted = len(counts) == len(changes)
+        return ShownRows(
+            total=sum(counts) if is_counted and not hit.content.lost else None,
+            notes=[] if is_counted else ["not all can be counted: statements have no rows"],
+        )
 
     def rows(self, hit: Hit, shown: ShownRows) -> Generator[Row, None, None]:
         """The rows. What could not be read of them is in `shown` at the end, and raises nothing."""
