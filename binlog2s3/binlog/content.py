@@ -263,7 +263,7 @@ class ContentReader:
             lost=lost,
         )
 
-    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+    def _begin(self, event_type: int, head: bytes, _: int) -> Sink | None:
         """Take an event; returns a sink if the rest of its body is needed."""
         sink: Sink | None = None
         if event_type in ROWS_EVENTS:

@@ -297,7 +297,7 @@ class _Reader:
         if self._events.lost:
             self.found = self.found or "an event that cannot be read"
 
-    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+    def _begin(self, event_type: int, head: bytes, _: int) -> Sink | None:
         if event_type == EventType.TRANSACTION_PAYLOAD:
             return payload_sink(head, self._begin, self._take_end, wanted=_WANTED)
         status_at, db_at, _ = query_layout(event_type, head, 0)

@@ -1,6 +1,7 @@
 """The streaming child: `mysqlbinlog --read-from-remote-server --raw --stop-never`.
 
-The child writes the server's binlogs under their own names into a directory of its run.
+The child writes the server's binlogs under their own names into a directory of its run. Another one
+prints a binlog that it is given (`printed`).
 
 Law: the child never outlives the process that started it (the kernel kills it: PR_SET_PDEATHSIG).
 Its standard error is always read. It gets the password through an anonymous file in memory, never
@@ -17,15 +18,17 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.rows import LINE_MOST, Line
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.server.login import Login, render_options
 
@@ -250,15 +253,12 @@ class Child:
             self._process = start(
                 arguments, descriptors=(descriptor, key), added=clear_text(tool, login)
             )
-        self.lines: deque[str] = deque(maxlen=50)
-        assert self._process.stderr is not None  # noqa: S101 - PIPE was asked for
-        self._drain = threading.Thread(
-            target=self._read_stderr,
-            args=(self._process.stderr, on_line),
-            name="mysqlbinlog-stderr",
-            daemon=True,
-        )
-        self._drain.start()
+        self._errors = _Errors(self._process, on_line)
+
+    @property
+    def lines(self) -> deque[str]:
+        """The last lines of its standard error."""
+        return self._errors.lines
 
     @property
     def pid(self) -> int:
@@ -284,20 +284,114 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        self._drain.join(grace_seconds)
+        self._errors.end(grace_seconds)
         return self._process.returncode
 
     def failure(self) -> SourceError | SpoolError:
         """Why it exited by itself, from its exit status and standard error."""
-        self._drain.join(2.0)
+        self._errors.end(2.0)
         return explain(self._process.returncode, list(self.lines))
 
-    def _read_stderr(self, pipe: IO[bytes], on_line: Callable[[str], None]) -> None:
+
+class _Errors:
+    """Reads the standard error of a child; `lines` are the last ones."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], on_line: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.lines: deque[str] = deque(maxlen=50)
+        assert process.stderr is not None  # noqa: S101 - PIPE was asked for
+        self._drain = threading.Thread(
+            target=self._read,
+            args=(process.stderr, on_line),
+            name="mysqlbinlog-stderr",
+            daemon=True,
+        )
+        self._drain.start()
+
+    def end(self, grace_seconds: float) -> None:
+        """Wait for the last line."""
+        self._drain.join(grace_seconds)
+
+    def _read(self, pipe: IO[bytes], on_line: Callable[[str], None]) -> None:
         with pipe:
             for raw in pipe:
                 if line := raw.decode("utf-8", "replace").strip():
                     self.lines.append(line)
                     on_line(line)
+
+
+Feed = Callable[[Callable[[bytes], object]], None]
+"""Called with what writes to mysqlbinlog's standard input."""
+
+
+def printed(tool: Tool, feed: Feed) -> Generator[Line, None, None]:
+    """The lines that mysqlbinlog prints of a binlog, with its rows, as they come.
+
+    `feed` writes the binlog, in a thread of its own; its error is raised here, after the lines of
+    what it has written. Close the generator to end mysqlbinlog early. Raises SourceError if
+    mysqlbinlog cannot read the binlog.
+    """
+    process = start(
+        [tool.path, "--no-defaults", "-v", "-v", "--base64-output=decode-rows", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    errors = _Errors(process)
+    feeder = _Feeder(process, feed)
+    assert process.stdout is not None  # noqa: S101 - PIPE was asked for
+    try:
+        with process.stdout as out:
+            yield from _lines_of(out)
+        status = process.wait()
+        feeder.end()
+    finally:
+        process.kill()
+        process.wait()
+    if status:
+        errors.end(2.0)
+        why = explain(status, list(errors.lines))
+        raise SourceError(
+            str(why),
+            hint=f"its version is {tool.version}: rows of a newer server need a newer one, "
+            "--mysqlbinlog names it",
+        )
+
+
+class _Feeder:
+    """Calls `feed` in a thread of its own. If mysqlbinlog has ended, nobody needs the rest."""
+
+    def __init__(self, process: subprocess.Popen[bytes], feed: Feed) -> None:
+        self._feed = feed
+        assert process.stdin is not None  # noqa: S101 - PIPE was asked for
+        self._pipe = process.stdin
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="mysqlbinlog-stdin", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait for it, and raise its error."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            with self._pipe as pipe:
+                self._feed(pipe.write)
+        except BrokenPipeError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - it is raised by `end`
+            self._error = error
+
+
+def _lines_of(out: IO[bytes]) -> Iterator[Line]:
+    """Lines of any length, in bounded memory."""
+    while data := out.readline(LINE_MOST):
+        end, size, last = b"", len(data), data
+        while not last.endswith(b"\n") and (last := out.readline(LINE_MOST)):
+            end, size = (end + last)[-LINE_MOST:], size + len(last)
+        yield Line(data, end, size)
 
 
 def _server_id_option(tool: Tool, server_id: int) -> str:
@@ -308,9 +402,10 @@ def _server_id_option(tool: Tool, server_id: int) -> str:
 def start(
     arguments: Sequence[str],
     *,
-    descriptors: Sequence[int],
-    added: Mapping[str, str],
+    descriptors: Sequence[int] = (),
+    added: Mapping[str, str] = MappingProxyType({}),
     environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
     stdout: int = subprocess.DEVNULL,
     directory: Path | None = None,
 ) -> "subprocess.Popen[bytes]":
@@ -322,7 +417,7 @@ def start(
         return _starter.submit(
             subprocess.Popen,
             [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=stdout,
             stderr=subprocess.PIPE,
             pass_fds=descriptors,

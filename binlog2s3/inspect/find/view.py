@@ -7,14 +7,17 @@ removed before anything else is printed.
 
 import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from binlog2s3.binlog.content import AlterName, Change
+from binlog2s3.binlog.rows import Row, Value
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import count_text, cut, iso_text, moment_text, size_text
 from binlog2s3.inspect.find.match import Hit, Match, PhaseLink, SearchQuery, SearchStats
+from binlog2s3.inspect.find.rows import RowPrinter, ShownRows
 from binlog2s3.output import Plain, say
 
 FORMAT = 1
@@ -76,6 +79,8 @@ def query_text(query: SearchQuery) -> str:
         words.append(f"with at least {count_text(wanted.min_rows, 'row')}")
     if query.gtids:
         words.append(f"with the GTIDs {cut(', '.join(query.gtids), _MOST_TEXT)}")
+    if query.at is not None:
+        words.append(f"at {query.at[0]}:{query.at[1]}")
     if query.since_us is not None:
         words.append(f"from {iso_text(query.since_us)}")
     if query.until_us is not None:
@@ -96,7 +101,9 @@ class TextOutput:
     page: Plain
     context: SearchContext
     query: SearchQuery
+    printer: RowPrinter | None = None
     found: int = 0
+    problems: list[str] = field(default_factory=list)
     _first: list[Hit] = field(default_factory=list)
     _newest_us: int = 0
 
@@ -129,6 +136,28 @@ class TextOutput:
             self.page.line(_link_text(hit.link), indent=4)
         for line in _content_lines(hit):
             self.page.line(line, indent=4)
+        if self.printer is not None:
+            self._show_rows(hit, self.printer)
+
+    def _show_rows(self, hit: Hit, printer: RowPrinter) -> None:
+        shown = printer.begin(hit)
+        size = size_text(hit.transaction.end - hit.transaction.begin)
+        total = "" if shown.total is None else f", {count_text(shown.total, 'row')}"
+        tables = printer.wanted.tables
+        of = f" of {', '.join(tables.names)}" if tables is not None else ""
+        self.page.line(f"{size}{total}{of}", indent=4)
+        with closing(printer.rows(hit, shown)) as rows:
+            for row in rows:
+                for text, style in row_lines(row):
+                    self.page.line(text, style)
+        if shown.more:
+            text = f"there are more rows: it stopped after {shown.count:,}"
+            self.page.line(f"{text} (`binlog2s3 rows --limit 0` shows all)", "yellow", indent=4)
+        for note in shown.notes:
+            self.page.line(note, indent=4)
+        for problem in shown.problems:
+            self.page.line(problem, "yellow", indent=4)
+        self.problems += shown.problems
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """Print what was searched, and what to do next."""
@@ -192,6 +221,27 @@ class TextOutput:
         if covered < self._newest_us:
             return "later commits may not be in the bucket yet"
         return f"the bucket has everything committed until {iso_text(covered)}"
+
+
+_VERBS = {"insert": "INSERT INTO", "update": "UPDATE", "delete": "DELETE FROM"}
+
+
+def row_lines(row: Row) -> Iterator[tuple[str, str]]:
+    """A row in the form of mysqlbinlog, with names: lines and their styles."""
+    kind = row.event.kind
+    yield f"### {_VERBS[kind]} {row.event.table}", "bold"
+    if kind != "insert":
+        yield "### WHERE", ""
+        yield from ((_value_text(value), "red") for value in row.before)
+    if kind != "delete":
+        yield "### SET", ""
+        yield from ((_value_text(value), "green") for value in row.after)
+
+
+def _value_text(value: Value) -> str:
+    cut_off = f"... (cut, of {value.of_size:,} bytes)" if value.of_size else ""
+    kind = f" /* {value.type} */" if value.type else ""
+    return f"###   {value.column}={value.text}{cut_off}{kind}"
 
 
 def _why_uncertain(hit: Hit) -> str:
@@ -317,7 +367,9 @@ class JsonOutput:
     out: TextIO
     context: SearchContext
     query: SearchQuery
+    printer: RowPrinter | None = None
     found: int = 0
+    problems: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
         """Write the fields before the transactions."""
@@ -327,8 +379,21 @@ class JsonOutput:
     def hit(self, hit: Hit) -> None:
         """Write one transaction."""
         text = _ENCODER.encode(hit_document(hit, self.context, self.query))
-        self.out.write(f",\n  {text}" if self.found else f"\n  {text}")
+        self.out.write(f",\n  {text[:-1]}" if self.found else f"\n  {text[:-1]}")
+        if self.printer is not None:
+            self._write_rows(hit, self.printer)
+        self.out.write("}")
         self.found += 1
+
+    def _write_rows(self, hit: Hit, printer: RowPrinter) -> None:
+        shown = printer.begin(hit)
+        self.out.write(', "rows": [')
+        with closing(printer.rows(hit, shown)) as rows:
+            for number, row in enumerate(rows):
+                text = _ENCODER.encode(row_document(row))
+                self.out.write(f",\n   {text}" if number else f"\n   {text}")
+        self.out.write(f"], {_ENCODER.encode(_rows_document(shown))[1:-1]}")
+        self.problems += shown.problems
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """Write the fields after the transactions."""
@@ -396,6 +461,32 @@ def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[s
         "changes": [_change(change, hit.match) for change in content.changes],
         "statements": list(content.statements),
         "pitr": pitr_text(hit, context, query),
+    }
+
+
+def row_document(row: Row) -> dict[str, Any]:
+    """A row as JSON."""
+    kind, values = row.event.kind, (*row.before, *row.after)
+    return {
+        "kind": kind,
+        "table": row.event.table,
+        "before": None if kind == "insert" else _values(row.before),
+        "after": None if kind == "delete" else _values(row.after),
+        "cut": sorted({value.column for value in values if value.of_size}),
+    }
+
+
+def _values(values: Sequence[Value]) -> dict[str, str | None]:
+    return {one.column: None if one.text == "NULL" else one.text for one in values}
+
+
+def _rows_document(shown: ShownRows) -> dict[str, Any]:
+    """The fields after the rows of a transaction."""
+    return {
+        "rows_total": shown.total,
+        "rows_more": shown.more,
+        "rows_notes": shown.notes,
+        "rows_problems": shown.problems,
     }
 
 
