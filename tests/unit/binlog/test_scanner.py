@@ -268,6 +268,7 @@ def test_a_server_without_gtid_events_begins_with_begin(kind: str) -> None:
     assert_found_at_once(log)
     scanner = scan(log.data)
     assert scanner.completed == log.transactions
+    assert scan(log.data, start=4).completed == log.transactions  # nothing is open before byte 4
     assert (scanner.anonymous, scanner.transactions) == (5, 5)
     assert scanner.format is not None
     assert not scanner.format.gtid_events

@@ -799,11 +799,16 @@ class OldPages(Model):
         return replace(super().brief(lineage, name), started=None)
 
 
+@pytest.mark.parametrize("empty", [0, 3])
 @pytest.mark.parametrize("kind", [Model, OldPages])
-def test_an_archive_of_an_older_version_has_them_within_a_lineage(kind: type[Model]) -> None:
-    """The binlogs themselves show it: a rotation, and a start of the server."""
+def test_an_archive_of_an_older_version_has_them_within_a_lineage(
+    kind: type[Model], empty: int
+) -> None:
+    """The binlogs themselves show it: a rotation, and a start of the server; empty ones follow."""
     model = lived("4 |", kind)
     model.open.started = True
+    for _ in range(empty):
+        model.rotate()
     committed(model, 3)
     assert "without a binlog" in str(refused(model, Latest(), model.truth[:2]))
     assert "do not tell" in str(refused(model, Latest(), model.truth[:4]))
