@@ -1,4 +1,4 @@
-"""Documents as JSON, and back, by the types of their fields. Pure.
+"""Documents as JSON, and back, by the types of their fields.
 
 A document of the bucket is a frozen dataclass below `Document`. Its annotations, made of the types
 below, say what each field may be; `to_json` and `from_json` follow them. Field names are those of
@@ -17,6 +17,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import MISSING, field, fields, is_dataclass
 from datetime import datetime
 from functools import cache
+from threading import Lock
 from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar, cast
 
 import msgspec
@@ -138,8 +139,16 @@ class OneText(Protocol):
 Kind = TypeVar("Kind")
 
 
+_look = Lock()
+_looked_at: set[type] = set()
+
+
 def converted(value: Any, kind: type[Kind]) -> Kind:
     """What was parsed, as this type; its texts may be unprintable. Raises ValueError."""
+    if kind not in _looked_at:
+        with _look:  # msgspec 0.22 crashes if two threads let it look at a type for the first time
+            msgspec.json.Decoder(kind)
+            _looked_at.add(kind)
     try:
         return msgspec.convert(value, kind, dec_hook=_from_text)
     except (TypeError, OverflowError, RecursionError) as error:

@@ -1,6 +1,8 @@
 """What the documents of a bucket may hold: each is checked where it is read."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import date
@@ -358,3 +360,32 @@ def test_bytes_do_not_contradict_a_time_zone() -> None:
     """An entry that is made again from the object has none: `verify --deep` finds no fault."""
     assert differences(ZONED, replace(ENTRY, started=True)) == []
     assert differences(replace(ZONED, size=1), ENTRY) != []
+
+
+FIRST_IN_MANY_THREADS = """
+import sys, threading
+from dataclasses import make_dataclass
+from binlog2s3.archive.codec import converted
+
+def read():
+    start.wait()
+    converted({"i3": {"f1": 1}, "i39": {"f2": 3}}, kind)
+
+sys.setswitchinterval(1e-6)
+fields = [(f"f{n}", int | None, None) for n in range(30)]
+for _ in range(20):
+    inner = [(f"i{n}", make_dataclass(f"I{n}", fields) | None, None) for n in range(40)]
+    kind = make_dataclass("Outer", inner)
+    start = threading.Barrier(8)
+    threads = [threading.Thread(target=read) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+def test_threads_read_the_first_document_of_a_type_at_the_same_time() -> None:
+    """msgspec looks at a type when it is first used, and two threads at once end the process."""
+    done = subprocess.run([sys.executable, "-c", FIRST_IN_MANY_THREADS], check=False)
+    assert done.returncode == 0
