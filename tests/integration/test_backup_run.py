@@ -462,36 +462,36 @@ def test_a_stream_of_any_size_needs_no_more_memory(mysql_place: Place) -> None:
     spare.mkdir()
     words = f"{sys.executable} {script} {place.folder / 'made.sql'} {size}"
     argv = ["backup", "run", *place.where, "--json", f"--command={words}", "--no-compress"]
-    run = subprocess.Popen(
+    peaks, on_disk = [0], [0]
+    with subprocess.Popen(
         command.argv(*argv, "--position-from=dump-header"),
         stdout=subprocess.PIPE,
         env=command.environment(**place.minio.env(), TMPDIR=str(spare)),
-    )
-    peaks, on_disk = [0], [0]
+    ) as run:
 
-    def has_ended() -> bool:
-        with suppress(OSError):
-            status = Path(f"/proc/{run.pid}/status").read_text()
-            peaks.extend(int(kb) << 10 for kb in re.findall(r"VmHWM:\s*(\d+)", status))
-        on_disk.append(sum(path.stat().st_size for path in spare.rglob("*") if path.is_file()))
-        return run.poll() is not None
+        def has_ended() -> bool:
+            with suppress(OSError):
+                status = Path(f"/proc/{run.pid}/status").read_text()
+                peaks.extend(int(kb) << 10 for kb in re.findall(r"VmHWM:\s*(\d+)", status))
+            on_disk.append(sum(path.stat().st_size for path in spare.rglob("*") if path.is_file()))
+            return run.poll() is not None
 
-    wait_until(has_ended, max(600, size >> 22), what="it is stored", interval=0.2)
-    stdout, _ = run.communicate()
+        wait_until(has_ended, max(600, size >> 21), what="it is stored", interval=0.2)
+        stdout, _ = run.communicate()
     (found,) = json.loads(stdout)["backups"]
     assert found["stored"]["size"] > size * 0.99
     assert max(peaks) < 320 << 20
     assert max(on_disk) == 0
-    get = subprocess.Popen(
+    crc64 = read = 0
+    with subprocess.Popen(
         command.argv("backup", "get", *place.where, found["id"]),
         stdout=subprocess.PIPE,
         env=command.environment(**place.minio.env()),
-    )
-    assert get.stdout is not None
-    crc64 = read = 0
-    while block := get.stdout.read(1 << 20):
-        crc64, read = crc64nvme(block, crc64), read + len(block)
-    assert get.wait() == 0
+    ) as get:
+        assert get.stdout is not None
+        while block := get.stdout.read(1 << 20):
+            crc64, read = crc64nvme(block, crc64), read + len(block)
+    assert get.returncode == 0
     assert (read, crc64_hex(crc64)) == (found["stored"]["size"], found["stored"]["crc64"])
 
 
