@@ -8,7 +8,7 @@ import json
 import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from lab import get
 from lab.disk import temporary_directory
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
-from tests.documents import LINEAGE, TIME
+from tests.documents import LINEAGE, TIME, like
 from tests.golden.buckets import HOUR, Golden
 from tests.golden.outputs import Called, called
 from tests.integration.bucket import Bucket as IntegrationBucket
@@ -66,7 +66,7 @@ class Place:
 
     def shown(self, file: Path, command: str, *words: str) -> Called:
         """What a command prints of a bucket with this binlog."""
-        lineage = replace(
+        lineage = like(
             LINEAGE,
             flavour=self.server.binaries.flavour,
             server_version=self.server.binaries.version,
