@@ -143,19 +143,17 @@ _SHARED = (
 _FOR_RUN = ("tool", "program", "tool-option", "command", "position-from", "no-compress")
 _FOR_BOTH = ("label", "wait")
 _PASSWORD = ("-p", "--password", "--pass")
-_NEEDED = ("all-databases", "comments", "create-info", "data", "events", "routines")
-_NEEDED += ("single-transaction", "triggers")
-_PARTIAL = tuple(f"no-{name}" for name in ("create-db", *_NEEDED))
-_PARTIAL += ("compact", "databases", "databases-exclude", "databases-file", "force", "tab")
-_PARTIAL += ("ignore-database", "ignore-table", "ignore-table-data", "ignore-views", "result-file")
-_PARTIAL += (
-    "incremental-basedir",
-    "incremental-dir",
-    "incremental-lsn",
-    "tables",
-    "tables-exclude",
+_NEEDED = (
+    *("all-databases", "comments", "create-info", "data", "events", "routines"),
+    *("single-transaction", "triggers"),
 )
-_PARTIAL += ("tables-file", "where", "xml")
+_PARTIAL = (
+    *(f"no-{name}" for name in ("create-db", *_NEEDED)),
+    *("compact", "databases", "databases-exclude", "databases-file", "force", "ignore-database"),
+    *("ignore-table", "ignore-table-data", "ignore-views", "incremental-basedir"),
+    *("incremental-dir", "incremental-lsn", "result-file", "tab", "tables", "tables-exclude"),
+    *("tables-file", "where", "xml"),
+)
 _SHORT = ("-B", "-T", "-X", "-d", "-f", "-n", "-r", "-t", "-w")
 """Options by which a tool backs up a part of the server, says less of it, or writes elsewhere."""
 
