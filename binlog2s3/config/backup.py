@@ -143,6 +143,19 @@ _SHARED = (
 _FOR_RUN = ("tool", "program", "tool-option", "command", "position-from", "no-compress")
 _FOR_BOTH = ("label", "wait")
 _PASSWORD = ("-p", "--password", "--pass")
+_NEEDED = (
+    *("all-databases", "comments", "create-info", "data", "events", "routines"),
+    *("single-transaction", "triggers"),
+)
+_PARTIAL = (
+    *(f"no-{name}" for name in ("create-db", *_NEEDED)),
+    *("compact", "databases", "databases-exclude", "databases-file", "force", "ignore-database"),
+    *("ignore-table", "ignore-table-data", "ignore-views", "incremental-basedir"),
+    *("incremental-dir", "incremental-lsn", "result-file", "tab", "tables", "tables-exclude"),
+    *("tables-file", "where", "xml"),
+)
+_SHORT = ("-B", "-T", "-X", "-d", "-f", "-n", "-r", "-t", "-w")
+"""Options by which a tool backs up a part of the server, says less of it, or writes elsewhere."""
 
 
 def _config(values: Mapping[str, Any]) -> BackupConfig:
@@ -208,10 +221,27 @@ def _run_problems(given: Given) -> Iterable[str]:
                 f"{given.called('tool-option')}: a password in arguments is seen by all users of "
                 "the host; give --mysql-password-file"
             )
+        elif given.has("tool") and _is_partial(option):
+            yield (
+                f"{given.called('tool-option')} {option}: what that makes is no base backup of the "
+                "whole server; `backup add` registers one with --accept"
+            )
     own = {*_FOR_RUN, *_FOR_BOTH, "json"}
     yield from _only_for(given, "add", [o.name for o in BACKUP_OPTIONS if o.name not in own])
     yield from _too_long(given)
     yield from file_problems(given, _SERVER)
+
+
+def _is_partial(option: str) -> bool:
+    """Whether an option of a tool is one of these; a name may be cut off where it is clear."""
+    name, _, value = option.removeprefix("--").replace("_", "-").partition("=")
+    name = name.removeprefix("loose-")
+    if not option.startswith("--"):
+        return option.startswith(_SHORT)
+    positive = name.removeprefix("skip-").removeprefix("disable-")
+    if name != positive or value.lower() in ("0", "off", "false"):
+        return any(one.startswith(positive) for one in _NEEDED)
+    return any(one.startswith(name) for one in _PARTIAL)
 
 
 def _command_problems(given: Given) -> Iterable[str]:

@@ -105,10 +105,8 @@ def test_one_flavour_alone(engine: Engine) -> None:
     build(engine, tag, "--build-arg", "FLAVOURS=mariadb")
     assert "MariaDB" in in_image(engine, "mariadb-binlog --version", image=tag)
     assert "MariaDB" in in_image(engine, "mariadb-dump --version", image=tag)
-    assert (
-        in_image(engine, "command -v mysqlbinlog mysqldump; ls -d /opt/mysql; true", image=tag)
-        == ""
-    )
+    others = "command -v mysqlbinlog mysqldump; ls -d /opt/mysql; true"
+    assert in_image(engine, others, image=tag) == ""
 
 
 def trial_commands() -> list[str]:

@@ -62,6 +62,45 @@ COMMAND = PLACE | {"command": "dump it", "position-from": "dump-header"}
         (TOOL | {"tool-option": ("x",)}, "must begin with -"),
         (TOOL | {"tool-option": ("--password=secret",)}, "seen by all users"),
         (TOOL | {"tool-option": ("-psecret",)}, "seen by all users"),
+        *[
+            (TOOL | {"tool-option": (option,)}, "is no base backup of the whole server")
+            for option in (
+                "--ignore-table=shop.a",
+                "--loose-ignore_table=shop.a",
+                "--ignore-t=shop.a",
+                "--where=1=0",
+                "-w1=0",
+                "--no-data",
+                "-d",
+                "--skip-triggers",
+                "--skip_events",
+                "--disable-routines",
+                "--triggers=0",
+                "--routines=OFF",
+                "--databases-exclude=shop",
+                "--incremental-lsn=1",
+                "--single-transaction=false",
+                "--result-file=x",
+                "--tab=/tmp",
+                "--compact",
+                "--skip-comments",
+                "--force",
+                "--xml",
+            )
+        ],
+        *[
+            (TOOL | {"tool-option": (option,)}, "")
+            for option in (
+                "--no-tablespaces",
+                "--triggers=1",
+                "--max-allowed-packet=1G",
+                "--parallel=4",
+                "--tables-compatibility-check=OFF",
+                "--skip-tz-utc",
+                "--set-gtid-purged=OFF",
+                "--column-statistics=0",
+            )
+        ],
         (TOOL | {"gtid-set": "x"}, "is for `backup add`"),
         (TOOL | {"yes": True}, "is for `backup add`"),
         (TOOL | {"label": "x" * 2000}, "more than 1024"),
