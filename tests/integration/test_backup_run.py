@@ -430,7 +430,9 @@ def test_a_bucket_that_is_full(
         place.wait()
         argv = slow_argv(place, 0.0, "--no-compress", megabytes=200)
         done = command.run(*argv, **minio.env())
-        assert (done.returncode, "no space" in done.stderr) == (6, True), done.stderr
+        assert done.returncode == 6, done.stderr
+        # a MinIO without room may also lose what it knows of an upload
+        assert re.search("no space|multipart upload .* is gone", done.stderr), done.stderr
         assert place.uploads() == []
         assert place.keys("archive/test/base/") == []
         assert place.keys("archive/test/backups/") == []
