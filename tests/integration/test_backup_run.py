@@ -272,7 +272,7 @@ def test_what_is_wrong_is_said_and_registers_nothing(mysql_place: Place) -> None
     status, said = failed(place, "--tool-option=--no-such-option")
     assert (status, "unknown option" in said) == (8, True), said
     status, said = failed(place, "--tool-option=--no-data")
-    assert (status, "no base backup of the whole server" in said) == (2, True), said
+    assert (status, "no base backup of the whole server" in said) == (3, True), said
     place.source.query("REVOKE RELOAD ON *.* FROM backup@localhost")
     status, said = failed(place)
     assert (status, "Access denied" in said, "GRANT" in said) == (8, True, True), said
