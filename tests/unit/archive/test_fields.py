@@ -362,6 +362,17 @@ def test_bytes_do_not_contradict_a_time_zone() -> None:
     assert differences(replace(ZONED, size=1), ENTRY) != []
 
 
+def test_a_time_zone_is_written_and_read_by_the_days_of_its_changes() -> None:
+    """An older version leaves the field out: that makes no other entry of it."""
+    key = LAYOUT.entry(ID, ZONED.name)
+    assert ZONED.time_zone is not None
+    days = [str(day) for day in ZONED.time_zone.offsets]
+    assert [*json.loads(ZONED.to_json())["time_zone"]["offsets"]] == days
+    found = Entry.from_json(ZONED.to_json(), key)
+    assert found.time_zone == ZONED.time_zone
+    assert found == replace(found, time_zone=None, started=None, leaves_out=None)
+
+
 FIRST_IN_MANY_THREADS = """
 import sys, threading
 from dataclasses import make_dataclass
