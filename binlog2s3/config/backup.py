@@ -1,5 +1,6 @@
 """The options of `backup`, and one frozen `BackupConfig` of them."""
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -142,7 +143,6 @@ _SHARED = (
 )
 _FOR_RUN = ("tool", "program", "tool-option", "command", "position-from", "no-compress")
 _FOR_BOTH = ("label", "wait")
-_PASSWORD = ("-p", "--password", "--pass")
 _NEEDED = (
     *("all-databases", "comments", "create-info", "data", "events", "routines"),
     *("single-transaction", "triggers"),
@@ -154,7 +154,7 @@ _PARTIAL = (
     *("incremental-dir", "incremental-lsn", "result-file", "tab", "tables", "tables-exclude"),
     *("tables-file", "where", "xml"),
 )
-_SHORT = ("-B", "-T", "-X", "-d", "-f", "-n", "-r", "-t", "-w")
+_SHORT = frozenset("BTXdfnrtw")
 """Options by which a tool backs up a part of the server, says less of it, or writes elsewhere."""
 
 
@@ -216,7 +216,7 @@ def _run_problems(given: Given) -> Iterable[str]:
     for option in given.values.get("tool-option") or ():
         if not option.startswith("-"):
             yield f"{given.called('tool-option')} {option}: it must begin with -"
-        elif option.startswith(_PASSWORD):
+        elif _has_password(option):
             yield (
                 f"{given.called('tool-option')}: a password in arguments is seen by all users of "
                 "the host; give --mysql-password-file"
@@ -232,12 +232,30 @@ def _run_problems(given: Given) -> Iterable[str]:
     yield from file_problems(given, _SERVER)
 
 
+def _letters(option: str) -> str:
+    """The letters of a short option: several may stand together, up to one that has a value."""
+    return re.split(r"[PShu#]", option.removeprefix("-"), maxsplit=1)[0]
+
+
+def _long(option: str) -> tuple[str, str]:
+    """Name and value of a long option, as a tool reads it."""
+    name, _, value = option.removeprefix("--").partition("=")
+    return name.replace("_", "-").removeprefix("loose-"), value
+
+
+def _has_password(option: str) -> bool:
+    """Whether an option of a tool is the password; the name may be cut off where it is clear."""
+    if not option.startswith("--"):
+        return "p" in _letters(option)
+    name, _ = _long(option)
+    return name.startswith("pa") and "password".startswith(name)
+
+
 def _is_partial(option: str) -> bool:
     """Whether an option of a tool is one of these; a name may be cut off where it is clear."""
-    name, _, value = option.removeprefix("--").replace("_", "-").partition("=")
-    name = name.removeprefix("loose-")
     if not option.startswith("--"):
-        return option.startswith(_SHORT)
+        return not _SHORT.isdisjoint(_letters(option))
+    name, value = _long(option)
     positive = name.removeprefix("skip-").removeprefix("disable-")
     if name != positive or value.lower() in ("0", "off", "false"):
         return any(one.startswith(positive) for one in _NEEDED)

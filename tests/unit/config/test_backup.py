@@ -61,7 +61,10 @@ COMMAND = PLACE | {"command": "dump it", "position-from": "dump-header"}
         (COMMAND | {"tool-option": ("--x",)}, "needs --tool"),
         (TOOL | {"tool-option": ("x",)}, "must begin with -"),
         (TOOL | {"tool-option": ("--password=secret",)}, "seen by all users"),
-        (TOOL | {"tool-option": ("-psecret",)}, "seen by all users"),
+        *[
+            (TOOL | {"tool-option": (option,)}, "seen by all users")
+            for option in ("-psecret", "-qpsecret", "--pas=secret", "--loose-password=secret")
+        ],
         *[
             (TOOL | {"tool-option": (option,)}, "is no base backup of the whole server")
             for option in (
@@ -72,6 +75,7 @@ COMMAND = PLACE | {"command": "dump it", "position-from": "dump-header"}
                 "-w1=0",
                 "--no-data",
                 "-d",
+                "-qd",
                 "--skip-triggers",
                 "--skip_events",
                 "--disable-routines",
@@ -99,6 +103,8 @@ COMMAND = PLACE | {"command": "dump it", "position-from": "dump-header"}
                 "--skip-tz-utc",
                 "--set-gtid-purged=OFF",
                 "--column-statistics=0",
+                "-qQ",
+                "-S/tmp/mysqld.sock",
             )
         ],
         (TOOL | {"gtid-set": "x"}, "is for `backup add`"),
