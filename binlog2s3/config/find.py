@@ -14,6 +14,16 @@ from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.config.values import MYSQL_OPTIONS, S3Config, s3_of
 
+Searched = Annotated[
+    str | None,
+    Option(
+        "ID",
+        "Search the history that ends in this lineage; all: search every lineage.",
+        otherwise="the last writer's",
+    ),
+]
+"""Which history is searched."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindConfig:
@@ -79,14 +89,7 @@ class FindConfig:
     ] = 0
     order: Annotated[Literal["newest", "oldest"], Option("ORDER", "Which come first.")] = "newest"
     limit: Annotated[int, Option("N", "End after this number; 0: show all.", least=0)] = 100
-    lineage: Annotated[
-        str | None,
-        Option(
-            "ID",
-            "Search the history that ends in this lineage; all: search every lineage.",
-            otherwise="the last writer's",
-        ),
-    ] = None
+    lineage: Searched = None
     print_only: Annotated[
         Literal["gtid"] | None,
         Option(

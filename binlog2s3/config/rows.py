@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import reading
-from binlog2s3.config.find import MYSQLBINLOG
+from binlog2s3.config.find import MYSQLBINLOG, Searched
 from binlog2s3.config.given import CommandOptions, Given, contradiction
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.values import S3Config, s3_of
@@ -46,14 +46,7 @@ class RowsConfig:
         ),
     ] = ()
     limit: Annotated[int, Option("N", "End after this number of rows; 0: show all.", least=0)] = 100
-    lineage: Annotated[
-        str | None,
-        Option(
-            "ID",
-            "Search the history that ends in this lineage; all: search every lineage.",
-            otherwise="the last writer's",
-        ),
-    ] = None
+    lineage: Searched = None
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     mysqlbinlog: Path | None = None
     given: tuple[str, ...] = ()
