@@ -28,9 +28,8 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
-from binlog2s3.recover.route import Route
+from binlog2s3.recover.route import SECOND_US, Route
 
-SECOND_US = 1_000_000
 _SHORT_US = 10 * SECOND_US
 _MOST_IN_A_ROW = 3
 _MOST_BEHIND = 20
@@ -435,19 +434,17 @@ class _TimeSearch:
         """
         route = self._route
         for number in range(self._start.number - 1, -1, -1):
-            known = route.known(number)
-            if self._is_later(known.reached_us):
-                is_repeated = route.is_repeated(number, 0)
+            newest_us = route.newest_own_us(number)
+            if newest_us is None:
+                continue
+            if self._is_later(newest_us):
+                known, is_repeated = route.known(number), route.is_repeated(number, 0)
                 for one in route.transactions(number):
                     is_later = one.commit_us > self._goal.at_us and known.is_credible(one)
                     if is_later and not is_repeated(one):
                         raise self._past(one)
-            if known.reached_us is not None:
-                return
-        known = route.known(0)
-        if (
-            known.gtids_before or route.pruned
-        ) and self._goal.at_us < known.first_us + SECOND_US - 1:
+            return
+        if self._goal.at_us < route.begins_us:
             raise self._too_early()  # when it began is known to the second
 
     def _first_later(self, number: int) -> Transaction | None:

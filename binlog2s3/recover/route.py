@@ -50,6 +50,7 @@ from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.recover.model import BinlogPosition, BucketHistory, Search
 
 Result = TypeVar("Result")
+SECOND_US = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +101,15 @@ class Route:
                 begin = min(begin, self.stretches[0].name)
             return f"the binlogs before {begin} of {leg.lineage.id} were pruned"
         return ""
+
+    @property
+    def begins_us(self) -> int:
+        """The earliest time to which who has nothing of it can be brought.
+
+        If something was executed before it began, that time is known to the second.
+        """
+        known = self.known(0)
+        return known.first_us + (SECOND_US - 1 if known.gtids_before or self.pruned else 0)
 
     def _begins_at(self, name: BinlogName) -> bool:
         return bool(self.stretches) and self.stretches[0].name == name
@@ -249,6 +259,27 @@ class Route:
             return before is not None and before.has(number, one)
 
         return repeated
+
+    def newest_own_us(self, number: int) -> int | None:
+        """When the newest credible commit of a stretch was made that is in no leg before.
+
+        None if it has none. What a server after a fail-over repeats has other times there.
+        """
+        known = self.brief(number)
+        if known.reached_us is None:
+            return None
+        is_first = self.stretches[number].leg == self.stretches[0].leg
+        before = None if is_first else self.repeated(number)
+        repeats = before is not None and before.touches(number, known.gtids_added)
+        if not (repeats or self.shared(number, 0) or self.is_cut(number)):
+            return known.reached_us
+        is_repeated, known = self.is_repeated(number, 0), self.known(number)
+        own = (
+            one.commit_us
+            for one in self.transactions(number)
+            if known.is_credible(one) and not is_repeated(one)
+        )
+        return max(own, default=None)
 
     def repeated(self, number: int) -> ExecutedPart | None:
         """What the leg of a stretch has in common with the stretches before that leg."""
@@ -489,12 +520,21 @@ class RouteGtids:
             past = bisect_left(numbers, x=True, key=lambda n: not self._is_covered(n, have))
             if past:
                 found = numbers[past - 1]
-            if found is not None and not (cut is not None and self._covers_cut(cut, have)):
+            is_past = cut is not None and self._covers_cut(numbers[-1], cut, have)
+            if found is not None and not is_past:
                 return found
         return found
 
-    def _covers_cut(self, cut: Parent, have: GtidSet) -> bool:
-        return bool(cut.gtid_set) and parse(cut.gtid_set, "mysql") <= have
+    def _covers_cut(self, number: int, cut: Parent, have: GtidSet) -> bool:
+        """Whether a state has all before a cut, which is in this stretch if that is there.
+
+        A cut without GTIDs does not say whether there were none: the bytes before it do.
+        """
+        if cut.gtid_set:
+            return parse(cut.gtid_set, "mysql") <= have
+        if cut.binlog != self._route.stretches[number].name:
+            return False
+        return self.before(number, self._route.size(number)) == empty("mysql")
 
     def _is_covered(self, number: int, have: GtidSet) -> bool:
         before = self._route.known(number).gtids_before
