@@ -7,13 +7,15 @@ dead branch and not part of the history. The streamer and all readers ask here, 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.writers import Heartbeat, Turn
-from binlog2s3.binlog.gtid import Flavour, either, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, either, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.formatting import brief
 
 
 def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
@@ -231,28 +233,64 @@ def is_unlogged_between(*, rotated: bool, started: bool | None) -> bool:
     return rotated and bool(started)
 
 
-def breaks(one: Known, other: Known) -> bool:
-    """Whether the next binlog begins after other GTIDs than those at the end of this one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Why a binlog does not follow the one before it, in words.
 
-    False if either is not known.
+    `gtids`: it begins after other GTIDs than those at the end of the one before. `unfinished`: the
+    end of the one before is not there. `unlogged`: the source left rows out in between.
     """
-    end, begin = one.gtids_after, other.gtids_before
-    return end is not None and begin is not None and end != begin
+
+    kind: Literal["gtids", "unfinished", "unlogged"]
+    text: str
+
+
+def break_between(one: Known, other: Known) -> Break | None:
+    """Why a binlog does not follow another one of its lineage; None if nothing shows a break.
+
+    That its name is the next one is for `missing_binlogs`. Behind damaged bytes nothing is known of
+    the GTIDs at a binlog's end: some may be in them.
+    """
+    end = None if one.damaged else one.gtids_after
+    if text := gtids_break(one.name, end, other.name, other.gtids_before):
+        return Break(kind="gtids", text=text)
+    if not _is_complete(one, other):
+        text = f"only the first {one.size} bytes of {one.name} are there"
+        return Break(kind="unfinished", text=text)
+    if is_unlogged_between(rotated=one.rotated, started=other.started):
+        return Break(kind="unlogged", text=UNLOGGED)
+    return None
+
+
+def gtids_break(one: BinlogName, end: Gtids | None, other: BinlogName, begin: Gtids | None) -> str:
+    """Why a binlog that begins after these GTIDs does not follow the one that ends with those.
+
+    "" if it does, or if either is not known.
+    """
+    if end is None or begin is None or end == begin:
+        return ""
+    text = f"{other} begins after {brief(begin)}, {one} ends with {brief(end)}"
+    if not (isinstance(begin, GtidSet) and isinstance(end, GtidSet)):
+        return text
+    parts = [f"{brief(begin - end)} is in no binlog"] if begin - end else []
+    parts += [f"{brief(end - begin)} is executed, but missing there"] if end - begin else []
+    return f"{text}: {', '.join(parts)}"
 
 
 def follows(one: Known, other: Known) -> bool:
     """Whether the other one is the next binlog and begins with exactly the GTIDs at this one's end.
 
-    False if numbers go back in this one, as MariaDB's may: its end does not show them all.
+    That is more than no break: both say their GTIDs, and this one's end shows them all, which it
+    does not if numbers go back in it, as MariaDB's may.
     """
     before, end = one.gtids_before, one.gtids_after
     is_more = before is None or end == either(before, one.gtids_added)
     same = (end or None) == (other.gtids_before or None)  # no GTIDs, or none yet
-    rows = is_unlogged_between(rotated=one.rotated, started=other.started)
-    return one.name.next() == other.name and is_more and same and not rows
+    is_next = one.name.next() == other.name
+    return is_next and is_more and same and break_between(one, other) is None
 
 
-def is_complete(one: Known, other: Known) -> bool:
+def _is_complete(one: Known, other: Known) -> bool:
     """Whether nothing is missing at a binlog's end: it has ended, or the next one proves it.
 
     The next one proves it by beginning after exactly its GTIDs, if they are all it has. Where one

@@ -221,22 +221,23 @@ def _begin(
     binlog's own time says it only to the second.
     """
     number = _number(route, begin)
-    earliest = _newest_us(route, number, begin.offset)
+    earliest = _newest_us(route, number, begin.offset, number)
     earlier = _earlier(route, number)
     is_first = earlier is None or _number(route, first) <= earlier
     return (first if is_first or earlier is None else route.place(earlier, 0)), earliest
 
 
-def _newest_us(route: Route, number: int, offset: int) -> int:
+def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
     """The newest commit before an offset of a stretch: who is there is brought to no earlier time.
 
-    That of a binlog before it counts, if the stretch has none. Microseconds, UTC.
+    That of a binlog before it counts, if the stretch has none that is not repeated from `first` on.
+    Microseconds, UTC.
     """
-    known = route.known(number)
+    known, is_repeated = route.known(number), route.is_repeated(number, first)
     before = [
         one.commit_us
         for one in route.transactions(number)
-        if known.is_credible(one) and one.end <= offset
+        if known.is_credible(one) and one.end <= offset and not is_repeated(one)
     ]
     earlier = _earlier(route, number)
     if earlier is not None:
@@ -283,7 +284,7 @@ def _up_to_break(
         make(replace(request, goal=goal, lineage=end.lineage), history)
     except (RecoveryError, ArchiveError):
         return replace(reach, end=None, to_us=None)
-    return replace(reach, end=end, to_us=_newest_us(route, *place))
+    return replace(reach, end=end, to_us=_newest_us(route, *place, _number(route, begin)))
 
 
 def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None:

@@ -15,8 +15,7 @@ from binlog2s3.archive.documents import UNLOGGED, Parent
 from binlog2s3.archive.history import (
     Leg,
     Line,
-    breaks,
-    is_complete,
+    break_between,
     is_unlogged_between,
     is_within,
     line_of,
@@ -570,16 +569,8 @@ def _contradiction(route: Route, one: int, other: int, *, is_brief: bool) -> str
     known = route.brief if is_brief else route.known
     before, after = known(one), known(other)
     if route.leg_numbers(other)[0] != other:
-        if breaks(before, after):
-            return (
-                f"{after.name} begins after {after.gtids_before or 'no GTIDs'}, "
-                f"{before.name} ends with {before.gtids_after or 'none'}"
-            )
-        if not is_complete(before, after):
-            return f"only the first {before.size} bytes of {before.name} are there"
-        if is_unlogged_between(rotated=before.rotated, started=after.started):
-            return UNLOGGED
-        return ""
+        found = break_between(before, after)
+        return found.text if found is not None else ""
     cut = route.leg(one).cut
     if cut is not None and (cut.binlog != before.name or before.size < cut.offset):
         return f"{route.lineage(one)} does not reach up to {cut.binlog}:{cut.offset}"

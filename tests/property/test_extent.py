@@ -127,6 +127,7 @@ class Oracle:
         self._put = put
         self._model = model
         self.truth = model.truth
+        self._shown: set[int] = set()
         self.steps = [*self._steps()]
         self._there = {step.number: step.is_there for step in self.steps if step.number}
 
@@ -159,7 +160,7 @@ class Oracle:
     def _bars(self, hole: Step, state: int, goal: int, *, told: bool) -> bool:
         if told or not hole.unlogged or hole.at > state:
             return state < hole.at < goal
-        shows = any(number in self._there for number in numbers(self.truth[hole.at : state]))
+        shows = self._shown & {*numbers(self.truth[hole.at : state])}
         return hole.at < goal and not shows  # no GTID tells whether a state is behind it
 
     def _steps(self) -> Iterator[Step]:
@@ -185,6 +186,7 @@ class Oracle:
                 for at, real in enumerate(kept.file.reals[:count]):
                     if real.number not in seen:
                         seen.add(real.number)
+                        self._shown |= {real.number} if kept.bounds[at][1] <= kept.size else set()
                         yield Step(real.number, is_there=kept.real_there(at))
                 if kept.size < whole:
                     yield Step(0, kept=kept, is_there=False, at=self.count(kept.file, count))
@@ -199,7 +201,8 @@ class Oracle:
         begin = next(at for at, one in enumerate(self.steps) if one.kept is kept)
         last = self._put.kept[-1][-1]
         inside = takewhile(lambda step: step.number or step.kept is not last, self.steps[begin:])
-        return last.size > 0 and all(step.is_there for step in inside)
+        is_begun = any(kept.size for kept in self._put.kept[-1])
+        return is_begun and all(step.is_there for step in inside)
 
     def legs(self) -> Sequence[tuple[int, Parent | None]]:
         branch, cut = len(self._put.lineages) - 1, None
@@ -370,9 +373,10 @@ def differs_status(world: World) -> Iterator[str]:
         for kept in oracle.files
         if earliest is not None and kept.file.first_us // SECOND_US == int(earliest.timestamp())
     ]
-    if earliest is None and any(kept.file.ended for kept in good):
+    sees_all = not any(kept.damaged for kept in oracle.files)  # it reads no entries
+    if sees_all and earliest is None and any(kept.file.ended for kept in good):
         yield f"status says nothing, it is {good[0].file.name}"
-    if says and not {*says} & {oracle.count(kept.file, 0) for kept in good[:1]}:
+    if sees_all and says and not {*says} & {oracle.count(kept.file, 0) for kept in good[:1]}:
         yield f"status says {says}, it is {[oracle.count(kept.file, 0) for kept in good]}"
     window = proofs_of(world.store, "pre", "orders", Alone(1)).backups
     whole = [state for state in range(world.count + 1) if world.is_brought_to_now(state)]

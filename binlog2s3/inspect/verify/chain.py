@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.documents import Facts, Lineage, Parent
-from binlog2s3.archive.history import Line, breaks, is_complete, is_unlogged_between
+from binlog2s3.archive.history import Break, Line, break_between
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
@@ -69,33 +69,11 @@ def of_known(known: Known) -> BinlogFacts:
     )
 
 
-def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
-    """Why a binlog's GTIDs do not follow the one before it; "" if they do."""
-    if one.known is None or other.known is None or not breaks(one.known, other.known):
-        return ""
-    if one.known.damaged:  # GTIDs may be missing
-        return ""
-    then, known = one.after, other.before
-    text = f"{other.name} begins after {brief(known)}, {one.name} ends with {brief(then)}"
-    if isinstance(known, GtidSet) and isinstance(then, GtidSet):
-        parts = [f"{brief(known - then)} is in no binlog"] if known - then else []
-        parts += [f"{brief(then - known)} is executed, but missing there"] if then - known else []
-        return f"{text}: {', '.join(parts)}"
-    return text
-
-
-def is_unlogged(one: BinlogFacts, other: BinlogFacts) -> bool:
-    """Whether the server went on without a binlog between these two."""
-    if one.known is None or other.known is None:
-        return False
-    return is_unlogged_between(rotated=one.known.rotated, started=other.known.started)
-
-
-def is_proved(one: BinlogFacts, other: BinlogFacts) -> bool:
-    """Whether a binlog is proved complete: by its own end, or by the next binlog's GTIDs."""
-    if one.known is None or other.known is None:
-        return one.whole
-    return is_complete(one.known, other.known)
+def break_before(other: BinlogFacts, one: BinlogFacts) -> Break | None:
+    """Why a binlog does not follow the one before it; None if nothing shows a break."""
+    if one.known is not None and other.known is not None:
+        return break_between(one.known, other.known)
+    return None if one.whole else Break(kind="unfinished", text=f"{one.name} is not whole")
 
 
 class Intervals:

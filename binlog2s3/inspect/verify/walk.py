@@ -22,9 +22,7 @@ from binlog2s3.formatting import count_text, us_of
 from binlog2s3.inspect.verify.chain import (
     BinlogFacts,
     Intervals,
-    contradiction,
-    is_proved,
-    is_unlogged,
+    break_before,
     of_entry,
     of_known,
 )
@@ -395,20 +393,26 @@ class LineageWalk:
         if facts.known is not None:
             self.result.transactions += facts.known.transactions
         before, self._before = self._before, facts
-        broken = ""
-        if before is not None:
-            broken = contradiction(before, facts)
-            if broken:
-                self._context.defect("gtids", broken, facts.name)
-            elif not is_proved(before, facts):
-                broken = self._unfinished(before)
-            elif is_unlogged(before, facts):
-                broken = f"{before.name} to {facts.name}: {UNLOGGED}"
-                self._context.recorded("gap", broken)
+        broken = self._break(before, facts) if before is not None else ""
         if why:
             self._intervals.end(why)
             return
         self._intervals.add(facts, broken)
+
+    def _break(self, before: BinlogFacts, facts: BinlogFacts) -> str:
+        """Why a binlog does not follow the one before it; it is reported."""
+        found = break_before(facts, before)
+        match found.kind if found is not None else "":
+            case "unfinished":
+                return self._unfinished(before)
+            case "unlogged":
+                text = f"{before.name} to {facts.name}: {UNLOGGED}"
+                self._context.recorded("gap", text)
+                return text
+            case "gtids" if found is not None:
+                self._context.defect("gtids", found.text, facts.name)
+                return found.text
+        return ""
 
     def _unfinished(self, facts: BinlogFacts) -> str:
         """Why a binlog that is only in chunks does not reach the next one."""
