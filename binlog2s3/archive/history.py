@@ -4,7 +4,7 @@ Law: an unknown join is never crossed; history begins after it. What follows a c
 dead branch and not part of the history. The streamer and all readers ask here, so they agree.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -298,6 +298,99 @@ def _is_complete(one: Known, other: Known) -> bool:
     """
     end, all_named = one.gtids_after, not (one.anonymous or other.anonymous)
     return one.ended or (all_named and bool(end) and end == other.gtids_before)
+
+
+# How far, without a break
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """One binlog of a line; `leg` is the number of its leg.
+
+    `broken`: why the stretch before does not lead up to this one, "" if it does. `missing`: what is
+    known to be missing between them, "" if that is unknown.
+    """
+
+    leg: int
+    name: BinlogName
+    broken: str = ""
+    missing: str = ""
+
+
+def stretches(
+    line: Line,
+    names_of: Callable[[str], Sequence[BinlogName]],
+    is_next: Callable[[str, BinlogName, BinlogName], bool] = lambda _, one, other: (
+        other == one.next()
+    ),
+) -> Iterator[Stretch]:
+    """The binlogs of a line, one after the other, and the breaks that their names show.
+
+    `names_of`: those of a lineage that are there. `is_next`: whether nothing of it is missing
+    between two of them.
+    """
+    begun, gone = False, ""
+    for number, leg in enumerate(line.legs):
+        id_, first = leg.lineage.id, leg.lineage.first_binlog
+        names = [name for name in names_of(id_) if leg.holds(name)]
+        why, missing = gone, ""
+        if begun and leg.missing:
+            why, missing = why_gap(line, number), leg.missing
+        elif begun and names[:1] != [first]:
+            why = f"{first} of {id_} is missing"
+        for name in names[:1]:
+            yield Stretch(leg=number, name=name, broken=why if begun else "", missing=missing)
+        for one, other in pairwise(names):
+            text = f"the binlogs between {one} and {other} are missing"
+            broken = "" if is_next(id_, one, other) else text
+            yield Stretch(leg=number, name=other, broken=broken)
+        begun = begun or bool(names)
+        gone = "" if names else f"all of {id_} is missing"
+
+
+def why_gap(line: Line, number: int) -> str:
+    """Why something is missing between a leg and the one before; "" if nothing is."""
+    leg, cut = line.legs[number], line.legs[number - 1].cut if number else None
+    if cut is None or not leg.missing:
+        return ""
+    if cut.unlogged:
+        return UNLOGGED
+    return f"the source had purged what comes before {leg.lineage.first_binlog} of {leg.lineage.id}"
+
+
+def cut_is_missing(leg: Leg, name: BinlogName, size: int) -> str:
+    """Why a leg does not lead up to the next one, if its last binlog has this name and size."""
+    cut = leg.cut
+    if cut is None or (cut.binlog == name and size >= cut.offset):
+        return ""
+    return f"{leg.lineage.id} does not reach up to {cut.binlog}:{cut.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Stretches `first` to `last`, by number, between which nothing is missing.
+
+    `why_it_ends`: why the next one does not follow; "" for the last one of a history.
+    """
+
+    first: int
+    last: int
+    why_it_ends: str
+
+
+def extent(
+    binlogs: Sequence[Stretch], broken: Callable[[int], str] = lambda _: "", first: int = 0
+) -> Iterator[Interval]:
+    """The intervals that can be recovered without a break, in order, from stretch `first` on.
+
+    `broken`: why a stretch does not follow the one before, by more than their names; "" if it does.
+    """
+    for number in range(first + 1, len(binlogs)):
+        if why := binlogs[number].broken or broken(number):
+            yield Interval(first, number - 1, why)
+            first = number
+    if first < len(binlogs):
+        yield Interval(first, len(binlogs) - 1, "")
 
 
 # What is missing

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from binlog2s3.archive.history import extent
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
@@ -76,8 +77,8 @@ class Search:
     def reach(self) -> Reachable:
         """From the oldest binlog that leads up to the newest without a break."""
         route, last = self.route, len(self.route) - 1
-        broken = [number for number, one in enumerate(route.stretches) if one.broken]
-        first = max(broken, default=0)
+        *_, newest_interval = extent(route.stretches)
+        first = newest_interval.first
         oldest, newest = route.known(first), route.known(last)
         before = newest.gtids_before
         return Reachable(

@@ -292,6 +292,82 @@ def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None
 
     That is before the first break, and before the first damaged bytes.
     """
+    interval = next(route.extent(first))
+    for number in range(first, interval.last + 1):
+        bad = [at for at, end in route.known(number).damaged if number > first or end > offset]
+        if bad:
+            ends = (one.end for one in route.transactions(number) if one.end <= min(bad))
+            if end := max(ends, default=0):
+                return number, end
+            return (number - 1, route.end(number - 1)) if number > first else None
+    return interval.last, route.end(interval.last)
+
+
+def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
+    """The newest commit before an offset of a stretch: who is there is brought to no earlier time.
+
+    That of a binlog before it counts, if the stretch has none that is not repeated from `first` on.
+    Microseconds, UTC.
+    """
+    known, is_repeated = route.known(number), route.is_repeated(number, first)
+    before = [
+        one.commit_us
+        for one in route.transactions(number)
+        if known.is_credible(one) and one.end <= offset and not is_repeated(one)
+    ]
+    earlier = _earlier(route, number)
+    if earlier is not None:
+        before.append(route.newest_own_us(earlier) or 0)
+    return max(before) if before else route.begins_us
+
+
+def _earlier(route: Route, number: int) -> int | None:
+    """The nearest stretch before this one that has a commit of its own; None if none has."""
+    numbers = range(number - 1, -1, -1)
+    return next((at for at in numbers if route.newest_own_us(at) is not None), None)
+
+
+def _number(route: Route, place: BinlogPosition) -> int:
+    return next(
+        number
+        for number, one in enumerate(route.stretches)
+        if (route.lineage(number), one.name) == (place.lineage, place.binlog)
+    )
+
+
+def _up_to_break(
+    request: Request, history: BucketHistory, refusal: RecoveryError | ArchiveError
+) -> BackupReach | None:
+    """What the backup reaches before the first gap or damage; None if it cannot be used at all."""
+    try:
+        across = make(replace(request, allow_gap=True), history)
+    except (RecoveryError, ArchiveError):
+        return None
+    reach = replace(
+        _reach(across, request.start, history),
+        is_complete=False,
+        why=str(refusal),
+        hint=refusal.hint,
+    )
+    route = Route(history, across.lineage)
+    begin = across.begin if across.pieces else across.stop
+    place = _last_place(route, _number(route, begin), begin.offset)
+    if place is None:
+        return replace(reach, end=None, to_us=None)
+    end = route.place(*place)
+    goal = ToPosition(end.binlog, end.offset)
+    try:
+        make(replace(request, goal=goal, lineage=end.lineage), history)
+    except (RecoveryError, ArchiveError):
+        return replace(reach, end=None, to_us=None)
+    return replace(reach, end=end, to_us=_newest_us(route, *place, _number(route, begin)))
+
+
+def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None:
+    """Up to where a route can be read from an offset of a stretch on; None if not at all.
+
+    That is before the first break, and before the first damaged bytes.
+    """
     for number in range(first, len(route)):
         if number > first and any(route.breaks(number - 1, number)):
             return number - 1, route.end(number - 1)

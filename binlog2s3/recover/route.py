@@ -8,17 +8,21 @@ Law: a stretch follows the one before it without a break only if names, GTIDs an
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
-from binlog2s3.archive.documents import UNLOGGED, Parent
+from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.history import (
+    Interval,
     Leg,
     Line,
+    Stretch,
     break_between,
+    cut_is_missing,
+    extent,
     is_unlogged_between,
     is_within,
     line_of,
+    stretches,
 )
 from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.executed import gathered
@@ -52,20 +56,6 @@ Result = TypeVar("Result")
 SECOND_US = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """One binlog of the line; `leg` is the number of its leg.
-
-    `broken`: why the stretch before does not lead up to this one, "" if it does. `missing`: what is
-    known to be missing between them, "" if that is unknown.
-    """
-
-    leg: int
-    name: BinlogName
-    broken: str = ""
-    missing: str = ""
-
-
 class Route:
     """All binlogs of a line, numbered from 0. `stretches` is empty if none can be read.
 
@@ -78,7 +68,7 @@ class Route:
         self.line: Line = line_of(history.lineages, tip)
         self.tip = self.line.legs[-1].lineage
         self.flavour: Flavour = self.tip.flavour
-        self.stretches = tuple(_stretches(self.line, history))
+        self.stretches = tuple(stretches(self.line, history.names))
         self._known: dict[int, Known] = {}
         self._repeated: dict[int, ExecutedPart | None] = {}
         self._added: list[AddedGtids] = []
@@ -325,10 +315,21 @@ class Route:
         """
         for number in range(begin + 1, end + 1):
             stretch = self.stretches[number]
-            if stretch.broken:
-                yield number, stretch.broken, stretch.missing
-            elif why := _contradiction(self, number - 1, number, is_brief=is_brief):
-                yield number, why, ""
+            if why := stretch.broken or self._broken(number, is_brief=is_brief):
+                yield number, why, stretch.missing
+
+    def extent(self, first: int) -> Iterator[Interval]:
+        """The intervals of stretches, from this one on, between which nothing is missing."""
+        return extent(self.stretches, self._broken, first)
+
+    def _broken(self, number: int, *, is_brief: bool = False) -> str:
+        """Why a stretch does not follow the one before, although their names do; "" if it does."""
+        known = self.brief if is_brief else self.known
+        before, after = known(number - 1), known(number)
+        if self.leg_numbers(number)[0] == number:
+            return cut_is_missing(self.leg(number - 1), before.name, before.size)
+        found = break_between(before, after)
+        return found.text if found is not None else ""
 
     def is_unlogged_before(self, number: int) -> bool:
         """Whether the source left rows out just before this stretch."""
@@ -562,49 +563,3 @@ def _name(stretch: Stretch) -> BinlogName:
 
 def _covers(gtids: Gtids, others: Gtids | None) -> bool:
     return others is not None and type(gtids) is type(others) and others <= gtids
-
-
-def _contradiction(route: Route, one: int, other: int, *, is_brief: bool) -> str:
-    """Why a stretch does not lead up to the next one, although their names do."""
-    known = route.brief if is_brief else route.known
-    before, after = known(one), known(other)
-    if route.leg_numbers(other)[0] != other:
-        found = break_between(before, after)
-        return found.text if found is not None else ""
-    cut = route.leg(one).cut
-    if cut is not None and (cut.binlog != before.name or before.size < cut.offset):
-        return f"{route.lineage(one)} does not reach up to {cut.binlog}:{cut.offset}"
-    return ""
-
-
-def why_gap(line: Line, number: int) -> str:
-    """Why something is missing between a leg and the one before; "" if nothing is."""
-    leg, cut = line.legs[number], line.legs[number - 1].cut if number else None
-    if cut is None or not leg.missing:
-        return ""
-    if cut.unlogged:
-        return UNLOGGED
-    return f"the source had purged what comes before {leg.lineage.first_binlog} of {leg.lineage.id}"
-
-
-def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
-    begun, gone = False, ""
-    for number, leg in enumerate(line.legs):
-        names = [name for name in history.names(leg.lineage.id) if leg.holds(name)]
-        first = leg.lineage.first_binlog
-        why, missing = gone, ""
-        if begun and leg.missing:
-            why, missing = why_gap(line, number), leg.missing
-        elif begun and names[:1] != [first]:
-            why = f"{first} of {leg.lineage.id} is missing"
-        yield from _numbered(number, names, why if begun else "", missing)
-        begun = begun or bool(names)
-        gone = "" if names else f"all of {leg.lineage.id} is missing"
-
-
-def _numbered(leg: int, names: Sequence[BinlogName], why: str, missing: str) -> Iterator[Stretch]:
-    for name in names[:1]:
-        yield Stretch(leg=leg, name=name, broken=why, missing=missing)
-    for one, other in pairwise(names):
-        broken = "" if other == one.next() else f"the binlogs between {one} and {other} are missing"
-        yield Stretch(leg=leg, name=other, broken=broken)

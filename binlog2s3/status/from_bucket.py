@@ -379,10 +379,10 @@ def _described(catalog: Catalog, lineage: Lineage, names: Sequence[BinlogName]) 
 
 def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
     """The creation time of the first binlog after which nothing is missing, as far as is known."""
-    reach = extent.reach()
-    if reach is None:
+    begin = extent.begin()
+    if begin is None:
         return None
-    lineage, names = reach
+    lineage, names = begin
     if names[0] == lineage.first_binlog:
         return lineage.first_binlog_time
     archived = extent.contents[lineage.id].archived.binlogs

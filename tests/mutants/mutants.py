@@ -21,6 +21,7 @@ from binlog2s3.archive.history import (
     gtids_break,
     is_unlogged_between,
     missing_binlogs,
+    stretches,
 )
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.reader import Readable, _Reading
@@ -44,7 +45,6 @@ from binlog2s3.recover.origin import Origin, _has_at, unlogged_at, unnamed_befor
 from binlog2s3.recover.pieces import PieceBuilder
 from binlog2s3.recover.preflight import _obstacles, _source_problems
 from binlog2s3.recover.privileges import _missing
-from binlog2s3.recover.route import _numbered
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
@@ -681,7 +681,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery crosses no place where a binlog is missing.",
         ("tests/unit/recover/test_plan.py::test_a_binlog_that_is_not_there_breaks_history",),
-        ((_numbered, always(choice())),),
+        ((stretches, always(choice(2, of=3))),),
     ),
     Mutant(
         "dead-branch-refused",
