@@ -236,8 +236,8 @@ def parse(data: bytes, key: str, most: int) -> dict[str, Any]:
             f"{key} is not JSON: {error!s:.{_MOST_ERROR}}",
             hint="was it written by something else? `binlog2s3 verify` says what to do",
         ) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        found = document.get("format") if isinstance(document, dict) else type(document).__name__
+    found = document.get("format") if isinstance(document, dict) else type(document).__name__
+    if not isinstance(document, dict) or type(found) is not int or found != FORMAT:
         raise ArchiveError(
             f"{key} is of format {found!r:.40}, this version knows {FORMAT}",
             hint="a newer binlog2s3 may have written it: use that one",

@@ -47,20 +47,20 @@ class DrillResult(Document):
     id: BackupId
     source: SourceName
     outcome: Outcome
-    step: DrillStep | None = None
-    error: Text = ""
-    backup: BackupId | None = None
-    label: Text = ""
+    step: DrillStep | None
+    error: Text
+    backup: BackupId | None
+    label: Text
     goal: Text
-    lineage: LineageId | None = None
-    binlog: BinlogName | None = None
-    position: Count | None = None
-    proven_until: Moment | None = None
-    transactions: Count = 0
-    tables: Count = 0
-    statements: Count = 0
+    lineage: LineageId | None
+    binlog: BinlogName | None
+    position: Count | None
+    proven_until: Moment | None
+    transactions: Count
+    tables: Count
+    statements: Count
     restored: Text = ""
-    server_version: Text = ""
+    server_version: Text
     host: Text
     version: Text
     started_at: Moment

@@ -87,7 +87,7 @@ class Unlogged:
 
     since: Moment
     first: BinlogName
-    last: BinlogName | None = None
+    last: BinlogName | None
 
     def covers(self, name: BinlogName) -> bool:
         """Whether a start of the server that began this binlog may have ended it."""
@@ -179,7 +179,7 @@ class Standby(Process, Document):
     `unsaved_bytes`: bytes in its spool that may not be in the bucket.
     """
 
-    unsaved_bytes: Count = 0
+    unsaved_bytes: Count
 
     MOST: ClassVar[int] = 1 << 16
 

@@ -147,16 +147,7 @@ class _Drill:
         self._is_dump = False
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
-        self._result = DrillResult(
-            id=new_id(now),
-            source=config.source,
-            outcome="failed",
-            goal=goal,
-            host=_host(),
-            version=__version__,
-            started_at=now,
-            finished_at=now,
-        )
+        self._result = _failed(new_id(now), config.source, goal, now)
         id_ = self._result.id
         self._workspace = Workspace(
             config.work_dir.absolute(),
@@ -435,6 +426,32 @@ def printable(text: str) -> str:
     return "".join(one if one.isprintable() else "?" for one in one_line(text))
 
 
+def _failed(id_: str, source: str, goal: str, started_at: datetime) -> DrillResult:
+    """The result of a drill that has shown nothing so far."""
+    return DrillResult(
+        id=id_,
+        source=source,
+        outcome="failed",
+        step=None,
+        error="",
+        backup=None,
+        label="",
+        goal=goal,
+        lineage=None,
+        binlog=None,
+        position=None,
+        proven_until=None,
+        transactions=0,
+        tables=0,
+        statements=0,
+        server_version="",
+        host=_host(),
+        version=__version__,
+        started_at=started_at,
+        finished_at=started_at,
+    )
+
+
 def _write(catalog: Catalog, result: DrillResult) -> None:
     """Write the result once. One that is there is this one: the answer was lost."""
     key, data = catalog.layout.drill(result.id), result.to_json()
@@ -451,17 +468,11 @@ def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None
     say("warning", f"drill {left.id} of {left.source}: {text}; its data were removed{where}")
     if left.source != config.source:
         return
-    result = DrillResult(
-        id=left.id,
-        source=left.source,
-        outcome="failed",
+    result = replace(
+        _failed(left.id, left.source, "unknown", left.started_at),
         step=left.step,
         error=text,
         backup=left.backup,
-        goal="unknown",
-        host=_host(),
-        version=__version__,
-        started_at=left.started_at,
         finished_at=datetime.now(UTC),
     )
     try:

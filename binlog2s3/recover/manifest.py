@@ -158,6 +158,7 @@ class Manifest(Document):
         except ArchiveError as error:
             raise RecoveryError(str(error), hint=AGAIN) from error
         try:
+            _gtids(found.gtids_added, found.flavour)
             for _ in found.pieces():
                 pass
         except ValueError as error:

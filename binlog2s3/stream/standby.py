@@ -139,7 +139,8 @@ class StandbyLoop:
         self.is_standing = False
         self.store_error: tuple[float, StoreError] | None = None
         self.source = SourceProbe(reach, interval_seconds, clock)
-        self.me = Standby(**asdict(this_process(layout.source, interval_seconds)))
+        process = this_process(layout.source, interval_seconds)
+        self.me = Standby(**asdict(process), unsaved_bytes=0)
 
     @property
     def writer(self) -> WriterStatus | None:

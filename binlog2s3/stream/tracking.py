@@ -241,7 +241,7 @@ class Intake:
             self.unlogged = replace(before, last=None)
             return
         self._witnessed = lineage.id
-        self.unlogged = Unlogged(since=datetime.now(UTC), first=first)
+        self.unlogged = Unlogged(since=datetime.now(UTC), first=first, last=None)
         _log.warning("the source writes no binlog: a gap will be recorded", lineage=lineage.id)
 
     def follow(

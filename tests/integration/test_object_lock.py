@@ -96,7 +96,7 @@ def forged(world: World, numbers: Sequence[int]) -> dict[str, tuple[bytes, bytes
         files = {path.name: path.read_bytes() for path in binlog_files(server)}
     found = {}
     for number in numbers:
-        binlog = replace(name, number=number)
+        binlog = BinlogName(name.prefix, number, name.width)
         reading = BinlogReading(binlog)
         now = datetime.now(UTC)
         reading.feed(memoryview(files[str(binlog)]), round(now.timestamp() * 1e6))
@@ -274,7 +274,7 @@ def test_forged_documents_in_a_real_store(minio: MinioServer, *, default_retenti
     turn = turn_of(BEAT)
     first = replace(ENTRY, name=LINEAGE.first_binlog, size=4, crc64nvme=Crc64(crc64nvme(b"true")))
     second = replace(first, name=NAME)
-    theirs = replace(second, size=6, crc64=crc64nvme(b"forged"))
+    theirs = replace(second, size=6, crc64nvme=Crc64(crc64nvme(b"forged")))
     documents = {
         layout.lineage(ID): (LINEAGE, replace(LINEAGE, gtid_set="")),
         layout.turn(turn.number): (turn, replace(turn, lineage=ID.replace("a1b2", "ffff"))),

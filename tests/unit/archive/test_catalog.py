@@ -358,7 +358,7 @@ def test_what_a_writer_saw_of_its_source_can_be_read_again() -> None:
     del older["unlogged"], older["leaves_out"]
     read = Heartbeat.from_json(json.dumps(older).encode(), key)
     assert (read.unlogged, read.leaves_out) == (None, None)
-    ends = replace(seen, last="b.000010")
+    ends = replace(seen, last=BinlogName("b", 10))
     names = [BinlogName("b", 8), BinlogName("b", 9), BinlogName("b", 10), BinlogName("b", 11)]
     assert [ends.covers(name) for name in names] == [False, True, True, False]
     assert seen.covers(names[3])

@@ -112,7 +112,7 @@ def test_a_whole_binlog_gives_all_its_facts() -> None:
     assert scanner.previous_gtids == GtidSet.parse(f"{UUID_A}:1-4")
     assert scanner.gtids == GtidSet.parse(f"{UUID_A}:5:blue:1")
     assert scanner.gtids_at_end == GtidSet.parse(f"{UUID_A}:1-5:blue:1")
-    assert scanner.rotate == Rotate("mysql-bin.000002", 4)
+    assert scanner.rotate == Rotate(BinlogName("mysql-bin", 2), 4)
     assert scanner.ended
     assert not scanner.stopped
     assert scanner.transaction_end == len(log.data)

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli.monitor import ForMonitors
 from binlog2s3.cli.status_watch import (
     Course,
@@ -93,7 +94,7 @@ def shown(status: Status, name: str) -> list[str]:
 def test_a_source_that_is_behind_what_was_read(offset: int, behind: int, *, is_said: bool) -> None:
     """Its position is older than the rest, and its lag counts up to what came since."""
     assert STREAMING.server.position is not None
-    at = replace(STREAMING.server.position, binlog="b.000001", offset=900)
+    at = replace(STREAMING.server.position, binlog=BinlogName("b", 1), offset=900)
     status = replace(
         STREAMING,
         durable=replace(at, offset=offset),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.codec import text
+from binlog2s3.archive.codec import Text, converted
 from binlog2s3.config.backup import BACKUP, MOST_CHARACTERS
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS
@@ -17,9 +17,9 @@ def test_a_text_that_the_format_has_no_room_for_is_refused(name: str) -> None:
     """Before anything is asked of the bucket."""
     _, problems = BACKUP["add"].build(Given(WHERE | {name: "x" * (MOST_CHARACTERS + 1)}))
     assert problems == [f"--{name} has more than 1024 characters"]
-    assert text("x" * MOST_CHARACTERS)
-    with pytest.raises(ValueError, match="not a text"):
-        text("x" * (MOST_CHARACTERS + 1))
+    assert converted("x" * MOST_CHARACTERS, Text)
+    with pytest.raises(ValueError, match="length <= 1024"):
+        converted("x" * (MOST_CHARACTERS + 1), Text)
 
 
 @pytest.mark.parametrize(

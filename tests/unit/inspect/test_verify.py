@@ -278,7 +278,7 @@ def lineage_of(writer: BinlogWriter, **changes: object) -> Lineage:
     begun = datetime.fromtimestamp(writer.timestamp, UTC)
     id_ = f"{begun:%Y%m%dT%H%M%SZ}-{LINEAGE.server_uuid[:8]}-a1b2"
     plain = like(LINEAGE, id=id_, source="orders", first_binlog_time=begun, gtid_set="")
-    return replace(plain, **{"server_version": "9.7.4", **changes})  # type: ignore[arg-type]
+    return like(plain, **{"server_version": "9.7.4", **changes})  # type: ignore[arg-type]
 
 
 def of(bucket: Bucket, **options: object) -> SourceReport:
@@ -775,7 +775,7 @@ def test_binlogs_that_the_writer_is_not_past(store: MemoryStore, archive: Archiv
     """They are archived side by side: a number that is missing there is on its way."""
     assert archive.beat is not None
     assert archive.beat.durable is not None
-    behind = replace(archive.beat.durable, binlog=str(name(1)), offset=100)
+    behind = replace(archive.beat.durable, binlog=name(1), offset=100)
     beat = replace(archive.beat, durable=behind)
     store.put(LAYOUT.writer(1, "9c2d41aa"), beat.to_json())
     store.delete([archive.key(NEW, 2), archive.entry(NEW, 2)])

@@ -609,7 +609,7 @@ def left_out(bucket: Bucket, *, is_open: bool) -> None:
     """Five transactions, rows that are in no binlog, five more in a new lineage."""
     first, second = written(5), written(5, first=6, rotate=not is_open)
     bucket.archive(first.data)
-    lineage = replace(
+    lineage = like(
         another(bucket, len(first.data), f"{UUID_A}:1-5", "gap"),
         server_uuid=LINEAGE.server_uuid,
         first_binlog=SECOND,

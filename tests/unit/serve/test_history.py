@@ -429,7 +429,7 @@ def test_entries_of_another_lineage_are_not_taken_for_ones_own() -> None:
     Binlogs of both lineages have the same names.
     """
     bucket = Watched(replace(LINEAGE, first_binlog=NAME))
-    names = [replace(NAME, number=NAME.number + number) for number in range(20)]
+    names = [BinlogName(NAME.prefix, NAME.number + number) for number in range(20)]
     for lineage, first in ((ID, 1), (OTHER_ID, 1000)):
         bucket.lineage = like(LINEAGE, id=lineage, first_binlog=NAME, gtid_set="")
         bucket.put(LAYOUT.lineage(lineage), bucket.lineage.to_json())

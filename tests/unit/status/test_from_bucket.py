@@ -414,7 +414,7 @@ class Paging(MemoryStore):
 MANY = 12_000
 
 
-LAST_OF_MANY = Position(binlog=f"mysql-bin.{MANY + 1:06}", offset=500, gtid_set="")
+LAST_OF_MANY = Position(binlog=BinlogName("mysql-bin", MANY + 1), offset=500, gtid_set="")
 
 
 def numbered(number: int) -> BinlogName:
@@ -668,7 +668,12 @@ def of(
     for number, ranges in chunks.items():
         bucket.chunk(number, *ranges)
     number, offset = durable
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[number], offset=offset, gtid_set="")))
+    bucket.beat(
+        replace(
+            LAST,
+            durable=Position(binlog=BinlogName.parse(NAMES[number]), offset=offset, gtid_set=""),
+        )
+    )
     return bucket
 
 
@@ -700,7 +705,7 @@ BORN = TIME + timedelta(days=1)
 
 def through_a_lineage_without_a_byte() -> Bucket:
     """The written lineage's parent has nothing; that one's parent has all."""
-    last = replace(child(parent=CHILD, binlog=None, offset=0), id=THIRD)
+    last = like(child(parent=CHILD, binlog=None, offset=0), id=THIRD)
     bucket = Bucket(LINEAGE, child(), last)
     bucket.archive(1, 2)
     bucket.chunk(3, (0, 700))

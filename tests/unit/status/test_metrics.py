@@ -211,13 +211,6 @@ def test_one_thing_that_is_not_known_is_absent_alone() -> None:
         assert told == {f"binlog2s3_lag_{one}": 0 for one in lag if one != unknown}
 
 
-def test_a_binlog_whose_name_is_none_has_no_number() -> None:
-    """It is left out, and the rest is there."""
-    found = samples(replace(FULL, durable=Position(binlog="?", offset=5, gtid_set="")))
-    assert "binlog2s3_durable_binlog_number" not in found
-    assert found["binlog2s3_durable_offset_bytes"][0][1] == 5
-
-
 @pytest.mark.parametrize("state", get_args(State))
 def test_one_state_is_1_and_all_others_are_0(state: Any) -> None:
     """So that each can be asked for, drawn and counted."""

@@ -72,6 +72,7 @@ def test_what_is_not_known_here_is_passed_over() -> None:
         {"at": "2026-01-01T00:00:00"},
         {"at": 7},
         {"durable": {"binlog": "b.000001"}},
+        {"durable": {"binlog": "?", "offset": 5, "gtid_set": ""}},
         {"troubles": 5},
         {"lag": []},
         {"history": {"lineages": "two"}},

@@ -101,6 +101,7 @@ def test_an_archive_ends_with_its_last_whole_binlog(
     last = entry(ends_before - 1)
     assert end.last == last.name
     assert end.end == EntryEnd(
+        name=last.name,
         size=100,
         crc64nvme=Crc64(last.crc64),
         gtid_set_before=last.gtid_set_before,
@@ -127,7 +128,7 @@ def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
     found = read_undescribed(store, LAYOUT, end)
     assert [track.name for track in found] == [name(4), name(5)]
     made = found[0].entry(TIME)
-    assert (made.gtid_set_before, made.next_binlog) == (f"{UUID_A}:1-7", "b.000005")
+    assert (made.gtid_set_before, made.next_binlog) == (f"{UUID_A}:1-7", name(5))
     assert made.size == len(store.get(LAYOUT.binlog(LINEAGE.id, name(4))))
     assert end.after(found).next_binlog == name(6)
     assert read_undescribed(store, LAYOUT, end.after(found)) == []
@@ -374,7 +375,7 @@ def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
     tip = tip_of_archive(catalog, known_of(catalog))
     assert (tip.last, tip.size, tip.closed) == (name(1), len(one.data), True)
     assert (str(tip.gtids), str(tip.gtids_before)) == (f"{UUID_A}:1-3", "")
-    assert tip.rotates_to == "b.000002"
+    assert tip.rotates_to == name(2)
     assert tip.overlap is not None
     assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin :])
     assert (tip.overlap.begin, tip.overlap.end) == (one.transactions[0].begin, len(one.data))

@@ -188,7 +188,7 @@ def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
     begin(bench)
     ours, key = bench.lineage, LAYOUT.lineage(bench.lineage.id)
     assert bench.intake._put(ours) == ours
-    other = replace(ours, server_uuid=UUID_B)
+    other = like(ours, server_uuid=UUID_B)
     with pytest.raises(PreconditionError):
         bench.intake._put(other)
     assert bench.store.get(key) == ours.to_json()
@@ -273,7 +273,7 @@ def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
     assert bench.intake.coverage is not None
     durable = bench.intake.coverage.durable
     assert durable is not None
-    assert (durable.binlog, durable.offset) == ("b.000002", following.size)
+    assert (durable.binlog, durable.offset) == (name(2), following.size)
     assert not any(name(1) in run.files() for run in bench.spool.runs())
 
 
@@ -566,7 +566,7 @@ def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
     """A streamer that starts anew does not read that binlog again."""
     begin(bench)
     bench.settle()
-    bench.intake.resume(bench.lineage, None, name(2), described=True, rotates_to="b.000002")
+    bench.intake.resume(bench.lineage, None, name(2), described=True, rotates_to=name(2))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
 
@@ -584,7 +584,7 @@ def test_what_was_seen_counts_where_the_binlogs_show_nothing(
     first.state = TrackState.CLOSED
     bench.intake.seen(at(2))
     assert bench.intake.unlogged is not None
-    assert (bench.intake.unlogged.first, bench.intake.unlogged.last) == ("b.000002", "b.000002")
+    assert (bench.intake.unlogged.first, bench.intake.unlogged.last) == (name(2), name(2))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
 

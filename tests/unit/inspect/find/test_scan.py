@@ -459,7 +459,7 @@ def test_a_damaged_event_is_named() -> None:
 def two_lineages(*, cut: int) -> tuple[Bucket, Lineage]:
     """A replica took over behind transaction 20; its binlogs repeat those from `cut` on."""
     bucket = archive(100, 100, 100)
-    child = replace(
+    child = like(
         LINEAGE,
         id=OTHER,
         server_uuid=UUID_B,
@@ -513,7 +513,7 @@ def test_gtids_of_one_flavour_in_a_bucket_of_two() -> None:
     """A source that went over to MariaDB: lineages of the other flavour have none of these."""
     bucket, child = two_lineages(cut=15)
     del bucket.objects[LAYOUT.lineage(OTHER)]
-    maria = replace(child, flavour="mariadb", gtid_set="", parent=None)
+    maria = like(child, flavour="mariadb", gtid_set="", parent=None)
     bucket.put(LAYOUT.lineage(OTHER), maria.to_json())
     hits, _, stats = searched(bucket, everywhere=True, gtids=(f"{UUID_A}:7",))
     assert (numbers(hits), stats.lineages) == ([7], (ID,))
