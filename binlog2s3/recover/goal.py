@@ -337,8 +337,9 @@ class Search:
             case BeforeGtid(gtid):
                 number, found = self.gtid(gtid, start.number, have)
                 return RoutePosition(number, found.begin)
-            case ToPosition(binlog, offset):
-                return self.place(binlog, offset, self._chosen(binlog, offset), option="--lineage")
+            case ToPosition(binlog, offset, lineage):
+                lineage = lineage or self._chosen(binlog, offset)
+                return self.place(binlog, offset, lineage, option="--lineage")
             case Latest():
                 last = len(self.route) - 1
                 return RoutePosition(last, self.route.end(last))

@@ -279,7 +279,7 @@ def _up_to_break(
     if place is None:
         return replace(reach, end=None, to_us=None)
     end = route.place(*place)
-    goal = ToPosition(end.binlog, end.offset)
+    goal = ToPosition(end.binlog, end.offset, end.lineage)
     try:
         make(replace(request, goal=goal, lineage=end.lineage), history)
     except (RecoveryError, ArchiveError):
@@ -292,15 +292,17 @@ def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None
 
     That is before the first break, and before the first damaged bytes.
     """
-    interval = next(route.extent(first))
-    for number in range(first, interval.last + 1):
+    last = next(route.extent(first)).last
+    while last > first and route.end(last) <= route.shared(last, first):
+        last -= 1  # all of it is in the binlog before, too
+    for number in range(first, last + 1):
         bad = [at for at, end in route.known(number).damaged if number > first or end > offset]
         if bad:
             ends = (one.end for one in route.transactions(number) if one.end <= min(bad))
             if end := max(ends, default=0):
                 return number, end
             return (number - 1, route.end(number - 1)) if number > first else None
-    return interval.last, route.end(interval.last)
+    return last, route.end(last)
 
 
 def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
@@ -355,7 +357,7 @@ def _up_to_break(
     if place is None:
         return replace(reach, end=None, to_us=None)
     end = route.place(*place)
-    goal = ToPosition(end.binlog, end.offset)
+    goal = ToPosition(end.binlog, end.offset, end.lineage)
     try:
         make(replace(request, goal=goal, lineage=end.lineage), history)
     except (RecoveryError, ArchiveError):

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.documents import Facts, Lineage, Parent
-from binlog2s3.archive.history import Break, Line, break_between
+from binlog2s3.archive.history import Break, Line, break_between, cut_is_missing
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
@@ -164,8 +164,10 @@ def along(
             if cut is not None and cut.binlog is not None:
                 name = cut.binlog
                 if one.first <= name <= one.last:
-                    reached = True
-                    one = _until(one, cut, name, cuts.get((id_, str(cut.binlog))))
+                    facts = cuts.get((id_, str(name)))
+                    short = "" if facts is None else cut_is_missing(leg, name, facts.size)
+                    reached = not short
+                    one = _until(one, cut, name, facts, short)
             is_first = one.first == leg.lineage.first_binlog
             if number == 0 and goes_on and not leg.missing and is_first:
                 found[-1] = _merged(found[-1], one)
@@ -181,8 +183,10 @@ def along(
     return found
 
 
-def _until(one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | None) -> Interval:
-    """An interval up to a cut in its binlog `name`."""
+def _until(
+    one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | None, short: str
+) -> Interval:
+    """An interval up to a cut in its binlog `name`; `short`: why the bytes do not reach it."""
     to_us = one.to_us
     if name < one.last or facts is None or cut.offset < facts.size:
         to_us = facts.known.least_commit_us if facts is not None and facts.known else None
@@ -197,12 +201,12 @@ def _until(one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | No
     return replace(
         one,
         last=name,
-        last_offset=cut.offset,
+        last_offset=facts.size if short and facts is not None else cut.offset,
         to_us=to_us,
         untimed=untimed,
-        gtids_after=cut.gtid_set or None,
+        gtids_after=_text(facts.after) if short and facts is not None else cut.gtid_set or None,
         binlogs=name.number - one.first.number + 1,
-        why="",
+        why=short,
     )
 
 
