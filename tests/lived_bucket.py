@@ -1,4 +1,4 @@
-"""A history of tests/history_model.py as a streamer puts it into a bucket: real binlogs and entries.
+"""A history of tests/history_model.py as a streamer puts it into a bucket: real binlogs, entries.
 
 Nothing here reads a bucket: what was put, and what was taken out again, is remembered.
 """

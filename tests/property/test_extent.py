@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Parent
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.config.outside import Outside
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.values import S3Config
@@ -71,22 +71,42 @@ LOSSES = st.lists(
 )
 
 
-class Lived(Model):
-    """It also remembers each state that a server has ever had: its GTIDs, and what that was.
+MARIADB = st.lists(
+    st.one_of(
+        COMMIT,
+        COMMIT,
+        ROTATE,
+        st.tuples(st.just("back"), st.integers(1, 12), st.integers(1, 2)),
+        st.tuples(st.just("gap"), st.integers(1, 2), st.just(0)),
+        st.just(("leave_out", 0, 0)),
+    ),
+    min_size=2,
+    max_size=24,
+)
+"""Its numbers may go back; no GTID is used twice."""
 
-    `purged`: what was committed in the gap before a branch.
+
+class Lived(Model):
+    """It also remembers each state that a server has ever had: the GTIDs, and of what.
+
+    `purged`: what was committed in the gap before a branch. `before`: by binlog, what its server
+    had executed before it.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: dict[tuple[int, ...], GtidSet] = {}
+    def __init__(self, flavour: Flavour) -> None:
+        self.states: dict[tuple[int, ...], str] = {}
         self.purged: dict[int, Sequence[int]] = {}
+        self.before: dict[int, frozenset[int]] = {}
+        super().__init__(flavour=flavour)
+        self._remember()
 
     def live(self, events: Sequence[Event]) -> None:
         for name, one, other in events:
             match name:
                 case "commit":
                     self.commit(one, other * SECOND_US)
+                case "back":
+                    self._go_back(f"0-{other}-{one}")
                 case "fail_over":
                     self.fail_over(one, other)
                 case "put_back":
@@ -97,9 +117,26 @@ class Lived(Model):
                 case _:
                     getattr(self, name)()
             self.clock_us += SECOND_US
-            for upto in range(len(self.truth) + 1):
-                state = self.truth[:upto]
-                self.states.setdefault((*numbers(state),), having(state))
+            self._remember()
+
+    def _go_back(self, gtid: str) -> None:
+        """The server writes this GTID, whatever came before, unless it was used."""
+        if gtid not in {real.gtid for real in self.truth}:
+            self.commit(100, SECOND_US, gtid=gtid)
+
+    def _remember(self) -> None:
+        own = {real.number for real in self.open.reals}
+        executed = frozenset(number for number in numbers(self.truth) if number not in own)
+        self.before.setdefault(id(self.open), executed)
+        for upto in range(len(self.truth) + 1):
+            state = self.truth[:upto]
+            self.states.setdefault((*numbers(state),), self.gtids(state))
+
+    def gtids(self, state: Sequence[Real]) -> str:
+        """What a server says that has these: of MariaDB, its gtid_slave_pos."""
+        if self.flavour == "mysql":
+            return str(having(state))
+        return str(state[-1].gtid) if state else ""
 
 
 def numbers(reals: Sequence[Real]) -> list[int]:
@@ -145,17 +182,30 @@ class Oracle:
         return not any(self._bars(hole, state, goal, told=told) for hole in holes)
 
     def is_ambiguous(self, state: int) -> bool:
-        """Whether another state had the same GTIDs, of other transactions."""
-        had, gtids = {*numbers(self.truth[:state])}, having(self.truth[:state])
-        states = self._model.states.items()
-        return any(gtids <= other and not had <= {*those} for those, other in states)
+        """Whether a server has had the same GTIDs, of other transactions; the bucket shows them."""
+        had, gtids = {*numbers(self.truth[:state])}, self._model.gtids(self.truth[:state])
+        if self._model.flavour == "mariadb":
+            return False  # none was used twice
+        return any(
+            GtidSet.parse(gtids) <= GtidSet.parse(other) and {*those} - had & self._visible
+            for those, other in self._model.states.items()
+            if not had <= {*those}
+        )
+
+    @cached_property
+    def _visible(self) -> set[int]:
+        """What any binlog in the bucket has."""
+        return {
+            real.number
+            for branch in self._put.kept
+            for kept in branch
+            for real, (_, end) in zip(kept.file.reals, kept.bounds, strict=True)
+            if end <= kept.size
+        }
 
     def end(self, state: int, *, told: bool = False) -> int:
         goals = range(state + 1, len(self.truth) + 1)
         return max((one for one in goals if self.reaches(state, one, told=told)), default=state)
-
-    def known_in(self, gtids: GtidSet) -> int:
-        return sum(GtidSet.parse(str(real.gtid)) <= gtids for real in self.truth)
 
     def _bars(self, hole: Step, state: int, goal: int, *, told: bool) -> bool:
         if told or not hole.unlogged or hole.at > state:
@@ -216,19 +266,20 @@ class Oracle:
 
     def count(self, file: File, upto: int) -> int:
         """How many of the history's transactions a server has behind the first ones of a file."""
-        own = {real.number for real in file.reals[:upto]}
-        before = file.before
-        assert isinstance(before, GtidSet)
-        return sum(
-            real.number in own or GtidSet.parse(str(real.gtid)) <= before for real in self.truth
-        )
+        had = self._model.before[id(file)] | {real.number for real in file.reals[:upto]}
+        return sum(real.number in had for real in self.truth)
 
 
 class World:
     """A bucket with a history, and what each command says of it."""
 
-    def __init__(self, events: Sequence[Event], losses: Sequence[tuple[str, int]]) -> None:
-        self.model = Lived()
+    def __init__(
+        self,
+        events: Sequence[Event],
+        losses: Sequence[tuple[str, int]],
+        flavour: Flavour = "mysql",
+    ) -> None:
+        self.model = Lived(flavour)
         self.model.live(events)
         self.put = LivedBucket(self.model)
         self.losses = [self._lose(*loss) for loss in losses]
@@ -270,7 +321,8 @@ class World:
             BACKUP,
             id=f"202601{1 + state // 24 % 28:02}T{state % 24:02}0000Z-1f2e3d4c",
             label=f"state {state}",
-            gtid_set=str(having(self.truth[:state])),
+            gtid_set=self.model.gtids(self.truth[:state]),
+            flavour=self.model.flavour,
             binlog=None,
             position=None,
             lineage=None,
@@ -279,7 +331,7 @@ class World:
         )
 
     def start(self, state: int) -> Start:
-        return start_of_registered(self.backup(state), "mysql")
+        return start_of_registered(self.backup(state), self.model.flavour)
 
     def planned(self, request: Request, survey: Survey | None = None) -> str:
         """Why `pitr --dry-run` refuses; "" if it accepts."""
@@ -330,7 +382,11 @@ class World:
             self.store.put(LAYOUT.backup(backup.id), backup.to_json())
 
 
-WORLDS = st.builds(World, EVENTS, LOSSES)
+WORLDS = st.one_of(
+    st.builds(World, EVENTS, LOSSES),
+    st.builds(World, EVENTS, LOSSES),
+    st.builds(World, MARIADB, LOSSES, st.just("mariadb")),
+)
 
 
 def differs_pitr(world: World) -> Iterator[str]:
@@ -351,6 +407,8 @@ def differs_backups(world: World) -> Iterator[str]:
             yield f"{state} reaches {world.oracle.end(state)}, not {end}: {reach}"
         if not is_ours or reach.end is None or reach.from_us is None or reach.to_us is None:
             continue
+        if world.model.flavour == "mariadb":
+            continue  # its times are in seconds
         # of the last moment nobody knows what else was committed in it, unless the writer says so
         last = reach.to_us if reach.is_complete and world.survey.covered_us else reach.to_us - 1
         behind = reach.to_us + 1 if reach.is_complete else world.time_behind(end)
@@ -397,8 +455,8 @@ def differs_verify(world: World) -> Iterator[str]:
     found = []
     for one in report.history:
         end = BinlogPosition(lineage=one.last_lineage, binlog=one.last, offset=one.last_offset)
-        begin = world.oracle.known_in(GtidSet.parse(one.gtids_before or ""))
-        found.append((begin, world.count_at(end)))
+        begin = BinlogPosition(lineage=one.lineage, binlog=one.first, offset=0)
+        found.append((world.count_at(begin), world.count_at(end)))
     whole = not any(kept.damaged for kept in world.oracle.files)
     for state, goal in world.pairs():
         says = any(begin <= state and goal <= end for begin, end in found)
