@@ -11,10 +11,10 @@ from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from operator import ge
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
-from binlog2s3.archive.codec import LINEAGE_ID, too_large
+from binlog2s3.archive.codec import LINEAGE_ID, Document, too_large
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.layout import Layout, Place
 from binlog2s3.archive.pages import name_at
@@ -82,16 +82,6 @@ class Contents:
     def names(self) -> list[BinlogName]:
         """All binlogs, in order."""
         return sorted(self.archived.binlogs.keys() | self.open.keys())
-
-
-class Document(Protocol):
-    """A kind of document. It has at most `MOST` bytes."""
-
-    MOST: ClassVar[int]
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read it; ArchiveError if it is not of this format, or not of this key."""
 
 
 Kind = TypeVar("Kind", bound=Document)

@@ -11,8 +11,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.catalog import Catalog, Document, read
-from binlog2s3.archive.codec import FORMAT
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.codec import FORMAT, Document
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.layout import Layout, Place
