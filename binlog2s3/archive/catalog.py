@@ -18,7 +18,7 @@ from binlog2s3.archive.codec import LINEAGE_ID, Document, too_large
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.layout import Layout, Place
 from binlog2s3.archive.pages import name_at
-from binlog2s3.archive.reader import Range, Readable, State, ranges_of
+from binlog2s3.archive.reader import Range, Readable, ranges_of
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
@@ -62,15 +62,6 @@ class LastWriter:
     error: ArchiveError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A binlog, and how many of its first bytes can be read: all of them if it is archived."""
-
-    name: BinlogName
-    size: int
-    state: State
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """All binlogs of one lineage. `open`: the chunks of those that are not archived."""
@@ -82,6 +73,18 @@ class Contents:
     def names(self) -> list[BinlogName]:
         """All binlogs, in order."""
         return sorted(self.archived.binlogs.keys() | self.open.keys())
+
+    def size(self, name: BinlogName) -> int:
+        """How many first bytes of a binlog can be read: all of it if it is archived."""
+        if name in self.archived.binlogs:
+            return self.archived.binlogs[name].size
+        return self.open[name].end if name in self.open else 0
+
+    @property
+    def sizes(self) -> dict[BinlogName, int]:
+        """The same of all binlogs that can be read, in order."""
+        sizes = {name: self.size(name) for name in self.names}
+        return {name: size for name, size in sizes.items() if size or name not in self.open}
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -396,15 +399,9 @@ class Catalog:
         """The chunks of a binlog. One listing."""
         return self._chunks(self.layout.chunks(lineage.id, name)).get(name, Chunks())
 
-    def readable(self, lineage: Lineage) -> list[Listed]:
-        """The binlogs of a lineage that can be read, archived and open, in order. Two listings."""
-        contents = self.contents(lineage, entries=False)
-        archived = contents.archived.binlogs.items()
-        found = [Listed(name, info.size, "archived") for name, info in archived]
-        found += [
-            Listed(name, those.end, "open") for name, those in contents.open.items() if those.end
-        ]
-        return sorted(found, key=lambda listed: listed.name)
+    def sizes(self, lineage: Lineage) -> dict[BinlogName, int]:
+        """The binlogs of a lineage with how much of each can be read, in order. Two listings."""
+        return self.contents(lineage, entries=False).sizes
 
     def binlog(self, lineage: Lineage, name: BinlogName) -> Readable:
         """Where the bytes of a binlog are, and how to read them.

@@ -46,7 +46,7 @@ from binlog2s3.status.model import (
     history_of,
     standby_status,
 )
-from binlog2s3.status.reach import Extent, short_of, size_of
+from binlog2s3.status.reach import Extent, short_of
 from binlog2s3.status.severity import urgency
 from binlog2s3.status.writer_state import LifeSign, Silent, life_sign
 from binlog2s3.store.contract import Store
@@ -349,7 +349,7 @@ def _lost(contents: Contents | None, beat: Heartbeat | None) -> tuple[Position, 
     short = short_of(contents, beat) if contents is not None else None
     if contents is None or short is None:
         return None
-    have = size_of(contents, short.place[0])
+    have = contents.size(short.place[0])
     trouble = Trouble(
         code="lost",
         level="critical",

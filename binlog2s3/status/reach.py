@@ -60,7 +60,7 @@ class Extent:
         name, offset = said.place if said is not None else (first or here.names[0], 0)
         start = end = (name, offset)
         for _ in range(len(here.names)):
-            if size := size_of(here, name):
+            if size := here.size(name):
                 end = max(end, (name, size))
             if name not in here.archived.binlogs:
                 break  # only its writer knows whether this is the complete binlog
@@ -96,7 +96,7 @@ class Extent:
             one, other = binlogs[number - 1 : number + 1]
             leg = line.legs[one.leg]
             if one.leg != other.leg:
-                size = size_of(self.contents[leg.lineage.id], one.name)
+                size = self.contents[leg.lineage.id].size(one.name)
                 return cut_is_missing(leg, one.name, size)
             return "something is missing" if (leg.lineage.id, other.name) in before else ""
 
@@ -169,14 +169,7 @@ class Extent:
         if origin.binlog is None:
             return False
         cut = origin.binlog
-        return cut in before.names and size_of(before, cut) >= origin.offset
-
-
-def size_of(contents: Contents, name: BinlogName) -> int:
-    """Bytes of a binlog that can be read."""
-    if name in contents.archived.binlogs:
-        return contents.archived.binlogs[name].size
-    return contents.open[name].end if name in contents.open else 0
+        return cut in before.names and before.size(cut) >= origin.offset
 
 
 def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
@@ -184,7 +177,7 @@ def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
     if beat is None or beat.durable is None or beat.lineage != contents.archived.lineage.id:
         return None
     name, offset = beat.durable.place
-    return beat.durable if size_of(contents, name) < offset else None
+    return beat.durable if contents.size(name) < offset else None
 
 
 def _gap(lineage: str, text: str) -> Gap:

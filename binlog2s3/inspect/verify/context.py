@@ -24,16 +24,10 @@ from binlog2s3.store.contract import ObjectInfo, Store
 _LOOKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ListedObject:
-    size: int
-    at: datetime
-
-
 @dataclass(slots=True)
 class LineageObjects:
-    binlogs: dict[BinlogName, ListedObject] = field(default_factory=dict)
-    entries: dict[BinlogName, ListedObject] = field(default_factory=dict)
+    binlogs: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
+    entries: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
     chunks: dict[BinlogName, list[Chunk]] = field(default_factory=dict)
 
     @property
@@ -96,7 +90,7 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
 
 
 def _place(inventory: SourceInventory, info: ObjectInfo) -> None:
-    place, listed = inventory.layout.place_of(info.key), ListedObject(info.size, info.last_modified)
+    place = inventory.layout.place_of(info.key)
     if place is None:
         inventory.foreign(info.key)
         return
@@ -112,7 +106,7 @@ def _place(inventory: SourceInventory, info: ObjectInfo) -> None:
     if place.chunk is not None:
         objects.chunks.setdefault(place.binlog, []).append(place.chunk)
     else:
-        (objects.binlogs if place.kind == "binlog" else objects.entries)[place.binlog] = listed
+        (objects.binlogs if place.kind == "binlog" else objects.entries)[place.binlog] = info
 
 
 def foreign_names(objects: LineageObjects, first: BinlogName) -> Iterable[BinlogName]:

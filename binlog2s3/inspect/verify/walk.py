@@ -6,7 +6,7 @@ meanwhile is read again before it is called a defect.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -166,22 +166,19 @@ class LineageWalk:
         its entry: the entry is written last, after the binlog was compared.
         """
         binlog, entry = self._objects.binlogs.get(name), self._objects.entries.get(name)
-        if self._source.deep or binlog is None or entry is None or binlog.at > entry.at:
+        if (
+            self._source.deep
+            or binlog is None
+            or entry is None
+            or binlog.last_modified > entry.last_modified
+        ):
             return None
-        paged = self._index.entry(name, entry.at)
+        paged = self._index.entry(name, entry.last_modified)
         if paged is None or paged.size != binlog.size:
             return None
         if not is_sound_without_blocks(paged, name, self._lineage.flavour):
             return None
-        info = ObjectInfo(
-            key=self._context.object_key(name),
-            size=binlog.size,
-            etag="",
-            crc64=None,
-            storage_class="",
-            last_modified=binlog.at,
-        )
-        found = _BinlogObjects(name=name, info=info, entry=paged, paged=True)
+        found = _BinlogObjects(name=name, info=replace(binlog, crc64=None), entry=paged, paged=True)
         return lambda: found
 
     def _see(self, name: BinlogName) -> _BinlogObjects:
@@ -264,7 +261,7 @@ class LineageWalk:
         if (
             name in objects.binlogs and name in objects.entries
         ):  # otherwise they appeared after the listing
-            replaced = objects.binlogs[name].at > objects.entries[name].at
+            replaced = objects.binlogs[name].last_modified > objects.entries[name].last_modified
             self._replaced += [name] if replaced else []
         self._unproved += info.crc64 is None and not seen.paged
         return f"the entry of {name} is wrong" if seen.problems else ""
