@@ -36,6 +36,7 @@ class Kept:
     size: int
     whole: int
     damaged: set[int] = field(default_factory=set)
+    described: bool = True
 
     @property
     def is_whole(self) -> bool:
@@ -156,6 +157,7 @@ class LivedBucket:
         kept.size = 0
 
     def forget_entry(self, kept: Kept) -> None:
+        kept.described = False
         self.bucket.delete([LAYOUT.entry(self.lineages[kept.branch].id, kept.file.name)])
 
     def cut_short(self, kept: Kept) -> None:

@@ -281,7 +281,7 @@ def _up_to_break(
     end = route.place(*place)
     goal = ToPosition(end.binlog, end.offset, end.lineage)
     try:
-        make(replace(request, goal=goal, lineage=end.lineage), history)
+        make(replace(request, goal=goal), history)
     except (RecoveryError, ArchiveError):
         return replace(reach, end=None, to_us=None)
     return replace(reach, end=end, to_us=_newest_us(route, *place, _number(route, begin)))

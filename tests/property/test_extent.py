@@ -214,10 +214,14 @@ class Oracle:
         return max((one for one in goals if self.reaches(state, one, told=told)), default=state)
 
     def _bars(self, hole: Step, state: int, goal: int, *, told: bool) -> bool:
-        if told or not hole.unlogged or hole.at > state:
+        if told or not hole.unlogged:
             return state < hole.at < goal
-        shows = self._shown & {*numbers(self.truth[hole.at : state])}
-        return hole.at < goal and not shows  # no GTID tells whether a state is behind it
+        return state <= hole.at < goal  # no GTID tells whether a state is behind it
+
+    def is_in_doubt(self, state: int) -> bool:
+        """Whether only GTIDs that are in no binlog tell that a state is behind rows left out."""
+        holes = [step.at for step in self.steps if step.unlogged and step.at < state]
+        return any(not self._shown & {*numbers(self.truth[at:state])} for at in holes)
 
     def _steps(self) -> Iterator[Step]:
         begun, seen = False, set[int]()
@@ -353,9 +357,15 @@ class World:
         request = Request(goal=goal, start=self.start(state), lineage=self.current, is_chosen=False)
         return self.planned(request, survey)
 
+    @cached_property
+    def states(self) -> Sequence[int]:
+        """How many transactions a base backup may have."""
+        states = range(self.count + 1)
+        return [state for state in states if not self.oracle.is_in_doubt(state)]
+
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Each state with goals: the last that it reaches, the one behind that, and the last."""
-        for state in range(self.count):
+        for state in self.states[:-1]:
             end = self.oracle.end(state)
             for goal in sorted({state + 1, end, end + 1, self.count}):
                 if state < goal <= self.count:
@@ -406,7 +416,7 @@ def differs_pitr(world: World) -> Iterator[str]:
 
 def differs_backups(world: World) -> Iterator[str]:
     """How far `backup list` says that each state gets, and from when to when."""
-    for state in range(world.count + 1):
+    for state in world.states:
         reach = reaches_of_backup(world.backup(state), world.survey)[0]
         is_ours = reach.lineage == world.current
         end = world.count_at(reach.end) if is_ours and reach.end is not None else state
@@ -429,7 +439,7 @@ def differs_backups(world: World) -> Iterator[str]:
 
 def differs_status(world: World) -> Iterator[str]:
     """From when on `status` says that nothing is missing, and where its recovery window begins."""
-    world.register(range(world.count + 1))
+    world.register(world.states)
     status = look(world.store, "pre", "orders", "t", now=world.put.now)
     earliest, oracle = status.history.earliest, world.oracle
     good = [kept for kept in oracle.files if oracle.is_whole_from(kept)]
@@ -439,13 +449,17 @@ def differs_status(world: World) -> Iterator[str]:
         if earliest is not None and kept.file.first_us // SECOND_US == int(earliest.timestamp())
     ]
     sees_all = not any(kept.damaged for kept in oracle.files)  # it reads no entries
-    described = [kept for kept in good if kept.file.ended and kept.branch == good[0].branch]
+    described = [
+        kept
+        for kept in good
+        if kept.file.ended and kept.described and kept.branch == good[0].branch
+    ]
     if sees_all and earliest is None and described:
         yield f"status says nothing, it is {good[0].file.name}"
     if sees_all and says and not {*says} & {oracle.count(kept.file, 0) for kept in good[:1]}:
         yield f"status says {says}, it is {[oracle.count(kept.file, 0) for kept in good]}"
     window = proofs_of(world.store, "pre", "orders", Alone(1)).backups
-    whole = [state for state in range(world.count + 1) if world.is_brought_to_now(state)]
+    whole = [state for state in world.states if world.is_brought_to_now(state)]
     reaches = [reaches_of_backup(world.backup(state), world.survey)[0] for state in whole]
     begins = min((one.from_us for one in reaches if one.from_us is not None), default=None)
     shows = us_of(window.window_from) if window.window_from is not None else None
@@ -483,7 +497,7 @@ def differs_prune(world: World) -> Iterator[str]:
     since = world.truth[world.count // 2].commit_us if world.count else world.model.clock_us
     keep = world.put.now.timestamp() - since / SECOND_US
     config = PruneConfig(s3=S3, source="orders", keep=keep, grace=0, allow_empty=True, yes=True)
-    states = range(0, world.count + 1, 2)
+    states = world.states[::2]
     world.register(states)
     before = {state: world.oracle.end(state) for state in states}
     prune = Prune(config, PruneBucket(world.store, world.put.now))
