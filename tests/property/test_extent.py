@@ -365,7 +365,7 @@ class World:
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Each state with goals: the last that it reaches, the one behind that, and the last."""
-        for state in self.states[:-1]:
+        for state in self.states:
             end = self.oracle.end(state)
             for goal in sorted({state + 1, end, end + 1, self.count}):
                 if state < goal <= self.count:
