@@ -8,9 +8,18 @@ show this, --deep reads up to the point.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from binlog2s3.archive.documents import Facts, Lineage, Parent
-from binlog2s3.archive.history import Break, Line, break_between, cut_is_missing
+from binlog2s3.archive.history import (
+    Break,
+    Leg,
+    Line,
+    break_between,
+    cut_is_missing,
+    extent,
+    stretches,
+)
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
@@ -153,34 +162,46 @@ def along(
 
     `cuts` are the binlogs at which lineages were left. What follows a cut is left out.
     """
+    parts = {
+        leg.lineage.id: [
+            _within(leg, one, cuts)
+            for one in intervals.get(leg.lineage.id, ())
+            if leg.holds(one.first)
+        ]
+        for leg in line.legs
+    }
+    there = [one for leg in line.legs for one in parts[leg.lineage.id]]
+    binlogs = [*stretches(line, lambda id_: [one.first for one in parts[id_]], lambda *_: False)]
+
+    def broken(number: int) -> str:
+        before = there[number - 1]
+        leg = line.legs[binlogs[number - 1].leg]
+        return before.why or cut_is_missing(leg, before.last, before.last_offset)
+
     found: list[Interval] = []
-    goes_on = False
-    for leg in line.legs:
-        cut, id_ = leg.cut, leg.lineage.id
-        mine = [one for one in intervals.get(id_, ()) if leg.holds(one.first)]
-        reached = cut is None
-        for number, whole in enumerate(mine):
-            one = whole
-            if cut is not None and cut.binlog is not None:
-                name = cut.binlog
-                if one.first <= name <= one.last:
-                    facts = cuts.get((id_, str(name)))
-                    short = "" if facts is None else cut_is_missing(leg, name, facts.size)
-                    reached = not short
-                    one = _until(one, cut, name, facts, short)
-            is_first = one.first == leg.lineage.first_binlog
-            if number == 0 and goes_on and not leg.missing and is_first:
-                found[-1] = _merged(found[-1], one)
-                continue
-            if number == 0 and found and not found[-1].why:
-                missing = leg.missing and leg.missing != "unknown"
-                why = (
-                    f"missing: {leg.missing}" if missing else f"{id_} does not continue from there"
-                )
-                found[-1] = replace(found[-1], why=why)
-            found.append(one)
-        goes_on = bool(mine) and reached
+    for one in extent(binlogs, broken):
+        merged = reduce(_merged, there[one.first : one.last + 1])
+        if one.why_it_ends and not merged.why:
+            leg = line.legs[binlogs[one.last + 1].leg]
+            missing = leg.missing if leg.missing != "unknown" else ""
+            why = (
+                f"missing: {missing}"
+                if missing
+                else f"{leg.lineage.id} does not continue from there"
+            )
+            merged = replace(merged, why=why)
+        found.append(merged)
     return found
+
+
+def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], BinlogFacts]) -> Interval:
+    """The part of a lineage's interval that belongs to a line."""
+    name = leg.cut.binlog if leg.cut is not None else None
+    if leg.cut is None or name is None or not one.first <= name <= one.last:
+        return one
+    facts = cuts.get((leg.lineage.id, str(name)))
+    short = "" if facts is None else cut_is_missing(leg, name, facts.size)
+    return _until(one, leg.cut, name, facts, short)
 
 
 def _until(
