@@ -27,7 +27,7 @@ class Kept:
     """A binlog: of which branch and file, where its transactions lie, and what is left of it.
 
     `size`: so many of its first bytes are there; 0: it is gone. `damaged`: numbers of transactions
-    in it that the source itself sent damaged.
+    in it that the source itself sent damaged; of those that are `hidden`, the GTID is not there.
     """
 
     branch: int
@@ -36,6 +36,7 @@ class Kept:
     size: int
     whole: int
     damaged: set[int] = field(default_factory=set)
+    hidden: set[int] = field(default_factory=set)
     described: bool = True
 
     @property
@@ -43,8 +44,8 @@ class Kept:
         return self.size == self.whole
 
     def real_there(self, at: int) -> bool:
-        """Whether its transaction number `at` can be read."""
-        return self.bounds[at][1] <= self.size and at not in self.damaged
+        """Whether its transaction number `at` can be read, and told from all others."""
+        return self.bounds[at][1] <= self.size and at not in self.damaged and not self.hidden
 
 
 class LivedBucket:
@@ -101,14 +102,18 @@ class LivedBucket:
         offset = offset or kept.whole
         return replace(parent, lineage=self.lineages[above].id, offset=offset)
 
-    def _put_file(self, branch: int, file: File, damaged: Sequence[int] = ()) -> Kept:
+    def _put_file(
+        self, branch: int, file: File, damaged: Sequence[int] = (), *, hides: bool = False
+    ) -> Kept:
         made = written(file)
         bounds = [(one.begin, one.end) for one in made.transactions]
         kept = Kept(branch, file, bounds, len(made.data), len(made.data), {*damaged})
+        kept.hidden = {*damaged} if hides else set()
         self.bucket.lineage = self.lineages[branch]
         data, accept = bytearray(made.data), list[int]()
         for at in damaged:
             begin = next(end for end in made.ends if end > bounds[at][0])  # its BEGIN event
+            begin = bounds[at][0] if hides else begin  # or that with its GTID
             data[begin + 20] ^= 1
             accept.append(begin)
         if file.ended:
@@ -168,10 +173,13 @@ class LivedBucket:
         middle = kept.bounds[len(kept.bounds) // 2][1] if kept.bounds else kept.whole
         kept.size = middle if len(keys) > 1 else 0
 
-    def damage(self, kept: Kept, at: int) -> None:
-        """The source had sent one transaction damaged; the streamer was told to take it so."""
+    def damage(self, kept: Kept, at: int, *, hides: bool = False) -> None:
+        """The source had sent one transaction damaged; the streamer was told to take it so.
+
+        `hides`: its GTID cannot be read.
+        """
         self.kept[kept.branch] = [
-            self._put_file(kept.branch, one.file, [at]) if one is kept else one
+            self._put_file(kept.branch, one.file, [at], hides=hides) if one is kept else one
             for one in self.kept[kept.branch]
         ]
 

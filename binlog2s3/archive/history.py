@@ -248,11 +248,10 @@ class Break:
 def break_between(one: Known, other: Known) -> Break | None:
     """Why a binlog does not follow another one of its lineage; None if nothing shows a break.
 
-    That its name is the next one is for `missing_binlogs`. Behind damaged bytes nothing is known of
-    the GTIDs at a binlog's end: some may be in them.
+    That its name is the next one is for `missing_binlogs`. A transaction in damaged bytes may have
+    a GTID that only the next binlog shows: then that is a break, as nothing else tells of it.
     """
-    end = None if one.damaged else one.gtids_after
-    if text := gtids_break(one.name, end, other.name, other.gtids_before):
+    if text := gtids_break(one.name, one.gtids_after, other.name, other.gtids_before):
         return Break(kind="gtids", text=text)
     if not _is_complete(one, other):
         text = f"only the first {one.size} bytes of {one.name} are there"

@@ -64,7 +64,7 @@ EVENTS = st.lists(
 )
 LOSSES = st.lists(
     st.tuples(
-        st.sampled_from(["lose", "entry", "short", "damage", "floor", "floor only"]),
+        st.sampled_from(["lose", "entry", "short", "damage", "hide", "floor", "floor only"]),
         st.integers(0, 40),
     ),
     max_size=2,
@@ -247,7 +247,8 @@ class Oracle:
                     self.repeats |= real.number in seen
                     if real.number not in seen:
                         seen.add(real.number)
-                        self._shown |= {real.number} if kept.bounds[at][1] <= kept.size else set()
+                        is_shown = kept.bounds[at][1] <= kept.size and at not in kept.hidden
+                        self._shown |= {real.number} if is_shown else set()
                         yield Step(real.number, is_there=kept.real_there(at))
                 if kept.size < whole:
                     yield Step(0, kept=kept, is_there=False, at=self.count(kept.file, count))
@@ -313,8 +314,8 @@ class World:
                     self.put.lose(kept)
                 case "entry":
                     self.put.forget_entry(kept)
-                case "damage" if kept.file.reals:
-                    self.put.damage(kept, at % len(kept.file.reals))
+                case "damage" | "hide" if kept.file.reals:
+                    self.put.damage(kept, at % len(kept.file.reals), hides=what == "hide")
                 case "floor" | "floor only":
                     self.put.raise_floor(kept, deletes=what == "floor")
         return what

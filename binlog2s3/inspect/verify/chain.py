@@ -79,9 +79,15 @@ def of_known(known: Known) -> BinlogFacts:
 
 
 def break_before(other: BinlogFacts, one: BinlogFacts) -> Break | None:
-    """Why a binlog does not follow the one before it; None if nothing shows a break."""
+    """Why a binlog does not follow the one before it; None if nothing shows a break.
+
+    That GTIDs are missing in one with damaged bytes is no defect: they are in those.
+    """
     if one.known is not None and other.known is not None:
-        return break_between(one.known, other.known)
+        found = break_between(one.known, other.known)
+        if found is not None and found.kind == "gtids" and one.known.damaged:
+            return break_between(replace(one.known, gtids_before=None), other.known)
+        return found
     return None if one.whole else Break(kind="unfinished", text=f"{one.name} is not whole")
 
 

@@ -150,7 +150,7 @@ ENDED = known("", f"{UUID}:1-3", ended=True)
         (ENDED, known(None), None),
         (known("", "", ended=True), known(None), None),
         (replace(ENDED, anonymous=1), known(f"{UUID}:1-3"), None),
-        (replace(ENDED, damaged=((200, 300),)), known(f"{UUID}:1-4"), None),
+        (replace(ENDED, damaged=((200, 300),)), known(f"{UUID}:1-4"), "gtids"),
         (replace(ENDED, rotated=True), known(f"{UUID}:1-3", started=True), "unlogged"),
     ],
 )
