@@ -241,14 +241,14 @@ def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
     ]
     earlier = _earlier(route, number)
     if earlier is not None:
-        before.append(route.newest_own_us(earlier) or 0)
+        before.append(route.newest_own_us(earlier, is_brief=True) or 0)
     return max(before) if before else route.begins_us
 
 
 def _earlier(route: Route, number: int) -> int | None:
     """The nearest stretch before this one that has a commit of its own; None if none has."""
     numbers = range(number - 1, -1, -1)
-    return next((at for at in numbers if route.newest_own_us(at) is not None), None)
+    return next((at for at in numbers if route.newest_own_us(at, is_brief=True) is not None), None)
 
 
 def _number(route: Route, place: BinlogPosition) -> int:

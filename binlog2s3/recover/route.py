@@ -249,12 +249,13 @@ class Route:
 
         return repeated
 
-    def newest_own_us(self, number: int) -> int | None:
+    def newest_own_us(self, number: int, *, is_brief: bool = False) -> int | None:
         """When the newest credible commit of a stretch was made that is in no leg before.
 
         None if it has none. What a server after a fail-over repeats has other times there.
+        `is_brief`: as a cache says it.
         """
-        known = self.brief(number)
+        known = self.brief(number) if is_brief else self.known(number)
         if known.reached_us is None:
             return None
         is_first = self.stretches[number].leg == self.stretches[0].leg
