@@ -319,14 +319,12 @@ class Stretch:
 def stretches(
     line: Line,
     names_of: Callable[[str], Sequence[BinlogName]],
-    is_next: Callable[[str, BinlogName, BinlogName], bool] = lambda _, one, other: (
-        other == one.next()
-    ),
+    is_next: Callable[[str, BinlogName, BinlogName], bool] | None = None,
 ) -> Iterator[Stretch]:
     """The binlogs of a line, one after the other, and the breaks that their names show.
 
     `names_of`: those of a lineage that are there. `is_next`: whether nothing of it is missing
-    between two of them.
+    between two of them; else their names tell.
     """
     begun, gone = False, ""
     for number, leg in enumerate(line.legs):
@@ -341,7 +339,8 @@ def stretches(
             yield Stretch(leg=number, name=name, broken=why if begun else "", missing=missing)
         for one, other in pairwise(names):
             text = f"the binlogs between {one} and {other} are missing"
-            broken = "" if is_next(id_, one, other) else text
+            is_there = is_next(id_, one, other) if is_next is not None else other == one.next()
+            broken = "" if is_there else text
             yield Stretch(leg=number, name=other, broken=broken)
         begun = begun or bool(names)
         gone = "" if names else f"all of {id_} is missing"

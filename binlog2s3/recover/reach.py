@@ -275,7 +275,8 @@ def _up_to_break(
     )
     route = Route(history, across.lineage)
     begin = across.begin if across.pieces else across.stop
-    place = _last_place(route, _number(route, begin), begin.offset)
+    first = _number(route, begin)
+    place = _last_place(route, first, begin.offset)
     if place is None:
         return replace(reach, end=None, to_us=None)
     end = route.place(*place)
@@ -284,7 +285,7 @@ def _up_to_break(
         make(replace(request, goal=goal), history)
     except (RecoveryError, ArchiveError):
         return replace(reach, end=None, to_us=None)
-    return replace(reach, end=end, to_us=_newest_us(route, *place, _number(route, begin)))
+    return replace(reach, end=end, to_us=_newest_us(route, *place, first))
 
 
 def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None:

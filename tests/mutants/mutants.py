@@ -681,7 +681,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery crosses no place where a binlog is missing.",
         ("tests/unit/recover/test_plan.py::test_a_binlog_that_is_not_there_breaks_history",),
-        ((stretches, always(choice(2, of=3))),),
+        ((stretches, always(choice(3, of=4))),),
     ),
     Mutant(
         "dead-branch-refused",
