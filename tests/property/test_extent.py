@@ -219,8 +219,13 @@ class Oracle:
         return state <= hole.at < goal  # no GTID tells whether a state is behind it
 
     def is_in_doubt(self, state: int) -> bool:
-        """Whether only GTIDs that are in no binlog tell that a state is behind rows left out."""
+        """Whether only GTIDs that are in no binlog tell that a state is behind something.
+
+        That is rows left out of the binlogs, or a transaction whose GTID was damaged.
+        """
+        hidden = {kept.file.reals[at].number for kept in self.files for at in kept.hidden}
         holes = [step.at for step in self.steps if step.unlogged and step.at < state]
+        holes += [at for at, one in enumerate(self.truth[:state], 1) if one.number in hidden]
         return any(not self._shown & {*numbers(self.truth[at:state])} for at in holes)
 
     def _steps(self) -> Iterator[Step]:
