@@ -365,9 +365,17 @@ class World:
 
     @cached_property
     def states(self) -> Sequence[int]:
-        """How many transactions a base backup may have."""
-        states = range(self.count + 1)
-        return [state for state in states if not self.oracle.is_in_doubt(state)]
+        """How many transactions a base backup may have.
+
+        Where numbers of MariaDB go back and something was purged, `pitr` may refuse a state for
+        which others could stand, too: then those that it takes.
+        """
+        found = [one for one in range(self.count + 1) if not self.oracle.is_in_doubt(one)]
+        files = [kept.file for branch in self.put.kept for kept in branch]
+        if not self.model.purged or not any(one.is_mariadb and one.goes_back() for one in files):
+            return found
+        ends = {state: self.oracle.end(state) for state in found}
+        return [one for one, end in ends.items() if one == end or not self.pitr(one, self.to(end))]
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Each state with goals: the last that it reaches, the one behind that, and the last."""
