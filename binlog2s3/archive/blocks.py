@@ -362,6 +362,8 @@ class Ahead(Iterator[Result]):
         self._running = 0
 
     def __next__(self) -> Result:
+        if self._window == 1 and not self._slots and self._most > 1:
+            return self._alone()
         self._fill()
         if not self._slots:
             self.close()
@@ -373,6 +375,18 @@ class Ahead(Iterator[Result]):
             raise slot.error
         self._window = min(self._window + 1, self._most)
         return slot.result.pop()
+
+    def _alone(self) -> Result:
+        """The first result, if nothing is to be ahead of it: a thread would only be waited for."""
+        task = next(self._tasks, None)
+        if task is None:
+            raise StopIteration
+        self._window += 1
+        try:
+            return task()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Start no more tasks. Results of running tasks are dropped."""

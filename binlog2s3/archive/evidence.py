@@ -131,7 +131,8 @@ class Evidence:
 
     def _chunks(self, layout: Layout, lineage: str, name: BinlogName) -> bool:
         """Whether there are chunks of a binlog."""
-        return any(map(layout.is_chunk, _keys(self._store, layout.chunks(lineage, name))))
+        places = map(layout.place_of, _keys(self._store, layout.chunks(lineage, name)))
+        return any(place is not None and place.kind == "chunk" for place in places)
 
     def _layout(self, key: str) -> Layout:
         """The keys of the source whose key this is."""

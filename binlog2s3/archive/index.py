@@ -248,8 +248,8 @@ class Index:
         """Names of one width are listed up to the floor; with longer ones, all are."""
         end = f"{prefix}{self.lineage.begin}{suffix}"
         if self.lineage.begin.width > self.lineage.first_binlog.width:
-            return self.catalog.named(prefix, suffix)
-        return self.catalog.named(prefix, suffix, end=end)
+            return self.catalog.named(prefix)
+        return self.catalog.named(prefix, end=end)
 
     def undescribed(self) -> Iterator[BinlogName]:
         """The binlogs that were listed and have no entry."""
@@ -320,12 +320,12 @@ class Index:
         lineage, layout = self.lineage, self._layout
         entry_after = f"{start_after}.json" if start_after else ""
         binlogs = self.catalog.named(
-            layout.binlogs(lineage.id), "", begin=begin, start_after=start_after
+            layout.binlogs(lineage.id), begin=begin, start_after=start_after
         )
         entries: dict[BinlogName, ObjectInfo] = {}
         if self._lists_entries:
             entries = self.catalog.named(
-                layout.entries(lineage.id), ".json", begin=begin, start_after=entry_after
+                layout.entries(lineage.id), begin=begin, start_after=entry_after
             )
         found = Archived(lineage=lineage, binlogs=binlogs, entries=entries)
         return _within(found, low, high)

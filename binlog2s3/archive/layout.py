@@ -5,13 +5,13 @@ not of this format: nothing under it is read, changed or deleted.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.codec import BACKUP_ID, LINEAGE_ID
 from binlog2s3.archive.documents import floor_name
-from binlog2s3.archive.pages import SPAN, page_name
+from binlog2s3.archive.pages import SPAN, first_in, page_name
 from binlog2s3.binlog.names import BinlogName
 
 GENERATION_MOST = 10**18 - 1
@@ -206,11 +206,6 @@ class Layout:
         number = int(match[1]) if match else None
         return number if number is not None and self.turn(number) == key else None
 
-    def is_binlog(self, key: str) -> bool:
-        """Whether a key could be that of an archived binlog."""
-        lineage, _, rest = key.removeprefix(self.archive).partition("/")
-        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
-
     def probes(self, token: str) -> str:
         """Prefix of the objects that `check` puts to test its permissions, and deletes again."""
         return f"{self.live}check-{token}/"
@@ -243,21 +238,15 @@ class Layout:
         found = key.startswith(self.live) and _PROBE.fullmatch(key.removeprefix(self.live))
         return bool(found)
 
-    def is_chunk(self, key: str) -> bool:
-        """Whether a key could be that of a chunk."""
-        lineage, _, rest = key.removeprefix(self.live).partition("/")
-        binlog, _, chunk = rest.partition("/")
-        try:
-            Chunk.parse(chunk)
-        except ValueError:
-            return False
-        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(binlog)
-
     def place_of(self, key: str) -> "Place | None":
-        """What an object below `archive/` is, by its key; None if it is of no format of ours."""
+        """What an object of the source is, by its key; None if it is of no format of ours."""
+        if key.startswith(self.live):
+            return self._live_place(key)
         first, _, rest = key.removeprefix(self.archive).partition("/")
-        folder, _, last = rest.partition("/")
-        found = Place("lineage", lineage=first)
+        if not key.startswith(self.archive):
+            return None
+        if LINEAGE_ID.fullmatch(first):
+            return self._lineage_place(key, first, *rest.partition("/")[::2])
         if key == self.retired:
             return Place("retired")
         if self.turn_number(key) is not None:
@@ -266,23 +255,37 @@ class Layout:
             return Place("backup")
         if self.drill_id(key) is not None:
             return Place("drill")
-        if (stored := self.stored_place(key)) is not None:
-            return Place("stored", backup=stored[0])
-        if not key.startswith(self.archive) or not LINEAGE_ID.fullmatch(first):
-            return None
-        if key == self.lineage(first):
-            return found
-        if self.floor_number(first, key) is not None:
-            return replace(found, kind="floor")
-        if folder == "pages":
-            return replace(found, kind="page")
-        name = last.removesuffix(".json") if folder == "entries" else last
-        if not _is_name(name):
-            return None
-        binlog = BinlogName.parse(name)
-        if key == self.entry(first, binlog):
-            return replace(found, kind="entry", binlog=binlog)
-        return replace(found, kind="binlog", binlog=binlog) if folder == "binlogs" else None
+        stored = self.stored_place(key)
+        return Place("stored", backup=stored[0]) if stored is not None else None
+
+    def _lineage_place(self, key: str, lineage: str, folder: str, last: str) -> "Place | None":
+        name = _name(last.removesuffix(".json") if folder == "entries" else last)
+        match folder:
+            case "binlogs" if name is not None:
+                return Place("binlog", lineage=lineage, binlog=name)
+            case "entries" if name is not None and key == self.entry(lineage, name):
+                return Place("entry", lineage=lineage, binlog=name)
+            case "pages" if first_in(last) is not None:
+                return Place("page", lineage=lineage)
+            case "floors" if self.floor_number(lineage, key) is not None:
+                return Place("floor", lineage=lineage)
+        return Place("lineage", lineage=lineage) if key == self.lineage(lineage) else None
+
+    def _live_place(self, key: str) -> "Place | None":
+        lineage, _, rest = key.removeprefix(self.live).partition("/")
+        if LINEAGE_ID.fullmatch(lineage):
+            text, _, last = rest.partition("/")
+            name, chunk = _name(text), _chunk(last)
+            if name is None or chunk is None:
+                return None
+            return Place("chunk", lineage=lineage, binlog=name, chunk=chunk)
+        if self.writer_rank(key) is not None:
+            return Place("writer")
+        if self.is_standby(key):
+            return Place("standby")
+        if self.backup_run_id(key) is not None:
+            return Place("backup-run")
+        return Place("probe") if self.is_probe(key) else None
 
     def _root(self) -> str:
         return f"{self.prefix}/" if self.prefix else ""
@@ -290,7 +293,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an object below `archive/` is: of which lineage, binlog or stored backup, if of one."""
+    """What an object is: of which lineage, binlog and chunk, or of which stored backup."""
 
     kind: Literal[
         "turn",
@@ -303,15 +306,28 @@ class Place:
         "page",
         "entry",
         "binlog",
+        "chunk",
+        "writer",
+        "standby",
+        "backup-run",
+        "probe",
     ]
     lineage: str = ""
     binlog: BinlogName | None = None
+    chunk: Chunk | None = None
     backup: str = ""
 
 
-def _is_name(text: str) -> bool:
+def _name(text: str) -> BinlogName | None:
     try:
-        BinlogName.parse(text)
+        name = BinlogName.parse(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return name if str(name) == text else None
+
+
+def _chunk(text: str) -> Chunk | None:
+    try:
+        return Chunk.parse(text)
+    except ValueError:
+        return None

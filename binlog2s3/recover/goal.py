@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from binlog2s3.archive.history import extent
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
@@ -28,9 +29,8 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
-from binlog2s3.recover.route import Route
+from binlog2s3.recover.route import SECOND_US, Route
 
-SECOND_US = 1_000_000
 _SHORT_US = 10 * SECOND_US
 _MOST_IN_A_ROW = 3
 _MOST_BEHIND = 20
@@ -77,8 +77,8 @@ class Search:
     def reach(self) -> Reachable:
         """From the oldest binlog that leads up to the newest without a break."""
         route, last = self.route, len(self.route) - 1
-        broken = [number for number, one in enumerate(route.stretches) if one.broken]
-        first = max(broken, default=0)
+        *_, newest_interval = extent(route.stretches)
+        first = newest_interval.first
         oldest, newest = route.known(first), route.known(last)
         before = newest.gtids_before
         return Reachable(
@@ -337,8 +337,9 @@ class Search:
             case BeforeGtid(gtid):
                 number, found = self.gtid(gtid, start.number, have)
                 return RoutePosition(number, found.begin)
-            case ToPosition(binlog, offset):
-                return self.place(binlog, offset, self._chosen(binlog, offset), option="--lineage")
+            case ToPosition(binlog, offset, lineage):
+                lineage = lineage or self._chosen(binlog, offset)
+                return self.place(binlog, offset, lineage, option="--lineage")
             case Latest():
                 last = len(self.route) - 1
                 return RoutePosition(last, self.route.end(last))
@@ -435,19 +436,17 @@ class _TimeSearch:
         """
         route = self._route
         for number in range(self._start.number - 1, -1, -1):
-            known = route.known(number)
-            if self._is_later(known.reached_us):
-                is_repeated = route.is_repeated(number, 0)
+            newest_us = route.newest_own_us(number)
+            if newest_us is None:
+                continue
+            if self._is_later(newest_us):
+                known, is_repeated = route.known(number), route.is_repeated(number, 0)
                 for one in route.transactions(number):
                     is_later = one.commit_us > self._goal.at_us and known.is_credible(one)
                     if is_later and not is_repeated(one):
                         raise self._past(one)
-            if known.reached_us is not None:
-                return
-        known = route.known(0)
-        if (
-            known.gtids_before or route.pruned
-        ) and self._goal.at_us < known.first_us + SECOND_US - 1:
+            return
+        if self._goal.at_us < route.begins_us:
             raise self._too_early()  # when it began is known to the second
 
     def _first_later(self, number: int) -> Transaction | None:

@@ -52,10 +52,14 @@ class BeforeGtid:
 
 @dataclass(frozen=True, slots=True)
 class ToPosition:
-    """Stop at this offset of a binlog, which must be between two transactions."""
+    """Stop at this offset of a binlog, which must be between two transactions.
+
+    `lineage`: the lineage that has the binlog, if it is known.
+    """
 
     binlog: BinlogName
     offset: int
+    lineage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

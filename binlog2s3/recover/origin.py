@@ -26,7 +26,7 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, NoPlaceError, is_state
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, NoPlaceError, is_state
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text, moment_text
@@ -307,13 +307,21 @@ def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None
     of the base backup, or its lineage, tells them apart. None if nothing is in doubt.
     """
     number = stands.start
-    while number is not None and not stands.part.touches(number, route.brief(number).gtids_added):
+    while number is not None and not stands.part.touches(number, _own_gtids(route, number)):
         if route.is_unlogged_before(number):
             return None if _is_behind(route, number, start) else number
         if not number:
             return None
         number -= 1
     return None
+
+
+def _own_gtids(route: Route, number: int) -> Gtids:
+    """The GTIDs that a stretch adds, without those that it repeats: they show no later state."""
+    added, before = route.brief(number).gtids_added, route.repeated(number)
+    if isinstance(added, GtidSet) and isinstance(before, MysqlPart):
+        return added - before.gtids
+    return added
 
 
 def outside(route: Route, start: int) -> Gtids:

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.history import why_gap
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, either, parse
 from binlog2s3.errors import NoBinlogError, RecoveryError
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Latest, Request, Start
 from binlog2s3.recover.origin import Origin, outside
-from binlog2s3.recover.route import Route, why_gap
+from binlog2s3.recover.route import Route
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.model import ServedBinlog
 

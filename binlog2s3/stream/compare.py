@@ -94,7 +94,7 @@ class Finder:
 
         Raises SourceError if the source cannot be read, StoreError if the bucket cannot.
         """
-        there = {listed.name for listed in self._catalog.readable(self._lineage)}
+        there = self._catalog.sizes(self._lineage)
         names = sorted(name for name in source_has if name in there)
         # Histories part only once: binlogs before that point begin alike, later ones differ.
         low, high = 0, len(names)
@@ -164,7 +164,7 @@ class Finder:
 
         Those of an older binlog, too, if it may have one that is needed.
         """
-        sizes = {one.name: one.size for one in self._catalog.readable(self._lineage)}
+        sizes = self._catalog.sizes(self._lineage)
         if (size := sizes.get(name, 0)) < offset:
             raise SourceError(
                 f"the bucket has {size} bytes of {name}, and {offset} are known: they are compared "
@@ -172,7 +172,7 @@ class Finder:
                 hint="they are uploaded from the spool first; then it goes on by itself",
                 transient=True,
             )
-        listed = [one for one in sorted(sizes) if one <= name]
+        listed = [one for one in sizes if one <= name]
         found: dict[str, bytes] = {}
         for one in listed[: -_MOST_OLDER - 1 : -1]:
             binlog = self._catalog.binlog(self._lineage, one)
@@ -324,21 +324,21 @@ def cut(
     Returns a binlog, an offset and the GTID set there; None if it cannot be found, also where the
     numbers of a MariaDB go back: they do not tell what a server has executed of that binlog.
     """
-    for listed in reversed(catalog.readable(lineage)):
+    for name in reversed(catalog.sizes(lineage)):
         try:
-            binlog = catalog.binlog(lineage, listed.name)
+            binlog = catalog.binlog(lineage, name)
             if lineage.flavour == "mariadb" and _read(binlog).gtids_go_back:
                 return None
             found = _cut_within(binlog, executed)
             if found is None:
                 continue
             end, there = found
-            if there.transactions or not _went_back_before(catalog, lineage, listed.name):
+            if there.transactions or not _went_back_before(catalog, lineage, name):
                 assert there.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
-                return listed.name, end, there.gtids_at_end
+                return name, end, there.gtids_at_end
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
-                         binlog=listed.name, error=error)  # fmt: skip
+                         binlog=name, error=error)  # fmt: skip
             continue
         return None
     return None
@@ -346,9 +346,9 @@ def cut(
 
 def _went_back_before(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     """Whether the numbers of a MariaDB go back in the last transactions before this binlog."""
-    for listed in reversed(catalog.readable(lineage)) if lineage.flavour == "mariadb" else ():
-        if listed.name < name:
-            scanner = _read(catalog.binlog(lineage, listed.name))
+    for one in reversed(catalog.sizes(lineage)) if lineage.flavour == "mariadb" else ():
+        if one < name:
+            scanner = _read(catalog.binlog(lineage, one))
             if scanner.transactions:
                 return scanner.gtids_go_back
     return False

@@ -305,8 +305,7 @@ class StandbyLoop:
                 known = [one for one in self._catalog.lineages([]) if one.id == lineage]
             except ArchiveError:
                 known = []
-            listed = self._catalog.readable(known[0]) if known else ()
-            self._sizes[lineage] = {one.name: one.size for one in listed}
+            self._sizes[lineage] = self._catalog.sizes(known[0]) if known else {}
         return self._sizes.get(lineage, {}).get(name, 0)
 
 

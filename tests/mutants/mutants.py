@@ -18,8 +18,10 @@ from binlog2s3.archive.codec import _whole, check_place, parse
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.history import (
     _barrier,
+    gtids_break,
     is_unlogged_between,
     missing_binlogs,
+    stretches,
 )
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.reader import Readable, _Reading
@@ -43,7 +45,6 @@ from binlog2s3.recover.origin import Origin, _has_at, unlogged_at, unnamed_befor
 from binlog2s3.recover.pieces import PieceBuilder
 from binlog2s3.recover.preflight import _obstacles, _source_problems
 from binlog2s3.recover.privileges import _missing
-from binlog2s3.recover.route import _numbered
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
@@ -51,7 +52,6 @@ from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered
 from binlog2s3.serve.directory import _facts_of as _facts_of_file
-from binlog2s3.serve.dump import _contradiction
 from binlog2s3.serve.line import first_open
 from binlog2s3.server.connection import _auth_plugins, _connect
 from binlog2s3.server.login import Login, _resolve, _ssl_mode
@@ -682,7 +682,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery crosses no place where a binlog is missing.",
         ("tests/unit/recover/test_plan.py::test_a_binlog_that_is_not_there_breaks_history",),
-        ((_numbered, always(choice())),),
+        ((stretches, always(choice(3, of=4))),),
     ),
     Mutant(
         "dead-branch-refused",
@@ -848,7 +848,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "`serve` sends nothing behind a gap: the replica is told what is missing.",
         ("tests/unit/serve/test_dump.py::test_a_gap",),
-        ((_contradiction, always(when(3, of=3))),),
+        ((gtids_break, always(when(1, of=2))),),
     ),
     Mutant(
         "a-floor-excuses-no-more",

@@ -6,7 +6,7 @@ meanwhile is read again before it is called a defect.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
@@ -22,9 +22,7 @@ from binlog2s3.formatting import count_text, duration_text, some, us_of
 from binlog2s3.inspect.verify.chain import (
     BinlogFacts,
     Intervals,
-    contradiction,
-    is_proved,
-    is_unlogged,
+    break_before,
     of_entry,
     of_known,
 )
@@ -168,22 +166,19 @@ class LineageWalk:
         its entry: the entry is written last, after the binlog was compared.
         """
         binlog, entry = self._objects.binlogs.get(name), self._objects.entries.get(name)
-        if self._source.deep or binlog is None or entry is None or binlog.at > entry.at:
+        if (
+            self._source.deep
+            or binlog is None
+            or entry is None
+            or binlog.last_modified > entry.last_modified
+        ):
             return None
-        paged = self._index.entry(name, entry.at)
+        paged = self._index.entry(name, entry.last_modified)
         if paged is None or paged.size != binlog.size:
             return None
         if not is_sound_without_blocks(paged, name, self._lineage.flavour):
             return None
-        info = ObjectInfo(
-            key=self._context.object_key(name),
-            size=binlog.size,
-            etag="",
-            crc64=None,
-            storage_class="",
-            last_modified=binlog.at,
-        )
-        found = _BinlogObjects(name=name, info=info, entry=paged, paged=True)
+        found = _BinlogObjects(name=name, info=replace(binlog, crc64=None), entry=paged, paged=True)
         return lambda: found
 
     def _see(self, name: BinlogName) -> _BinlogObjects:
@@ -266,7 +261,7 @@ class LineageWalk:
         if (
             name in objects.binlogs and name in objects.entries
         ):  # otherwise they appeared after the listing
-            replaced = objects.binlogs[name].at > objects.entries[name].at
+            replaced = objects.binlogs[name].last_modified > objects.entries[name].last_modified
             self._replaced += [name] if replaced else []
         self._unproved += info.crc64 is None and not seen.paged
         return f"the entry of {name} is wrong" if seen.problems else ""
@@ -392,20 +387,26 @@ class LineageWalk:
         if facts.known is not None:
             self.result.transactions += facts.known.transactions
         before, self._before = self._before, facts
-        broken = ""
-        if before is not None:
-            broken = contradiction(before, facts)
-            if broken:
-                self._context.defect("gtids", broken, facts.name)
-            elif not is_proved(before, facts):
-                broken = self._unfinished(before)
-            elif is_unlogged(before, facts):
-                broken = f"{before.name} to {facts.name}: {UNLOGGED}"
-                self._context.recorded("gap", broken)
+        broken = self._break(before, facts) if before is not None else ""
         if why:
             self._intervals.end(why)
             return
         self._intervals.add(facts, broken)
+
+    def _break(self, before: BinlogFacts, facts: BinlogFacts) -> str:
+        """Why a binlog does not follow the one before it; it is reported."""
+        found = break_before(facts, before)
+        match found.kind if found is not None else "":
+            case "unfinished":
+                return self._unfinished(before)
+            case "unlogged":
+                text = f"{before.name} to {facts.name}: {UNLOGGED}"
+                self._context.recorded("gap", text)
+                return text
+            case "gtids" if found is not None:
+                self._context.defect("gtids", found.text, facts.name)
+                return found.text
+        return ""
 
     def _unfinished(self, facts: BinlogFacts) -> str:
         """Why a binlog that is only in chunks does not reach the next one."""

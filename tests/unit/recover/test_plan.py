@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.history import line_of
+from binlog2s3.archive.history import line_of, why_gap
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, either
 from binlog2s3.binlog.names import BinlogName
@@ -25,7 +25,6 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.route import why_gap
 from tests.history_model import HEAD, File, Model, Real, having, lived
 from tests.property.test_plan import applied
 

@@ -12,7 +12,7 @@ import pytest
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Heartbeat, Position, WriterState
+from binlog2s3.archive.writers import Heartbeat, Position, Standby, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
 from binlog2s3.status.document import document
@@ -882,6 +882,19 @@ def test_a_source_with_foreign_objects_alone_is_unknown() -> None:
         [("unknown", "critical"), ("unreadable", "warning")],
     )
     assert f"{LAYOUT.archive}README" in status.troubles[1].text
+
+
+def test_a_standby_is_not_foreign() -> None:
+    """Beside what is, and although nobody writes."""
+    bucket, token = Bucket(), "0a1b2c3d4e5f6071"
+    standby = Standby(token=token, source=SOURCE, host="db2", pid=7, version="1", since=BEAT_AT,
+                      at=BEAT_AT, interval_seconds=30.0, unsaved_bytes=0)  # fmt: skip
+    bucket.store.put(LAYOUT.standby(token), standby.to_json())
+    bucket.store.put(f"{LAYOUT.live}notes/x", b"hello")
+    status = bucket.look()
+    assert [one.host for one in status.standbys or ()] == ["db2"]
+    texts = [one.text for one in status.troubles if one.code == "unreadable"]
+    assert texts == [f"not of this archive's format: {LAYOUT.live}notes/x"]
 
 
 def test_where_nothing_is_the_sources_that_are_there_are_named() -> None:

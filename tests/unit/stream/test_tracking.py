@@ -135,8 +135,8 @@ class Bench:
 
     def readable(self, lineage: Lineage) -> dict[str, str]:
         """The state of its binlogs."""
-        found = Catalog(self.store, LAYOUT).readable(lineage)
-        return {str(listed.name): listed.state for listed in found}
+        found = Catalog(self.store, LAYOUT).contents(lineage)
+        return {str(name): "open" if name in found.open else "archived" for name in found.sizes}
 
     @property
     def lineage(self) -> Lineage:
