@@ -5,7 +5,6 @@ the archive can be applied is not registered; one that does not have the whole s
 operator accepts that, and counts nowhere then.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +14,17 @@ from typing import Any
 
 from binlog2s3.archive.backups import Backup, id_of, new_id, registered
 from binlog2s3.archive.catalog import Catalog, refuse_left
-from binlog2s3.archive.codec import as_fields
+from binlog2s3.archive.codec import (
+    FORMAT,
+    AsText,
+    Printed,
+    TextOrNull,
+    When,
+    always,
+    as_fields,
+    of,
+    printed,
+)
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of
@@ -50,7 +59,6 @@ from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
 
-FORMAT = 1
 _ROOM = 10
 _LOOK_SECONDS = 2.0
 _SKEW = timedelta(minutes=5)
@@ -89,7 +97,8 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
         for text in store.version_notes():
             say("warning", text)
     if config.as_json:
-        print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201
+        backups = [{**as_fields(one), "reach": its[0], "branches": its[1:]} for one, its in rows]
+        print(printed(PrintedBackups, {"source": config.source, "backups": backups}))  # noqa: T201
     else:
         print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
         if note:
@@ -347,32 +356,31 @@ def remove(
 # What is said
 
 
-def document(source: str, rows: list[Row]) -> dict[str, Any]:
-    """The JSON document of --json."""
-    return {
-        "format": FORMAT,
-        "source": source,
-        "backups": [
-            {
-                **as_fields(backup),
-                "reach": _reach_document(reaches[0]),
-                "branches": [_reach_document(reach) for reach in reaches[1:]],
-            }
-            for backup, reaches in rows
-        ],
-    }
+class PrintedReach(Printed):
+    """What a backup reaches, in the JSON of --json."""
+
+    complete: bool = of("is_complete")
+    lineage: TextOrNull
+    begin: AsText | None
+    end: AsText | None
+    from_: When | None = of("from_us")
+    to: When | None = of("to_us")
+    why: TextOrNull
 
 
-def _reach_document(reach: BackupReach) -> dict[str, Any]:
-    return {
-        "complete": reach.is_complete,
-        "lineage": reach.lineage or None,
-        "begin": str(reach.begin) if reach.begin is not None else None,
-        "end": str(reach.end) if reach.end is not None else None,
-        "from": time_text(reach.from_us) if reach.from_us is not None else None,
-        "to": time_text(reach.to_us) if reach.to_us is not None else None,
-        "why": reach.why or None,
-    }
+class PrintedBackup(Backup, Printed):
+    """A backup in the JSON of --json: the fields of its document, and what it reaches."""
+
+    reach: PrintedReach
+    branches: tuple[PrintedReach, ...]
+
+
+class PrintedBackups(Printed):
+    """The JSON of --json."""
+
+    format: int = always(FORMAT)
+    source: str
+    backups: tuple[PrintedBackup, ...]
 
 
 def reach_text(reach: BackupReach) -> str:

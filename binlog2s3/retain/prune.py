@@ -9,7 +9,6 @@ What is called deleted was looked up and is gone.
 In a bucket with Object Lock all is decided from the oldest versions, and what it keeps stays.
 """
 
-import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from datetime import datetime, timedelta
 
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
+from binlog2s3.archive.codec import printed
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
 from binlog2s3.archive.evidence import Evidence
@@ -59,7 +59,7 @@ from binlog2s3.retain.choose import (
     needed_in_window,
     needs_of,
 )
-from binlog2s3.retain.view import document, print_choice, print_outcome
+from binlog2s3.retain.view import PrintedPrune, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.s3 import S3Store, opened
@@ -151,8 +151,8 @@ class Prune:
                 self._do(choice, survey, turns)
         finally:  # what was deleted before an error is said, too
             if config.as_json:
-                shown = document(config, choice, below, self.outcome)
-                print(json.dumps(shown, indent=1))  # noqa: T201
+                shown = {"config": config, "choice": choice, "below": below}
+                print(printed(PrintedPrune, {**shown, "outcome": self.outcome}))  # noqa: T201
             elif is_done:
                 print_outcome(config, self.outcome, self._bucket.is_versioned, page_on(sys.stdout))
             elif config.dry_run:

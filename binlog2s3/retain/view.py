@@ -8,14 +8,15 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from binlog2s3.archive.codec import FORMAT, Many, Named, Printed, When, always, of
 from binlog2s3.archive.layout import Layout
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
-from binlog2s3.formatting import count_text, iso_text, moment_text, size_text, time_text
+from binlog2s3.formatting import count_text, moment_text, size_text, time_text
 from binlog2s3.output import Plain
 from binlog2s3.retain.backup import reach_text
 from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome
 
-FORMAT = 1
 _ROOM = 12
 
 
@@ -128,42 +129,40 @@ def print_outcome(
             page.line(line)
 
 
-def document(
-    config: PruneConfig, choice: Choice, below: Sequence[Below], outcome: PruneOutcome
-) -> dict[str, Any]:
-    """The JSON document of --json, which docs/reference/prune.md describes."""
-    return {
-        "format": FORMAT,
-        "source": config.source,
-        "dry_run": config.dry_run,
-        "given_up": [
-            {
-                "lineage": one.lineage.id,
-                "floor": str(one.floor),
-                "gtid_set": one.gtid_set,
-                "binlogs": one.binlogs,
-                "bytes": one.size,
-                "new": one.is_new,
-            }
-            for one in choice.given_up
-        ],
-        "below": [_below_document(one) for one in below],
-        "deleted": [_below_document(one) for one in outcome.deleted],
-        "turns": outcome.turns,
-        "kept": [backup.name for backup in choice.kept],
-        "lost": [backup.name for backup in choice.lost],
-        "ignored": list(choice.ignored),
-        "unreached": [backup.name for backup in choice.unreached],
-    }
+class PrintedGivenUp(Printed):
+    """What is given up of a lineage."""
+
+    lineage: str = of("lineage.id")
+    floor: BinlogName
+    gtid_set: str
+    binlogs: int
+    bytes: int = of("size")
+    new: bool = of("is_new")
 
 
-def _below_document(below: Below) -> dict[str, Any]:
-    return {
-        "lineage": below.lineage,
-        "binlogs": below.binlogs,
-        "bytes": below.size,
-        "objects": len(below.keys),
-        "locked": below.locked,
-        "held": below.held,
-        "locked_until": iso_text(below.locked_until) if below.locked_until is not None else None,
-    }
+class PrintedBelow(Printed):
+    """What lies below the floor of a lineage."""
+
+    lineage: str
+    binlogs: int
+    bytes: int = of("size")
+    objects: Many = of("keys")
+    locked: int
+    held: int
+    locked_until: When | None
+
+
+class PrintedPrune(Printed):
+    """The JSON of --json, which docs/reference/prune.md describes."""
+
+    format: int = always(FORMAT)
+    source: str = of("config.source")
+    dry_run: bool = of("config.dry_run")
+    given_up: tuple[PrintedGivenUp, ...] = of("choice.given_up")
+    below: tuple[PrintedBelow, ...]
+    deleted: tuple[PrintedBelow, ...] = of("outcome.deleted")
+    turns: int = of("outcome.turns")
+    kept: tuple[Named, ...] = of("choice.kept")
+    lost: tuple[Named, ...] = of("choice.lost")
+    ignored: tuple[str, ...] = of("choice.ignored")
+    unreached: tuple[Named, ...] = of("choice.unreached")
