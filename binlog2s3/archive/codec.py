@@ -59,8 +59,12 @@ def _moment_text(at: int | datetime) -> str:
     return time_text(at) if isinstance(at, int) else iso_text(at)
 
 
-def _or_null(text: str) -> str | None:
-    return text or None
+def _or_null(value: Any) -> str | None:
+    return str(value) or None
+
+
+def _commit_times(is_exact: bool) -> str:
+    return "exact" if is_exact else "seconds"
 
 
 def _whole(pattern: "re.Pattern[str]") -> Meta:
@@ -87,6 +91,8 @@ When = Annotated[str, _moment_text]
 """What is printed of a time: of microseconds since 1970, or of a datetime."""
 TextOrNull = Annotated[str, _or_null]
 """What is printed of a text that may be empty."""
+CommitTimes = Annotated[str, _commit_times]
+"""What is printed of whether commit times are exact."""
 Seconds = Annotated[float, partial(round, ndigits=3)]
 """What is printed of a duration."""
 Many = Annotated[int, len]

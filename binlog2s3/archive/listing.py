@@ -312,8 +312,6 @@ def _listed(
 
 
 class PrintedBinlog(Printed):
-    """A binlog in the JSON of --json."""
-
     name: BinlogName
     size: int
     state: str
@@ -329,16 +327,12 @@ class PrintedBinlog(Printed):
 
 
 class PrintedFloor(Printed):
-    """The floor of a lineage."""
-
     binlog: BinlogName
     gtid_set: str
     raised_at: When
 
 
 class PrintedMissing(Printed):
-    """Binlogs that are missing."""
-
     first: BinlogName
     last: BinlogName
     count: int
@@ -346,8 +340,6 @@ class PrintedMissing(Printed):
 
 
 class PrintedLineage(Printed):
-    """A lineage in the JSON of --json."""
-
     lineage: str = of("lineage.lineage")
     server: SourceServer = of("lineage.server")
     first_binlog: BinlogName = of("lineage.first_binlog")
@@ -362,15 +354,11 @@ class PrintedLineage(Printed):
 
 
 class PrintedSource(Printed):
-    """A source in the JSON of --json."""
-
     source: str = of("name")
     lineages: tuple[PrintedLineage, ...] = of("lineages")
 
 
 class PrintedListing(Printed):
-    """The JSON of --json, which docs/reference/list.md describes."""
-
     format: int = always(FORMAT)
     target: str
     sources: tuple[PrintedSource, ...]

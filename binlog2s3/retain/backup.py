@@ -357,8 +357,6 @@ def remove(
 
 
 class PrintedReach(Printed):
-    """What a backup reaches, in the JSON of --json."""
-
     complete: bool = of("is_complete")
     lineage: TextOrNull
     begin: AsText | None
@@ -376,8 +374,6 @@ class PrintedBackup(Backup, Printed):
 
 
 class PrintedBackups(Printed):
-    """The JSON of --json."""
-
     format: int = always(FORMAT)
     source: str
     backups: tuple[PrintedBackup, ...]

@@ -130,8 +130,6 @@ def print_outcome(
 
 
 class PrintedGivenUp(Printed):
-    """What is given up of a lineage."""
-
     lineage: str = of("lineage.id")
     floor: BinlogName
     gtid_set: str
@@ -141,8 +139,6 @@ class PrintedGivenUp(Printed):
 
 
 class PrintedBelow(Printed):
-    """What lies below the floor of a lineage."""
-
     lineage: str
     binlogs: int
     bytes: int = of("size")
@@ -153,8 +149,6 @@ class PrintedBelow(Printed):
 
 
 class PrintedPrune(Printed):
-    """The JSON of --json, which docs/reference/prune.md describes."""
-
     format: int = always(FORMAT)
     source: str = of("config.source")
     dry_run: bool = of("config.dry_run")

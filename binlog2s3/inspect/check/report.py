@@ -128,8 +128,6 @@ def exit_code(rows: Iterable[Row]) -> int:
 
 
 class PrintedRow(Printed):
-    """A row in the JSON of --json."""
-
     part: str
     name: str
     result: str
@@ -138,8 +136,6 @@ class PrintedRow(Printed):
 
 
 class PrintedRows(Printed):
-    """The JSON of --json."""
-
     format: int = always(FORMAT)
     exit_code: int = of("exit_code")
     parts: tuple[PrintedRow, ...] = of("rows")

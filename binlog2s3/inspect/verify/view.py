@@ -231,8 +231,6 @@ def _print_defect(defect: Defect, page: Plain) -> None:
 
 
 class PrintedDefect(Printed):
-    """A defect in the JSON of --json."""
-
     kind: str
     object: str = of("key")
     lineage: TextOrNull
@@ -244,23 +242,17 @@ class PrintedDefect(Printed):
 
 
 class PrintedBegin(Printed):
-    """Where an interval begins."""
-
     lineage: str
     binlog: BinlogName = of("first")
 
 
 class PrintedEnd(Printed):
-    """Where an interval ends."""
-
     lineage: str = of("last_lineage")
     binlog: BinlogName = of("last")
     offset: int = of("last_offset")
 
 
 class PrintedInterval(Printed):
-    """An interval in the JSON of --json."""
-
     from_: When | None = of("from_us")
     to: When | None = of("to_us")
     gtids_before: str | None
@@ -274,8 +266,6 @@ class PrintedInterval(Printed):
 
 
 class PrintedLineage(Printed):
-    """A verified lineage in the JSON of --json."""
-
     lineage: str = of("lineage.id")
     current: bool
     binlogs: int
@@ -287,8 +277,6 @@ class PrintedLineage(Printed):
 
 
 class PrintedGap(Printed):
-    """A gap that the archive records."""
-
     kind: str
     lineage: str
     text: str
@@ -296,8 +284,6 @@ class PrintedGap(Printed):
 
 
 class PrintedComparison(Printed):
-    """What a comparison with the source has shown."""
-
     address: str
     server_uuid: str
     listed: int
@@ -311,8 +297,6 @@ class PrintedComparison(Printed):
 
 
 class PrintedAnswer(Printed):
-    """Whether a base backup can be recovered to now."""
-
     start: str
     possible: bool
     why: TextOrNull
@@ -328,8 +312,6 @@ class PrintedAnswer(Printed):
 
 
 class PrintedRepair(Printed):
-    """An entry that was made again."""
-
     lineage: str
     binlog: BinlogName
     object: str = of("key")
@@ -337,8 +319,6 @@ class PrintedRepair(Printed):
 
 
 class PrintedSource(Printed):
-    """A source in the JSON of --json."""
-
     source: str = of("name")
     sound: bool
     history: TextOrNull = of("tip")
@@ -354,8 +334,6 @@ class PrintedSource(Printed):
 
 
 class PrintedReport(Printed):
-    """The JSON of --json."""
-
     format: int = always(FORMAT)
     target: str
     sound: bool
