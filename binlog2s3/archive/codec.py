@@ -381,13 +381,14 @@ def printed(kind: type[Printed], value: Any) -> str:
 def hints_of(kind: type[Printed]) -> dict[str, Any]:
     """The fields of what is printed, in order, with their types."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+    own = {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+    return {name.rstrip("_"): hint for name, hint in own.items()}
 
 
 @cache
 def _printed(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
     return tuple(
-        (name.rstrip("_"), _reader(getattr(kind, name, None), name.rstrip("_"), _writer(hint)))
+        (name, _reader(getattr(kind, name, getattr(kind, f"{name}_", None)), name, _writer(hint)))
         for name, hint in hints_of(kind).items()
     )
 

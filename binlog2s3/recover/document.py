@@ -28,7 +28,7 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.one_table import OnlyTables
-from binlog2s3.recover.view import estimate_seconds
+from binlog2s3.recover.view import About, Result, commits_empty, estimate_seconds
 
 _GOALS = {
     ToTime: "time",
@@ -178,3 +178,9 @@ class PrintedRecovery(Printed):
     format: int = always(FORMAT)
     plan: PrintedPlan
     result: PrintedResult | None
+
+
+def whole(plan: Plan, about: About, result: Result | None = None) -> dict[str, Any]:
+    """What `PrintedRecovery` is printed of."""
+    empty = {"skipped_committed_empty": commits_empty(plan, about)}
+    return {"plan": {"plan": plan, "about": about, **empty}, "result": result}

@@ -38,7 +38,7 @@ from binlog2s3.recover.backup import (
     start_of_registered,
 )
 from binlog2s3.recover.base_check import BaseCheck
-from binlog2s3.recover.document import PrintedRecovery
+from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
@@ -68,14 +68,7 @@ from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
-from binlog2s3.recover.view import (
-    About,
-    Result,
-    commits_empty,
-    print_plan,
-    print_result,
-    question_text,
-)
+from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.server.version import ServerVersion
@@ -571,9 +564,7 @@ class _Recovery:
         if self._told is not None:
             self._told(plan, result)
         elif self._config.as_json:
-            empty = {"skipped_committed_empty": commits_empty(plan, about)}
-            shown = {"plan": {"plan": plan, "about": about, **empty}, "result": result}
-            print(printed(PrintedRecovery, shown))  # noqa: T201
+            print(printed(PrintedRecovery, whole(plan, about, result)))  # noqa: T201
         elif result is not None:
             print_result(result, page_on(sys.stdout))
         elif self._config.dry_run:
