@@ -368,6 +368,12 @@ def always(value: Any) -> Any:
     return _Of(value=value)
 
 
+class PrintedDocument(Printed):
+    """All that a command prints."""
+
+    format: int = always(FORMAT)
+
+
 def as_printed(kind: type[Printed], value: Any) -> dict[str, Any]:
     """What is printed of a value, or of a mapping of several."""
     return {name: of_value(value) for name, of_value in _printed(cast("Hashable", kind))}

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal, cast
 
 from binlog2s3.archive.catalog import Archived, Catalog, Contents
-from binlog2s3.archive.codec import FORMAT, Printed, When, always, of
+from binlog2s3.archive.codec import Printed, PrintedDocument, When, of
 from binlog2s3.archive.documents import (
     Damage,
     Facts,
@@ -358,7 +358,6 @@ class PrintedSource(Printed):
     lineages: tuple[PrintedLineage, ...] = of("lineages")
 
 
-class PrintedListing(Printed):
-    format: int = always(FORMAT)
+class PrintedListing(PrintedDocument):
     target: str
     sources: tuple[PrintedSource, ...]

@@ -6,14 +6,13 @@ Fields are only added. GTID sets are text, times ISO 8601 in UTC, sizes in bytes
 from typing import Annotated, Any
 
 from binlog2s3.archive.codec import (
-    FORMAT,
     AsText,
     CommitTimes,
     Printed,
+    PrintedDocument,
     Seconds,
     TextOrNull,
     When,
-    always,
     of,
 )
 from binlog2s3.binlog.names import BinlogName
@@ -172,10 +171,9 @@ class PrintedResult(Printed):
     only_tables: Annotated[tuple[str, ...], _or_null] | None
 
 
-class PrintedRecovery(Printed):
+class PrintedRecovery(PrintedDocument):
     """What --json prints."""
 
-    format: int = always(FORMAT)
     plan: PrintedPlan
     result: PrintedResult | None
 

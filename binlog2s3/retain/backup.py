@@ -15,12 +15,11 @@ from typing import Any
 from binlog2s3.archive.backups import Backup, id_of, new_id, registered
 from binlog2s3.archive.catalog import Catalog, refuse_left
 from binlog2s3.archive.codec import (
-    FORMAT,
     AsText,
     Printed,
+    PrintedDocument,
     TextOrNull,
     When,
-    always,
     as_fields,
     of,
     printed,
@@ -373,8 +372,7 @@ class PrintedBackup(Backup, Printed):
     branches: tuple[PrintedReach, ...]
 
 
-class PrintedBackups(Printed):
-    format: int = always(FORMAT)
+class PrintedBackups(PrintedDocument):
     source: str
     backups: tuple[PrintedBackup, ...]
 

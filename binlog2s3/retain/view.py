@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from binlog2s3.archive.codec import FORMAT, Many, Named, Printed, When, always, of
+from binlog2s3.archive.codec import Many, Named, Printed, PrintedDocument, When, of
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
@@ -148,8 +148,7 @@ class PrintedBelow(Printed):
     locked_until: When | None
 
 
-class PrintedPrune(Printed):
-    format: int = always(FORMAT)
+class PrintedPrune(PrintedDocument):
     source: str = of("config.source")
     dry_run: bool = of("config.dry_run")
     given_up: tuple[PrintedGivenUp, ...] = of("choice.given_up")

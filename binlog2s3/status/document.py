@@ -7,9 +7,9 @@ when it was written.
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Annotated, Any
 
-from binlog2s3.archive.codec import FORMAT, Printed, always, as_printed, converted
+from binlog2s3.archive.codec import FORMAT, Printed, PrintedDocument, as_printed, converted, of
 from binlog2s3.status.model import Purge, Status
 from binlog2s3.status.severity import judged
 
@@ -18,11 +18,7 @@ class PrintedPurge(Purge, Printed):
     statement: str | None
 
 
-class _Formatted(Printed):
-    format: int = always(FORMAT)
-
-
-class PrintedStatus(Status, _Formatted):
+class PrintedStatus(Status, PrintedDocument):
     """The document: what is known, and how it is judged."""
 
     purge: PrintedPurge
@@ -36,6 +32,13 @@ def document(status: Status) -> dict[str, Any]:
     known = {one.name: getattr(status, one.name) for one in fields(status)}
     said = {one: getattr(judgement, one) for one in ("troubles", "severity", "healthy")}
     return as_printed(PrintedStatus, known | said)
+
+
+class PrintedStatuses(PrintedDocument):
+    """The document of several sources."""
+
+    target: str
+    sources: tuple[Annotated[dict[str, Any], document], ...] = of("statuses")
 
 
 def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Literal, TextIO
 
-from binlog2s3.archive.codec import FORMAT, Printed, always, of, printed
+from binlog2s3.archive.codec import Printed, PrintedDocument, of, printed
 from binlog2s3.errors import Binlog2s3Error, ConfigError, SourceError, SpoolError, StoreError
 from binlog2s3.output import page_on
 
@@ -135,8 +135,7 @@ class PrintedRow(Printed):
     hint: str = of("advice")
 
 
-class PrintedRows(Printed):
-    format: int = always(FORMAT)
+class PrintedRows(PrintedDocument):
     exit_code: int = of("exit_code")
     parts: tuple[PrintedRow, ...] = of("rows")
 

@@ -14,13 +14,12 @@ from functools import lru_cache
 from typing import TextIO
 
 from binlog2s3.archive.codec import (
-    FORMAT,
     AsText,
     CommitTimes,
     Printed,
+    PrintedDocument,
     TextOrNull,
     When,
-    always,
     as_printed,
     of,
     printed,
@@ -407,10 +406,9 @@ class PrintedSought(Printed):
     lineage: str
 
 
-class PrintedHead(Printed):
+class PrintedHead(PrintedDocument):
     """The fields of the search before the transactions."""
 
-    format: int = always(FORMAT)
     source: str = of("context.source")
     archive: str = of("context.archive")
     sought: PrintedSought

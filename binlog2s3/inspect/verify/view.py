@@ -6,7 +6,7 @@ from the bucket cannot break lines or control a terminal.
 
 from collections.abc import Sequence
 
-from binlog2s3.archive.codec import FORMAT, Printed, Seconds, TextOrNull, When, always, of
+from binlog2s3.archive.codec import Printed, PrintedDocument, Seconds, TextOrNull, When, always, of
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.formatting import count_text, duration_text, gtids_text, size_text, time_text
 from binlog2s3.inspect.verify.report import (
@@ -333,8 +333,7 @@ class PrintedSource(Printed):
     repaired: tuple[PrintedRepair, ...]
 
 
-class PrintedReport(Printed):
-    format: int = always(FORMAT)
+class PrintedReport(PrintedDocument):
     target: str
     sound: bool
     deep: bool
