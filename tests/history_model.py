@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, TypeVar
 
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Lineage, Parent, SourceServer
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
@@ -264,7 +265,7 @@ class Model:
                 Block(
                     offset=offset,
                     size=min(BLOCK, file.size - offset),
-                    crc64=0,
+                    crc64=Crc64(0),
                     first_offset=first[0] if first else None,
                     first_commit_us=first[1].commit_us if first else None,
                     first_gtid=first[1].gtid if first else None,
