@@ -2,18 +2,25 @@
 
 What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NAME -->`: the
 options in docs/reference/, the table of what ends a transaction in docs/format.md, the modules in
-docs/architecture.md, what `status` and `pitr` print in docs/guides/. The pictures of README.md are
-made too (lab/screens.py). A test (tests/unit/test_docs.py) fails if a document or a picture is not
-what this would write.
+docs/architecture.md, what `status` and `pitr` print in docs/guides/. Of the tables of JSON fields
+(`FIELDS`) the names and types are generated; what a field means stays as it is written there. The
+pictures of README.md are made too (lab/screens.py). A test (tests/unit/test_docs.py) fails if a
+document or a picture is not what this would write.
 """
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
+from datetime import datetime
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import binlog2s3
+from binlog2s3.archive import listing
+from binlog2s3.archive.codec import TextOrNull, When, hints_of
 from binlog2s3.binlog import transactions as transaction
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config import file as sample
 from binlog2s3.config.backup import BACKUP_OPTIONS
 from binlog2s3.config.drill import DRILL_OPTIONS
@@ -26,7 +33,14 @@ from binlog2s3.config.rows import ROWS_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.status import STATUS_OPTIONS
 from binlog2s3.config.verify import VERIFY_OPTIONS
+from binlog2s3.inspect.check import report
+from binlog2s3.inspect.find import view as find
+from binlog2s3.inspect.verify import view as verify
 from binlog2s3.inspect.verify.report import WORDS
+from binlog2s3.recover import document as recovery
+from binlog2s3.retain import backup
+from binlog2s3.retain import view as prune
+from binlog2s3.status.document import PrintedStatus
 from lab import pitr_examples, screens, status_examples
 
 ROOT = Path(__file__).parent.parent
@@ -203,6 +217,58 @@ def log_events() -> Iterator[LogEvent]:
                 )
 
 
+_WORDS = {int: "integer", float: "number", bool: "true or false", str: "text", BinlogName: "text"}
+
+
+def type_words(hint: Any) -> str:
+    """What a document says of a field's type.
+
+    >>> type_words(int | None), type_words(When), type_words(tuple[str, ...])
+    ('integer or null', 'time', 'list')
+    """
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint == TextOrNull:
+        return "text or null"
+    if hint == When or hint is datetime:
+        return "time"
+    if origin is Annotated:
+        return type_words(inner[0])
+    if origin in (Union, UnionType):
+        some = type_words(next(one for one in inner if one is not NoneType))
+        return f"{some.removesuffix(' or null')} or null"
+    if origin is tuple:
+        return "list"
+    return "text" if origin is Literal else _WORDS.get(hint, "object")
+
+
+def inner_hints(kind: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    """The fields of a document, those of inner objects with dots, and their types."""
+    for name, hint in hints_of(kind).items():
+        yield f"{before}{name}", hint
+        one = hint
+        while inner := [part for part in get_args(one) if part not in (NoneType, ...)]:
+            one = inner[0]
+        if is_dataclass(one):
+            yield from inner_hints(one, f"{before}{name}.")
+
+
+def _with_fields(text: str, first_cell: str, hints: Mapping[str, Any]) -> str:
+    """The table of these fields made again; ValueError if it is missing."""
+    before, head, rest = text.partition(f"\n| {first_cell} | type | meaning |\n|---|---|---|\n")
+    if not head:
+        raise ValueError(f"there is no table {first_cell!r}")
+    table, end, after = rest.partition("\n\n")
+    meanings: dict[str, str] = {}
+    for row in table.splitlines():
+        name, _, meaning = row.removeprefix("| `").partition("` | ")
+        meanings[name] = meaning.partition(" |")[2].removesuffix("|").strip()
+    rows = [
+        f"| `{name}` | {type_words(hint)} | {meanings.get(name, '?')} |".replace("|  |", "| |")
+        for name, hint in hints.items()
+    ]
+    return f"{before}{head}{chr(10).join(rows)}{end or chr(10)}{after}"
+
+
 GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     "docs/guides/look.md": {
         "status": status_examples.one,
@@ -232,10 +298,61 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
+FIELDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "docs/reference/backup.md": {
+        "field of the document": hints_of(backup.PrintedBackups),
+        "field of a backup": hints_of(backup.PrintedBackup),
+    },
+    "docs/reference/check.md": {
+        "field of the document": hints_of(report.PrintedRows),
+        "field of a row": hints_of(report.PrintedRow),
+    },
+    "docs/reference/find.md": {
+        "field of the search": {
+            **hints_of(find.PrintedHead),
+            "transactions": tuple[find.PrintedHit, ...],
+            **hints_of(find.PrintedTail),
+        },
+        "field of what was found": hints_of(find.PrintedHit),
+    },
+    "docs/reference/list.md": {
+        "field of the document": hints_of(listing.PrintedListing),
+        "field of a lineage": hints_of(listing.PrintedLineage),
+        "field of a binlog": hints_of(listing.PrintedBinlog),
+    },
+    "docs/reference/rows.md": {
+        "field with rows": {
+            "rows": tuple[find.PrintedRow, ...],
+            **hints_of(find.PrintedRowsTail),
+        },
+    },
+    "docs/reference/pitr.md": {
+        "field of the document": hints_of(recovery.PrintedRecovery),
+        "field of the plan": hints_of(recovery.PrintedPlan),
+        "field of a piece": hints_of(recovery.PrintedPiece),
+        "field of a transaction": hints_of(recovery.PrintedShown),
+        "field of the result": hints_of(recovery.PrintedResult),
+        "field of `base_backup`": hints_of(recovery.PrintedBase),
+    },
+    "docs/reference/prune.md": {"field of the document": hints_of(prune.PrintedPrune)},
+    "docs/reference/status-document.md": {"field of the status": dict(inner_hints(PrintedStatus))},
+    "docs/reference/verify.md": {
+        "field of the document": hints_of(verify.PrintedReport),
+        "field of a source": hints_of(verify.PrintedSource),
+        "field of a verified lineage": hints_of(verify.PrintedLineage),
+        "field of an interval": hints_of(verify.PrintedInterval),
+        "field of a defect": hints_of(verify.PrintedDefect),
+    },
+}
+"""The tables of JSON fields, by their first cells, with the types of the fields."""
+
+
 def written(document: str) -> str:
     """A document with what is generated in it made again; ValueError if its place is missing."""
     text = (ROOT / document).read_text(encoding="utf-8")
-    for name, make in GENERATED[document].items():
+    for first_cell, hints in FIELDS.get(document, {}).items():
+        text = _with_fields(text, first_cell, hints)
+    for name, make in GENERATED.get(document, {}).items():
         begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
         before, found, rest = text.partition(begin)
         _, found_end, after = rest.partition(end)
@@ -247,7 +364,7 @@ def written(document: str) -> str:
 
 def main() -> None:
     """Write the generated parts of all documents, and the pictures."""
-    for document in GENERATED:
+    for document in sorted(GENERATED.keys() | FIELDS):
         (ROOT / document).write_text(written(document), encoding="utf-8")
         print(f"wrote {document}")
     for picture, make in screens.PICTURES.items():

@@ -13,12 +13,26 @@ ignored.
 import json
 import math
 import re
-from collections.abc import Hashable, Mapping
-from dataclasses import MISSING, field, fields, is_dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from threading import Lock
-from typing import Annotated, Any, ClassVar, Protocol, Self, TypeVar, cast
+from types import NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Protocol,
+    Self,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import msgspec
 from msgspec import Meta
@@ -42,6 +56,14 @@ _BYTES_PER_OBJECT = 16
 """The least average length of lists and objects: empty ones need 30 times as much memory."""
 
 
+def _or_null(value: Any) -> str | None:
+    return None if value is None else str(value) or None
+
+
+def _commit_times(is_exact: bool) -> str:
+    return "exact" if is_exact else "seconds"
+
+
 def _whole(pattern: "re.Pattern[str]") -> Meta:
     return Meta(pattern=rf"\A(?:{pattern.pattern})\Z")
 
@@ -60,6 +82,22 @@ LineageId = Annotated[str, _whole(LINEAGE_ID)]
 BackupId = Annotated[str, _whole(BACKUP_ID)]
 SourceName = Annotated[str, _whole(SOURCE)]
 ServerUuid = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z-]{0,64}\Z")]
+
+
+When = Annotated[str, iso_text]
+"""What is printed of a time: of microseconds since 1970, or of a datetime."""
+TextOrNull = Annotated[str, _or_null]
+"""What is printed of a text that may be empty."""
+CommitTimes = Annotated[str, _commit_times]
+"""What is printed of whether commit times are exact."""
+Seconds = Annotated[float, partial(round, ndigits=3)]
+"""What is printed of a duration."""
+Many = Annotated[int, len]
+"""What is printed of a list of which the number counts."""
+AsText = Annotated[str, str]
+"""What is printed as its text."""
+Named = Annotated[str, attrgetter("name")]
+"""What is printed of what has a name."""
 
 
 class Crc64(int):
@@ -302,3 +340,101 @@ def check_place(key: str, *names: str) -> None:
             f"{key} is in the wrong place: according to its content, its key ends with {own}",
             hint="was it copied by hand? it is ignored",
         )
+
+
+# What commands print
+
+
+class Printed:
+    """A JSON object that a command prints: a class of which no value is ever made.
+
+    Each of its fields is an attribute of what is printed, by the same name or by that which `of`
+    says, and is written as the field's type says. `from_` is the field `from`.
+    """
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """Where a field is taken from; or what it always is."""
+
+    path: str | None = None
+    value: Any = None
+
+
+def of(path: str) -> Any:
+    """A field that is printed of another attribute, `entry.size`; null if there is no entry."""
+    return _Of(path)
+
+
+def always(value: Any) -> Any:
+    """A field that has always this value."""
+    return _Of(value=value)
+
+
+class PrintedDocument(Printed):
+    """All that a command prints."""
+
+    format: int = always(FORMAT)
+
+
+def members(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass as they are: to print them together with others."""
+    return {one.name: getattr(value, one.name) for one in fields(value)}
+
+
+def as_printed(kind: type[Printed], value: Any) -> dict[str, Any]:
+    """What is printed of a value, or of a mapping of several."""
+    return {name: of_value(value) for name, of_value in _printed(cast("Hashable", kind))}
+
+
+def printed(kind: type[Printed], value: Any) -> str:
+    """The JSON that a command prints."""
+    return json.dumps(as_printed(kind, value), indent=1)
+
+
+def hints_of(kind: type[Printed]) -> dict[str, Any]:
+    """The fields of what is printed, in order, with their types."""
+    hints = get_type_hints(kind, include_extras=True)
+    own = {name: hint for name, hint in hints.items() if get_origin(hint) is not ClassVar}
+    return {name.rstrip("_"): hint for name, hint in own.items()}
+
+
+@cache
+def _printed(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    return tuple(
+        (name, _reader(getattr(kind, name, getattr(kind, f"{name}_", None)), name, _writer(hint)))
+        for name, hint in hints_of(kind).items()
+    )
+
+
+def _reader(marked: Any, name: str, write: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    where = marked if isinstance(marked, _Of) else _Of(name)
+    if where.path is None:
+        return lambda _: where.value
+    steps = where.path.split(".") if where.path else ()
+
+    def read(value: Any) -> Any:
+        for step in steps:
+            if value is not None:
+                value = value[step] if isinstance(value, dict) else getattr(value, step)
+        return write(value)
+
+    return read
+
+
+def _writer(kind: Any) -> Callable[[Any], Any]:
+    """What makes JSON of a value, by its type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        made = [one for one in inner[1:] if callable(one)]
+        return made[0] if made else _writer(inner[0])
+    if origin in (Union, UnionType):
+        write = _writer(next(one for one in inner if one is not NoneType))
+        return lambda value: None if value is None else write(value)
+    if origin is tuple:
+        each = _writer(inner[0])
+        return lambda values: [each(value) for value in values]
+    is_printed = isinstance(kind, type) and issubclass(kind, Printed)
+    return partial(as_printed, kind) if is_printed else as_json

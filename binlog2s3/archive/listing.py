@@ -7,11 +7,17 @@ one binlog cannot be read, it is reported, and the others are listed.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from binlog2s3.archive.catalog import Archived, Catalog, Contents
-from binlog2s3.archive.codec import as_fields
-from binlog2s3.archive.documents import Facts, Lineage, LineageFloor
+from binlog2s3.archive.codec import Printed, PrintedDocument, When, of
+from binlog2s3.archive.documents import (
+    Damage,
+    Facts,
+    Lineage,
+    Parent,
+    SourceServer,
+)
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
@@ -20,11 +26,9 @@ from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.formatting import iso_text
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
 
-FORMAT = 1
 State = Literal["archived", "open", "unfinished", "undescribed"]
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many of how many."""
@@ -307,71 +311,53 @@ def _listed(
 # JSON
 
 
-def document(listing: Listing) -> dict[str, Any]:
-    """The JSON document of --json, which docs/reference/list.md describes."""
-    return {
-        "format": FORMAT,
-        "target": listing.target,
-        "sources": [
-            {
-                "source": source.name,
-                "lineages": [_lineage_document(listed) for listed in source.lineages],
-            }
-            for source in listing.sources
-        ],
-    }
+class PrintedBinlog(Printed):
+    name: BinlogName
+    size: int
+    state: str
+    hole: int | None
+    least_commit_us: int | None = of("entry.least_commit_us")
+    greatest_commit_us: int | None = of("entry.greatest_commit_us")
+    reached_us: int | None = of("entry.reached_us")
+    commit_times: str | None = of("entry.commit_times")
+    gtid_set_added: str | None = of("entry.gtid_set_added")
+    transactions: int | None = of("entry.transactions")
+    damaged: tuple[Damage, ...] | None = of("entry.damaged")
+    archived_at: When | None = of("entry.archived_at")
 
 
-def _lineage_document(listed: LineageListing) -> dict[str, Any]:
-    lineage = listed.lineage
-    written = as_fields(lineage)
-    fields = ("lineage", "server", "first_binlog", "first_binlog_time", "gtid_set", "parent")
-    return {
-        **{name: written[name] for name in fields},
-        "parent_there": listed.parent_there,
-        "current": listed.current,
-        "floor": _floor_document(lineage.floor),
-        "missing": [
-            {
-                "first": str(missing.first),
-                "last": str(missing.last),
-                "count": missing.count,
-                "under_way": missing.under_way,
-            }
-            for missing in listed.missing
-        ],
-        "binlogs": [_binlog_document(binlog) for binlog in listed.binlogs],
-    }
+class PrintedFloor(Printed):
+    binlog: BinlogName
+    gtid_set: str
+    raised_at: When
 
 
-def _floor_document(floor: LineageFloor | None) -> dict[str, str] | None:
-    if floor is None:
-        return None
-    return {
-        "binlog": str(floor.binlog),
-        "gtid_set": floor.gtid_set,
-        "raised_at": iso_text(floor.raised_at),
-    }
+class PrintedMissing(Printed):
+    first: BinlogName
+    last: BinlogName
+    count: int
+    under_way: bool
 
 
-_OF_ENTRY = (
-    "least_commit_us",
-    "greatest_commit_us",
-    "reached_us",
-    "commit_times",
-    "gtid_set_added",
-    "transactions",
-    "damaged",
-    "archived_at",
-)
+class PrintedLineage(Printed):
+    lineage: str = of("lineage.lineage")
+    server: SourceServer = of("lineage.server")
+    first_binlog: BinlogName = of("lineage.first_binlog")
+    first_binlog_time: When = of("lineage.first_binlog_time")
+    gtid_set: str = of("lineage.gtid_set")
+    parent: Parent | None = of("lineage.parent")
+    parent_there: bool
+    current: bool
+    floor: PrintedFloor | None = of("lineage.floor")
+    missing: tuple[PrintedMissing, ...]
+    binlogs: tuple[PrintedBinlog, ...]
 
 
-def _binlog_document(binlog: Binlog) -> dict[str, Any]:
-    row = as_fields(binlog.entry) if binlog.entry is not None else {}
-    return {
-        "name": str(binlog.name),
-        "size": binlog.size,
-        "state": binlog.state,
-        "hole": binlog.hole,
-        **{name: row.get(name) for name in _OF_ENTRY},
-    }
+class PrintedSource(Printed):
+    source: str = of("name")
+    lineages: tuple[PrintedLineage, ...] = of("lineages")
+
+
+class PrintedListing(PrintedDocument):
+    target: str
+    sources: tuple[PrintedSource, ...]

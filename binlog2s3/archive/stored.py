@@ -8,11 +8,11 @@ backup program wrote; otherwise the end is an ArchiveError. At most two parts ar
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from msgspec import Meta
 
-from binlog2s3.archive.codec import Count, Crc64, Moment, as_fields
+from binlog2s3.archive.codec import Count, Crc64, Moment
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid, Part
 from binlog2s3.binlog.checksum import crc64_of_both, crc64nvme
@@ -121,12 +121,6 @@ class Stored:
     def seconds(self) -> float:
         """How long the program ran."""
         return (self.ended_at - self.began_at).total_seconds()
-
-    def summary(self) -> dict[str, Any]:
-        """The fields of the document without those that only a reader of the stream needs."""
-        fields = as_fields(self)
-        del fields["part_size"], fields["objects"]
-        return fields
 
 
 def read_stored(

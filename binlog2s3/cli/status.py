@@ -13,7 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
-from binlog2s3.archive.codec import FORMAT
+from binlog2s3.archive.codec import printed
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -22,7 +22,7 @@ from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError
 from binlog2s3.output import clean, page_on, say
 from binlog2s3.status.ask import Unanswered, ask, ask_health
-from binlog2s3.status.document import document
+from binlog2s3.status.document import PrintedStatuses, document
 from binlog2s3.status.model import Status
 from binlog2s3.status.text import print_status, print_table
 from binlog2s3.workers import Workers
@@ -64,7 +64,10 @@ def _print(seen: Observation, now: datetime, *, as_json: bool) -> None:
     if as_json:
         if seen.why:
             say("warning", f"this is from the bucket alone: {seen.why}")
-        print(json.dumps(_document(seen), indent=1))  # noqa: T201
+        if seen.many:
+            print(printed(PrintedStatuses, seen))  # noqa: T201
+        else:
+            print(json.dumps(document(seen.statuses[0]), indent=1))  # noqa: T201
     elif seen.many:
         print_table(seen.statuses, page_on(sys.stdout), target=seen.target, now=now)
     else:
@@ -269,10 +272,3 @@ class StatusSource:
                 evidence=Evidence,
             )
         return self._store
-
-
-def _document(seen: Observation) -> dict[str, object]:
-    if not seen.many:
-        return document(seen.statuses[0])
-    sources = [document(status) for status in seen.statuses]
-    return {"format": FORMAT, "target": seen.target, "sources": sources}

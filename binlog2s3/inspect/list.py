@@ -4,12 +4,12 @@ A terminal gets coloured columns, everything else plain aligned text. A gap has 
 never a row like the others. Texts from the bucket cannot break lines or control a terminal.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TextIO
 
+from binlog2s3.archive.codec import printed
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.history import MissingBinlogs
@@ -17,8 +17,8 @@ from binlog2s3.archive.listing import (
     Binlog,
     LineageListing,
     Listing,
+    PrintedListing,
     State,
-    document,
     gather,
 )
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
@@ -60,7 +60,7 @@ def show(config: ListConfig, outside: Outside = OUTSIDE) -> None:
     for warning in listing.warnings:
         say("warning", warning)
     if config.as_json:
-        print(json.dumps(document(listing), indent=1))  # noqa: T201
+        print(printed(PrintedListing, listing))  # noqa: T201
     else:
         render(listing, sys.stdout)
 

@@ -4,7 +4,6 @@ Law: nothing in the target is changed before the plan is made and the operator h
 exits with 0 only if the target has what the plan says.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 
 from binlog2s3.archive.backups import Backup, one_of, registered, restorable
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.codec import printed
 from binlog2s3.archive.drills import last_of
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -38,7 +38,7 @@ from binlog2s3.recover.backup import (
     start_of_registered,
 )
 from binlog2s3.recover.base_check import BaseCheck
-from binlog2s3.recover.document import document
+from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
@@ -563,7 +563,7 @@ class _Recovery:
         if self._told is not None:
             self._told(plan, result)
         elif self._config.as_json:
-            print(json.dumps(document(plan, about, result), indent=1))  # noqa: T201
+            print(printed(PrintedRecovery, whole(plan, about, result)))  # noqa: T201
         elif result is not None:
             print_result(result, page_on(sys.stdout))
         elif self._config.dry_run:

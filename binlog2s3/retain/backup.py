@@ -6,17 +6,28 @@ not registered; one that does not have the whole server is only if its operator 
 counts nowhere then.
 """
 
-import json
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, BinaryIO
+from functools import partial
+from typing import Annotated, Any, BinaryIO
 
 from binlog2s3.archive.backups import Backup, id_of, lost_of, new_id, one_of, registered
 from binlog2s3.archive.catalog import Catalog, read, refuse_left
-from binlog2s3.archive.codec import as_fields
+from binlog2s3.archive.codec import (
+    AsText,
+    Crc64,
+    Printed,
+    PrintedDocument,
+    TextOrNull,
+    When,
+    as_printed,
+    members,
+    of,
+    printed,
+)
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of
@@ -55,7 +66,6 @@ from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.workers import Workers
 
-FORMAT = 1
 _ROOM = 10
 _LOOK_SECONDS = 2.0
 _WAIT_SECONDS = 30.0
@@ -108,7 +118,7 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
         for text in store.version_notes():
             say("warning", text)
     if config.as_json:
-        print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201
+        print_json(config.source, rows)
     else:
         print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
         if note:
@@ -447,33 +457,38 @@ def _hold(key: str, hold_on: Callable[[str], Hold] | None) -> Hold | None:
 # What is said
 
 
-def document(source: str, rows: list[Row]) -> dict[str, Any]:
-    """The JSON document of --json."""
-    return {
-        "format": FORMAT,
-        "source": source,
-        "backups": [
-            {
-                **as_fields(backup),
-                "stored": backup.stored.summary() if backup.stored is not None else None,
-                "reach": _reach_document(reaches[0]),
-                "branches": [_reach_document(reach) for reach in reaches[1:]],
-            }
-            for backup, reaches in rows
-        ],
-    }
+class PrintedReach(Printed):
+    complete: bool = of("is_complete")
+    lineage: TextOrNull
+    begin: AsText | None
+    end: AsText | None
+    from_: When | None = of("from_us")
+    to: When | None = of("to_us")
+    why: TextOrNull
 
 
-def _reach_document(reach: BackupReach) -> dict[str, Any]:
-    return {
-        "complete": reach.is_complete,
-        "lineage": reach.lineage or None,
-        "begin": str(reach.begin) if reach.begin is not None else None,
-        "end": str(reach.end) if reach.end is not None else None,
-        "from": iso_text(reach.from_us) if reach.from_us is not None else None,
-        "to": iso_text(reach.to_us) if reach.to_us is not None else None,
-        "why": reach.why or None,
-    }
+class PrintedStored(Printed):
+    """What the bucket has of a backup, without what only a reader of its stream needs."""
+
+    compression: str
+    size: int
+    crc64: Crc64
+    stored_size: int
+    began_at: When
+    ended_at: When
+
+
+class PrintedBackup(Backup, Printed):
+    """A backup in the JSON of --json: the fields of its document, and what it reaches."""
+
+    stored: Annotated[Stored, partial(as_printed, PrintedStored)] | None
+    reach: PrintedReach
+    branches: tuple[PrintedReach, ...]
+
+
+class PrintedBackups(PrintedDocument):
+    source: str
+    backups: tuple[PrintedBackup, ...]
 
 
 def reach_text(reach: BackupReach) -> str:
@@ -485,6 +500,12 @@ def reach_text(reach: BackupReach) -> str:
         to = f", {iso_text(reach.to_us)}" if reach.to_us is not None else ""
         return f"up to {reach.end} of {reach.lineage}{to}: {reach.why}"
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
+
+
+def print_json(source: str, rows: list[Row]) -> None:
+    """Print the JSON document of --json."""
+    backups = [{**members(one), "reach": its[0], "branches": its[1:]} for one, its in rows]
+    print(printed(PrintedBackups, {"source": source, "backups": backups}))  # noqa: T201
 
 
 def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> None:

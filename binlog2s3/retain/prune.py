@@ -9,7 +9,6 @@ What is called deleted was looked up and is gone.
 In a bucket with Object Lock all is decided from the oldest versions, and what it keeps stays.
 """
 
-import json
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ from datetime import datetime, timedelta
 
 from binlog2s3.archive.backups import Backup, lost_of, registered
 from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
+from binlog2s3.archive.codec import printed
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
 from binlog2s3.archive.evidence import Evidence
@@ -62,7 +62,7 @@ from binlog2s3.retain.choose import (
     spent_ids,
 )
 from binlog2s3.retain.leftovers import Leftovers, clear, delete_stored, leftovers_of
-from binlog2s3.retain.view import Deletable, document, print_choice, print_outcome
+from binlog2s3.retain.view import Deletable, PrintedPrune, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.s3 import S3Store, opened
@@ -142,9 +142,9 @@ class Prune:
         self.outcome.turns = len(turns := self._old_turns())
         for text in self._bucket.notes():
             say("warning", text)
+        found = Deletable(below=below, spent=spent, left=left, turns=self.outcome.turns)
         if not config.as_json:
-            shown = Deletable(below=below, spent=spent, left=left, turns=self.outcome.turns)
-            print_choice(config, choice, shown, page_on(sys.stdout))
+            print_choice(config, choice, found, page_on(sys.stdout))
         self._warn()
         self._check(choice)
         is_new = any(one.is_new for one in choice.given_up)
@@ -160,8 +160,8 @@ class Prune:
                 clear(self._catalog, self._left())  # one of these may be registered by now
         finally:  # what was deleted before an error is said, too
             if config.as_json:
-                found = Deletable(below=below, spent=spent, left=left, turns=self.outcome.turns)
-                print(json.dumps(document(config, choice, found, self.outcome), indent=1))  # noqa: T201
+                shown = {"config": config, "choice": choice, "found": found}
+                print(printed(PrintedPrune, {**shown, "outcome": self.outcome}))  # noqa: T201
             elif is_done:
                 print_outcome(config, self.outcome, self._bucket.is_versioned, page_on(sys.stdout))
             elif config.dry_run:

@@ -6,7 +6,6 @@ then there is nothing that a recovery could choose. A death leaves unfinished up
 next run aborts, and the run's object, by which `status` tells of it.
 """
 
-import json
 import os
 import shlex
 import socket
@@ -43,7 +42,7 @@ from binlog2s3.recover.backup import StreamedDump
 from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
 from binlog2s3.recover.reach import BackupReach
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.retain.backup import document, print_rows, put_backup, reachable, survey_of
+from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable, survey_of
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
 from binlog2s3.retain.stream_upload import StreamUpload
 from binlog2s3.server.backup_program import (
@@ -131,7 +130,7 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
             say("warning", text)
     rows = [(backup, reaches)]
     if config.as_json:
-        print(json.dumps(document(config.source, rows), indent=1))  # noqa: T201
+        print_json(config.source, rows)
     else:
         print_rows(config.source, rows, is_new=True, is_one=True)
     return 0

@@ -7,9 +7,12 @@ a terminal.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Annotated, Any
 
+from binlog2s3.archive.codec import Many, Named, Printed, PrintedDocument, When, of
 from binlog2s3.archive.layout import Layout
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.formatting import count_text, iso_text, moment_text, size_text
 from binlog2s3.output import Field, Plain
@@ -17,7 +20,6 @@ from binlog2s3.retain.backup import reach_text
 from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome, Spent
 from binlog2s3.retain.leftovers import Leftovers
 
-FORMAT = 1
 _ROOM = 12
 
 
@@ -158,50 +160,49 @@ def print_outcome(
             page.line(line)
 
 
-def document(
-    config: PruneConfig, choice: Choice, found: Deletable, outcome: PruneOutcome
-) -> dict[str, Any]:
-    """The JSON document of --json, which docs/reference/prune.md describes."""
-    return {
-        "format": FORMAT,
-        "source": config.source,
-        "dry_run": config.dry_run,
-        "given_up": [
-            {
-                "lineage": one.lineage.id,
-                "floor": str(one.floor),
-                "gtid_set": one.gtid_set,
-                "binlogs": one.binlogs,
-                "bytes": one.size,
-                "new": one.is_new,
-            }
-            for one in choice.given_up
-        ],
-        "below": [_below_document(one) for one in found.below],
-        "deleted": [_below_document(one) for one in outcome.deleted],
-        "spent": [{"id": one.id, "bytes": one.size, "kept": one.kept} for one in found.spent],
-        "deleted_backups": [one.id for one in outcome.backups],
-        "leftovers": {
-            "uploads": len(found.left.uploads),
-            "objects": len(found.left.objects),
-            "bytes": found.left.size,
-            "kept": len(found.left.kept),
-        },
-        "turns": outcome.turns,
-        "kept": [backup.name for backup in choice.kept],
-        "lost": [backup.name for backup in choice.lost],
-        "ignored": list(choice.ignored),
-        "unreached": [backup.name for backup in choice.unreached],
-    }
+class PrintedGivenUp(Printed):
+    lineage: str = of("lineage.id")
+    floor: BinlogName
+    gtid_set: str
+    binlogs: int
+    bytes: int = of("size")
+    new: bool = of("is_new")
 
 
-def _below_document(below: Below) -> dict[str, Any]:
-    return {
-        "lineage": below.lineage,
-        "binlogs": below.binlogs,
-        "bytes": below.size,
-        "objects": len(below.keys),
-        "locked": below.locked,
-        "held": below.held,
-        "locked_until": iso_text(below.locked_until) if below.locked_until is not None else None,
-    }
+class PrintedBelow(Printed):
+    lineage: str
+    binlogs: int
+    bytes: int = of("size")
+    objects: Many = of("keys")
+    locked: int
+    held: int
+    locked_until: When | None
+
+
+class PrintedSpent(Printed):
+    id: str
+    bytes: int = of("size")
+    kept: str
+
+
+class PrintedLeftovers(Printed):
+    uploads: Many
+    objects: Many
+    bytes: int = of("size")
+    kept: Many
+
+
+class PrintedPrune(PrintedDocument):
+    source: str = of("config.source")
+    dry_run: bool = of("config.dry_run")
+    given_up: tuple[PrintedGivenUp, ...] = of("choice.given_up")
+    below: tuple[PrintedBelow, ...] = of("found.below")
+    deleted: tuple[PrintedBelow, ...] = of("outcome.deleted")
+    spent: tuple[PrintedSpent, ...] = of("found.spent")
+    deleted_backups: tuple[Annotated[str, attrgetter("id")], ...] = of("outcome.backups")
+    leftovers: PrintedLeftovers = of("found.left")
+    turns: int = of("outcome.turns")
+    kept: tuple[Named, ...] = of("choice.kept")
+    lost: tuple[Named, ...] = of("choice.lost")
+    ignored: tuple[str, ...] = of("choice.ignored")
+    unreached: tuple[Named, ...] = of("choice.unreached")

@@ -6,22 +6,45 @@ when it was written.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
-from binlog2s3.archive.codec import FORMAT, as_fields, converted
-from binlog2s3.status.model import Status
+from binlog2s3.archive.codec import (
+    FORMAT,
+    Printed,
+    PrintedDocument,
+    as_printed,
+    converted,
+    members,
+    of,
+)
+from binlog2s3.status.model import Purge, Status
 from binlog2s3.status.severity import judged
+
+
+class PrintedPurge(Purge, Printed):
+    statement: str | None
+
+
+class PrintedStatus(Status, PrintedDocument):
+    """The document: what is known, and how it is judged."""
+
+    purge: PrintedPurge
+    severity: str
+    healthy: bool
 
 
 def document(status: Status) -> dict[str, Any]:
     """The document for --json, /status and, without GTID sets, for the writer's object."""
-    found: dict[str, Any] = {"format": FORMAT, **as_fields(status)}
     judgement = judged(status)
-    found["troubles"] = [as_fields(trouble) for trouble in judgement.troubles]
-    found["severity"] = judgement.severity
-    found["healthy"] = judgement.healthy
-    found["purge"]["statement"] = status.purge.statement
-    return found
+    said = {one: getattr(judgement, one) for one in ("troubles", "severity", "healthy")}
+    return as_printed(PrintedStatus, members(status) | said)
+
+
+class PrintedStatuses(PrintedDocument):
+    """The document of several sources."""
+
+    target: str
+    sources: tuple[Annotated[dict[str, Any], document], ...] = of("statuses")
 
 
 def without_gtids(found: Mapping[str, Any]) -> dict[str, Any]:

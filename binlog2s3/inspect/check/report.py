@@ -4,16 +4,15 @@ What was not checked is neither good nor bad: it has a result of its own. Texts 
 bucket cannot break lines or control a terminal. What is meant for copying is not wrapped.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Literal, TextIO
+from typing import Literal, TextIO
 
+from binlog2s3.archive.codec import Printed, PrintedDocument, of, printed
 from binlog2s3.errors import Binlog2s3Error, ConfigError, SourceError, SpoolError, StoreError
 from binlog2s3.output import page_on
 
-FORMAT = 1
 Result = Literal["ok", "warn", "fail", "skipped"]
 Part = Literal[
     "configuration",
@@ -56,6 +55,11 @@ class Row:
     found: str
     hint: str = ""
     paste: str = ""
+
+    @property
+    def advice(self) -> str:
+        """The hint, and what is for copying."""
+        return f"{self.hint}\n{self.paste}" if self.paste else self.hint
 
 
 def ok(part: Part, name: str, found: str, hint: str = "") -> Row:
@@ -123,22 +127,17 @@ def exit_code(rows: Iterable[Row]) -> int:
     return next((EXIT_CODES[row.part] for row in rows if row.result == "fail"), 0)
 
 
-def document(rows: Sequence[Row]) -> dict[str, Any]:
-    """The JSON document of --json."""
-    return {
-        "format": FORMAT,
-        "exit_code": exit_code(rows),
-        "parts": [
-            {
-                "part": row.part,
-                "name": row.name,
-                "result": row.result,
-                "found": row.found,
-                "hint": f"{row.hint}\n{row.paste}" if row.paste else row.hint,
-            }
-            for row in rows
-        ],
-    }
+class PrintedRow(Printed):
+    part: str
+    name: str
+    result: str
+    found: str
+    hint: str = of("advice")
+
+
+class PrintedRows(PrintedDocument):
+    exit_code: int = of("exit_code")
+    parts: tuple[PrintedRow, ...] = of("rows")
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -222,7 +221,8 @@ class RowPrinter:
     def finish(self) -> None:
         """Show the summary, or the JSON document."""
         if self._as_json:
-            print(json.dumps(document(self.rows), indent=1), file=self._out)
+            found = {"exit_code": exit_code(self.rows), "rows": self.rows}
+            print(printed(PrintedRows, found), file=self._out)
             return
         shown = [] if self._all_rows else causes(self.rows)
         for before, row in zip([None, *shown], shown, strict=False):

@@ -10,17 +10,28 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from typing import Annotated, Any, TextIO
 
-from binlog2s3.binlog.content import AlterName, Change
+from binlog2s3.archive.codec import (
+    AsText,
+    CommitTimes,
+    Printed,
+    PrintedDocument,
+    TextOrNull,
+    When,
+    as_printed,
+    of,
+    printed,
+)
+from binlog2s3.binlog.content import AlterName
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import Row, Value
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import count_text, cut, iso_text, moment_text, size_text
-from binlog2s3.inspect.find.match import Hit, Match, PhaseLink, SearchQuery, SearchStats
-from binlog2s3.inspect.find.rows import RowPrinter, ShownRows
+from binlog2s3.inspect.find.match import Hit, PhaseLink, SearchQuery, SearchStats
+from binlog2s3.inspect.find.rows import RowPrinter
 from binlog2s3.output import Plain, say
 
-FORMAT = 1
 _ENCODER = json.JSONEncoder()
 _MOST_TEXT = 300
 _COMMANDS = 5
@@ -373,156 +384,175 @@ class JsonOutput:
 
     def begin(self) -> None:
         """Write the fields before the transactions."""
-        head = head_document(self.context, self.query)
-        self.out.write(json.dumps(head, indent=1)[:-2] + ',\n "transactions": [')
+        query, wanted = self.query, self.query.wanted
+        sought = {
+            "query": query,
+            "tables": wanted.tables.names if wanted.tables else (),
+            "types": [kind for kind in _KINDS if kind in wanted.kinds],
+            "min_rows": wanted.min_rows or None,
+            "limit": query.limit or None,
+            "lineage": "all" if query.everywhere else query.lineage or self.context.tip,
+        }
+        head = printed(PrintedHead, {"context": self.context, "sought": sought})
+        self.out.write(f'{head[:-2]},\n "transactions": [')
 
     def hit(self, hit: Hit) -> None:
         """Write one transaction."""
-        text = _ENCODER.encode(hit_document(hit, self.context, self.query))
+        text = _ENCODER.encode(as_printed(PrintedHit, self._found(hit)))
         self.out.write(f",\n  {text[:-1]}" if self.found else f"\n  {text[:-1]}")
         if self.printer is not None:
             self._write_rows(hit, self.printer)
         self.out.write("}")
         self.found += 1
 
+    def _found(self, hit: Hit) -> dict[str, Any]:
+        """What `PrintedHit` is printed of."""
+        link, matched = hit.link, hit.match.matched
+        is_alter = link is not None and link.two_phase.is_alter
+        return {
+            "hit": hit,
+            "xa": None if is_alter else link,
+            "alter": link if is_alter else None,
+            "changes": [{"change": one, "matched": one in matched} for one in hit.content.changes],
+            "pitr": pitr_text(hit, self.context, self.query),
+        }
+
     def _write_rows(self, hit: Hit, printer: RowPrinter) -> None:
         shown = printer.begin(hit)
         self.out.write(', "rows": [')
         with closing(printer.rows(hit, shown)) as rows:
             for number, row in enumerate(rows):
-                text = _ENCODER.encode(row_document(row))
+                text = _ENCODER.encode(as_printed(PrintedRow, row))
                 self.out.write(f",\n   {text}" if number else f"\n   {text}")
-        self.out.write(f"], {_ENCODER.encode(_rows_document(shown))[1:-1]}")
+        self.out.write(f"], {_ENCODER.encode(as_printed(PrintedRowsTail, shown))[1:-1]}")
         self.problems += shown.problems
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """Write the fields after the transactions."""
-        rest = json.dumps(tail_document(self.found, stats, warnings), indent=1)
+        told = {"found": self.found, "stats": stats, "warnings": warnings}
+        rest = printed(PrintedTail, told)
         self.out.write(f"{chr(10) + ' ' if self.found else ''}],\n{rest[2:]}\n")
 
 
-def head_document(context: SearchContext, query: SearchQuery) -> dict[str, Any]:
-    """The fields before the transactions."""
-    wanted = query.wanted
-    return {
-        "format": FORMAT,
-        "source": context.source,
-        "archive": context.archive,
-        "sought": {
-            "tables": list(wanted.tables.names) if wanted.tables else [],
-            "types": [kind for kind in _KINDS if kind in wanted.kinds],
-            "from": _time(query.since_us),
-            "to": _time(query.until_us),
-            "gtids": list(query.gtids),
-            "min_rows": wanted.min_rows or None,
-            "order": query.order,
-            "limit": query.limit or None,
-            "lineage": "all" if query.everywhere else query.lineage or context.tip,
-        },
-    }
+class PrintedSought(Printed):
+    tables: tuple[str, ...]
+    types: tuple[str, ...]
+    from_: When | None = of("query.since_us")
+    to: When | None = of("query.until_us")
+    gtids: tuple[str, ...] = of("query.gtids")
+    min_rows: int | None
+    order: str = of("query.order")
+    limit: int | None
+    lineage: str
 
 
-def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> dict[str, Any]:
-    """The fields after the transactions."""
-    return {
-        "found": found,
-        "more": stats.ended_early,
-        "looked_through": {
-            "lineages": list(stats.lineages),
-            "binlogs": stats.binlogs,
-            "left_out": stats.left_out,
-            "unreadable": stats.unreadable,
-            "bytes": stats.size,
-            "of_bytes": stats.of_size,
-            "covered_until": _time(stats.covered_us),
-            "last_report": stats.streamer or None,
-        },
-        "warnings": list(warnings),
-    }
+class PrintedHead(PrintedDocument):
+    """The fields of the search before the transactions."""
+
+    source: str = of("context.source")
+    archive: str = of("context.archive")
+    sought: PrintedSought
 
 
-def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[str, Any]:
-    """A transaction as JSON."""
-    one, content = hit.transaction, hit.content
-    committed = iso_text(one.commit_us)
-    original = one.original_commit_us
-    return {
-        "lineage": hit.lineage,
-        "binlog": str(hit.binlog),
-        "begin": one.begin,
-        "end": one.end,
-        "gtid": one.gtid,
-        "committed": committed,
-        "commit_time": "exact" if one.commit_exact else "seconds",
-        "original_commit": committed if original == one.commit_us else _time(original),
-        "certain": hit.match.certain,
-        **_links(hit.link),
-        "compressed": content.compressed,
-        "changes": [_change(change, hit.match) for change in content.changes],
-        "statements": list(content.statements),
-        "pitr": pitr_text(hit, context, query),
-    }
+class PrintedLooked(Printed):
+    lineages: tuple[str, ...]
+    binlogs: int
+    left_out: int
+    unreadable: int
+    bytes: int = of("size")
+    of_bytes: int = of("of_size")
+    covered_until: When | None = of("covered_us")
+    last_report: TextOrNull = of("streamer")
 
 
-def row_document(row: Row) -> dict[str, Any]:
-    """A row as JSON."""
-    kind, values = row.event.kind, (*row.before, *row.after)
-    return {
-        "kind": kind,
-        "table": row.event.table,
-        "before": None if kind == "insert" else _values(row.before),
-        "after": None if kind == "delete" else _values(row.after),
-        "cut": sorted({value.column for value in values if value.of_size}),
-    }
+class PrintedTail(Printed):
+    """The fields of the search after the transactions."""
+
+    found: int
+    more: bool = of("stats.ended_early")
+    looked_through: PrintedLooked = of("stats")
+    warnings: tuple[str, ...]
+
+
+class PrintedXa(Printed):
+    phase: str = of("two_phase.phase")
+    state: str
+    xid: AsText | None = of("two_phase.name")
+    binlog: BinlogName | None
+    begin: int | None = of("transaction.begin")
+    gtid: str | None = of("transaction.gtid")
+    committed: When | None = of("transaction.commit_us")
+
+
+class PrintedAlter(Printed):
+    phase: str = of("two_phase.phase")
+    state: str
+    binlog: BinlogName | None
+    begin: int | None = of("transaction.begin")
+    gtid: str | None = of("transaction.gtid")
+    committed: When | None = of("transaction.commit_us")
+
+
+class PrintedChange(Printed):
+    kind: str = of("change.kind")
+    table: TextOrNull = of("change.table")
+    rows: int | None = of("change.rows")
+    matched: bool
+
+
+class PrintedHit(Printed):
+    """A transaction that was found."""
+
+    lineage: str = of("hit.lineage")
+    binlog: BinlogName = of("hit.binlog")
+    begin: int = of("hit.transaction.begin")
+    end: int = of("hit.transaction.end")
+    gtid: str | None = of("hit.transaction.gtid")
+    committed: When = of("hit.transaction.commit_us")
+    commit_time: CommitTimes = of("hit.transaction.commit_exact")
+    original_commit: When | None = of("hit.transaction.original_commit_us")
+    certain: bool = of("hit.match.certain")
+    xa: PrintedXa | None
+    alter: PrintedAlter | None
+    compressed: bool = of("hit.content.compressed")
+    changes: tuple[PrintedChange, ...]
+    statements: tuple[str, ...] = of("hit.content.statements")
+    pitr: str
 
 
 def _values(values: Sequence[Value]) -> dict[str, str | None]:
     return {one.column: None if one.text == "NULL" else one.text for one in values}
 
 
-def _rows_document(shown: ShownRows) -> dict[str, Any]:
-    """The fields after the rows of a transaction."""
-    return {
-        "rows_total": shown.total,
-        "rows_more": shown.more,
-        "rows_notes": shown.notes,
-        "rows_problems": shown.problems,
-    }
+def _before(row: Row) -> dict[str, str | None] | None:
+    return None if row.event.kind == "insert" else _values(row.before)
 
 
-def _links(link: PhaseLink | None) -> dict[str, Any]:
-    """The fields `xa` and `alter`."""
-    if link is None:
-        return {"xa": None, "alter": None}
-    found = {"phase": link.two_phase.phase, "state": link.state}
-    if link.two_phase.is_alter:
-        return {"xa": None, "alter": {**found, **_other(link)}}
-    xid = str(link.two_phase.name) if link.two_phase.name is not None else None
-    return {"xa": {**found, "xid": xid, **_other(link)}, "alter": None}
+def _after(row: Row) -> dict[str, str | None] | None:
+    return None if row.event.kind == "delete" else _values(row.after)
 
 
-def _other(link: PhaseLink) -> dict[str, Any]:
-    """The fields of the other phase."""
-    other = link.transaction
-    return {
-        "binlog": str(link.binlog) if link.binlog is not None else None,
-        "begin": other.begin if other is not None else None,
-        "gtid": other.gtid if other is not None else None,
-        "committed": iso_text(other.commit_us) if other is not None else None,
-    }
+def _cut(row: Row) -> list[str]:
+    return sorted({value.column for value in (*row.before, *row.after) if value.of_size})
 
 
-def _change(change: Change, match: Match) -> dict[str, Any]:
-    return {
-        "kind": change.kind,
-        "table": change.table or None,
-        "rows": change.rows,
-        "matched": change in match.matched,
-    }
+class PrintedRow(Printed):
+    """A row of a transaction, before and after."""
+
+    kind: str = of("event.kind")
+    table: str = of("event.table")
+    before: Annotated[dict[str, Any], _before] | None = of("")
+    after: Annotated[dict[str, Any], _after] | None = of("")
+    cut: Annotated[tuple[str, ...], _cut] = of("")
 
 
-def _time(us: int | None) -> str | None:
-    return None if us is None else iso_text(us)
+class PrintedRowsTail(Printed):
+    """The fields of a transaction after its rows."""
+
+    rows_total: int | None = of("total")
+    rows_more: bool = of("more")
+    rows_notes: tuple[str, ...] = of("notes")
+    rows_problems: tuple[str, ...] = of("problems")
 
 
 _LEAST_SECONDS = 1.0

@@ -8,7 +8,6 @@ not a defect. Everything is checked before anything is printed; an error of the 
 backup's answer is yes only if `pitr --latest` would start, and no defect lies on its way.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from binlog2s3.archive.codec import printed
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
@@ -27,7 +27,7 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.inspect.verify.against_source import SourceComparison
 from binlog2s3.inspect.verify.report import BackupAnswer, Defect, Report
 from binlog2s3.inspect.verify.source import Environment, SourceVerifier
-from binlog2s3.inspect.verify.view import document, print_report
+from binlog2s3.inspect.verify.view import PrintedReport, print_report
 from binlog2s3.output import page_on
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
@@ -61,7 +61,7 @@ def run(config: VerifyConfig, outside: Outside = OUTSIDE) -> int:
         for text in store.version_notes():
             report.sources[0].notes.append(text)
     if config.as_json:
-        print(json.dumps(document(report), indent=1))  # noqa: T201 - the program's output
+        print(printed(PrintedReport, report))  # noqa: T201 - the program's output
     else:
         print_report(report, page_on(sys.stdout))
     if verify.refused is not None:

@@ -5,8 +5,9 @@ from the bucket cannot break lines or control a terminal.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
+from binlog2s3.archive.codec import Printed, PrintedDocument, Seconds, TextOrNull, When, always, of
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.formatting import count_text, duration_text, gtids_text, iso_text, size_text
 from binlog2s3.inspect.verify.report import (
     BackupAnswer,
@@ -20,7 +21,6 @@ from binlog2s3.inspect.verify.report import (
 )
 from binlog2s3.output import Column, Plain, Table
 
-FORMAT = 1
 _ROOM = 11
 _COLUMNS = (
     Column(name="lineage", least=len("20260102T030405Z-3e11fa47-a1b2")),
@@ -236,132 +236,116 @@ def _print_defect(defect: Defect, page: Plain) -> None:
 # For programs
 
 
-def document(report: Report) -> dict[str, Any]:
-    """The JSON document of --json."""
-    return {
-        "format": FORMAT,
-        "target": report.target,
-        "sound": report.sound,
-        "deep": report.deep,
-        "since": _time(report.since_us),
-        "last": report.last,
-        "lineage": report.lineage,
-        "seconds": round(report.seconds, 3),
-        "foreign": [_defect(one) for one in report.foreign],
-        "sources": [_source(one) for one in report.sources],
-    }
+class PrintedDefect(Printed):
+    kind: str
+    object: str = of("key")
+    lineage: TextOrNull
+    binlog: BinlogName | None
+    text: str
+    follows: str
+    todo: str
+    mended: bool = of("repaired")
 
 
-def _source(source: SourceReport) -> dict[str, Any]:
-    return {
-        "source": source.name,
-        "sound": source.sound,
-        "history": source.tip or None,
-        "recoverable": [_interval(one) for one in source.history],
-        "lineages": [_lineage(one) for one in source.lineages],
-        "gaps": [_gap(one) for one in source.gaps],
-        "defects": [_defect(one) for one in source.defects],
-        "notes": list(source.notes),
-        "read_bytes": source.read_bytes,
-        "against_source": None if source.compared is None else _compared(source.compared),
-        "answer": None if source.answer is None else _answer(source.answer),
-        "repaired": [
-            {
-                "lineage": one.lineage,
-                "binlog": str(one.binlog),
-                "object": one.key,
-                "refused": one.why or None,
-            }
-            for one in source.repaired
-        ],
-    }
+class PrintedBegin(Printed):
+    lineage: str
+    binlog: BinlogName = of("first")
 
 
-def _lineage(one: LineageReport) -> dict[str, Any]:
-    return {
-        "lineage": one.lineage.id,
-        "current": one.current,
-        "binlogs": one.binlogs,
-        "open": one.open,
-        "looked_at": one.looked_at,
-        "bytes": one.size,
-        "transactions": one.transactions,
-        "recoverable": [_interval(interval) for interval in one.intervals],
-    }
+class PrintedEnd(Printed):
+    lineage: str = of("last_lineage")
+    binlog: BinlogName = of("last")
+    offset: int = of("last_offset")
 
 
-def _interval(one: Interval) -> dict[str, Any]:
-    return {
-        "from": _time(one.from_us),
-        "to": _time(one.to_us),
-        "gtids_before": one.gtids_before,
-        "gtids_after": one.gtids_after,
-        "first": {"lineage": one.lineage, "binlog": str(one.first)},
-        "last": {
-            "lineage": one.last_lineage,
-            "binlog": str(one.last),
-            "offset": one.last_offset,
-        },
-        "binlogs": one.binlogs,
-        "bytes": one.size,
-        "transactions": one.transactions,
-        "ends": one.why or None,
-    }
+class PrintedInterval(Printed):
+    from_: When | None = of("from_us")
+    to: When | None = of("to_us")
+    gtids_before: str | None
+    gtids_after: str | None
+    first: PrintedBegin = of("")
+    last: PrintedEnd = of("")
+    binlogs: int
+    bytes: int = of("size")
+    transactions: int
+    ends: TextOrNull = of("why")
 
 
-def _gap(one: RecordedGap) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "lineage": one.lineage,
-        "text": one.text,
-        "missing": one.missing or None,
-    }
+class PrintedLineage(Printed):
+    lineage: str = of("lineage.id")
+    current: bool
+    binlogs: int
+    open: int
+    looked_at: int
+    bytes: int = of("size")
+    transactions: int
+    recoverable: tuple[PrintedInterval, ...] = of("intervals")
 
 
-def _defect(one: Defect) -> dict[str, Any]:
-    return {
-        "kind": one.kind,
-        "object": one.key,
-        "lineage": one.lineage or None,
-        "binlog": None if one.binlog is None else str(one.binlog),
-        "text": one.text,
-        "follows": one.follows,
-        "todo": one.todo,
-        "mended": one.repaired,
-    }
+class PrintedGap(Printed):
+    kind: str
+    lineage: str
+    text: str
+    missing: TextOrNull
 
 
-def _compared(one: ComparedBinlogs) -> dict[str, Any]:
-    return {
-        "address": one.address,
-        "server_uuid": one.server_uuid,
-        "listed": one.listed,
-        "compared": one.compared,
-        "first": one.first or None,
-        "last": one.last or None,
-        "lag_bytes": one.lag,
-        "lagging": list(one.lagging),
-        "not_archived": list(one.not_archived),
-        "bytes_compared": False,
-    }
+class PrintedComparison(Printed):
+    address: str
+    server_uuid: str
+    listed: int
+    compared: int
+    first: TextOrNull
+    last: TextOrNull
+    lag_bytes: int = of("lag")
+    lagging: tuple[str, ...]
+    not_archived: tuple[str, ...]
+    bytes_compared: bool = always(False)
 
 
-def _answer(one: BackupAnswer) -> dict[str, Any]:
-    return {
-        "start": one.start,
-        "possible": one.possible,
-        "why": one.why or None,
-        "hint": one.hint or None,
-        "from": one.begin or None,
-        "to": one.end or None,
-        "latest": _time(one.latest_us),
-        "gtids_added": one.gtids_added or None,
-        "binlogs": one.binlogs,
-        "bytes": one.size,
-        "transactions": one.transactions,
-        "warnings": list(one.warnings),
-    }
+class PrintedAnswer(Printed):
+    start: str
+    possible: bool
+    why: TextOrNull
+    hint: TextOrNull
+    from_: TextOrNull = of("begin")
+    to: TextOrNull = of("end")
+    latest: When | None = of("latest_us")
+    gtids_added: TextOrNull
+    binlogs: int
+    bytes: int = of("size")
+    transactions: int
+    warnings: tuple[str, ...]
 
 
-def _time(us: int | None) -> str | None:
-    return None if us is None else iso_text(us)
+class PrintedRepair(Printed):
+    lineage: str
+    binlog: BinlogName
+    object: str = of("key")
+    refused: TextOrNull = of("why")
+
+
+class PrintedSource(Printed):
+    source: str = of("name")
+    sound: bool
+    history: TextOrNull = of("tip")
+    recoverable: tuple[PrintedInterval, ...] = of("history")
+    lineages: tuple[PrintedLineage, ...]
+    gaps: tuple[PrintedGap, ...]
+    defects: tuple[PrintedDefect, ...]
+    notes: tuple[str, ...]
+    read_bytes: int
+    against_source: PrintedComparison | None = of("compared")
+    answer: PrintedAnswer | None
+    repaired: tuple[PrintedRepair, ...]
+
+
+class PrintedReport(PrintedDocument):
+    target: str
+    sound: bool
+    deep: bool
+    since: When | None = of("since_us")
+    last: int | None
+    lineage: str | None
+    seconds: Seconds
+    foreign: tuple[PrintedDefect, ...]
+    sources: tuple[PrintedSource, ...]

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from binlog2s3.archive.codec import printed
 from binlog2s3.binlog.content import Change, Content
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.config.points import parse_time
 from binlog2s3.output import Coloured, confirm, page_on
-from binlog2s3.recover.document import document
+from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.model import Plan, ProgressReport
 from binlog2s3.recover.progress import Throughput, showing, words_of
 from binlog2s3.recover.view import (
@@ -128,7 +129,7 @@ def test_a_page_can_always_be_printed(table: str, statement: str, us: int) -> No
     )
     plan = replace(PLAN, kept=(one,), reach=replace(PLAN.reach, earliest_us=us, latest_us=us))
     assert plain(plan).count("\n") == len(plain(plan).splitlines())
-    found = json.loads(json.dumps(document(plan, ABOUT, RESULT)))
+    found = json.loads(printed(PrintedRecovery, whole(plan, ABOUT, RESULT)))
     assert found["result"]["gtids"] == f"{UUID}:1-48212"
 
 
