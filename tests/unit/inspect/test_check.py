@@ -939,7 +939,8 @@ def test_readers_pass_over_what_a_check_puts() -> None:
     assert catalog.foreign == {f"{LAYOUT.live}check-x/"}
     assert catalog.strange_uploads() == [strange]
     probed = LAYOUT.place_of(probe)
-    assert probed is not None and probed.kind == "probe"
+    assert probed is not None
+    assert probed.kind == "probe"
 
 
 def test_a_bucket_that_says_no_is_reached() -> None:
