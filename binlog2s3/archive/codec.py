@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from datetime import datetime
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from operator import attrgetter
 from threading import Lock
 from types import NoneType, UnionType
@@ -84,7 +84,7 @@ SourceName = Annotated[str, _whole(SOURCE)]
 ServerUuid = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z-]{0,64}\Z")]
 
 
-When = Annotated[str, iso_text]
+When = Annotated[str, lru_cache(maxsize=16)(iso_text)]
 """What is printed of a time: of microseconds since 1970, or of a datetime."""
 TextOrNull = Annotated[str, _or_null]
 """What is printed of a text that may be empty."""
@@ -413,13 +413,17 @@ def _reader(marked: Any, name: str, write: Callable[[Any], Any]) -> Callable[[An
     where = marked if isinstance(marked, _Of) else _Of(name)
     if where.path is None:
         return lambda _: where.value
-    steps = where.path.split(".") if where.path else ()
+    if not where.path:
+        return write
+    first, *rest = where.path.split(".")
 
     def read(value: Any) -> Any:
-        for step in steps:
-            if value is not None:
-                value = value[step] if isinstance(value, dict) else getattr(value, step)
-        return write(value)
+        found = value[first] if isinstance(value, dict) else getattr(value, first)
+        for step in rest:
+            if found is None:
+                break
+            found = getattr(found, step)
+        return write(found)
 
     return read
 
@@ -436,5 +440,11 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     if origin is tuple:
         each = _writer(inner[0])
         return lambda values: [each(value) for value in values]
+    if kind in (str, int, float, bool):
+        return _itself
     is_printed = isinstance(kind, type) and issubclass(kind, Printed)
     return partial(as_printed, kind) if is_printed else as_json
+
+
+def _itself(value: Any) -> Any:
+    return value
