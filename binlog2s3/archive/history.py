@@ -437,7 +437,7 @@ def missing_binlogs(
         under_way = (
             writer is not None
             and writer.lineage == lineage.id
-            and (writer.durable is None or first > writer.durable.place[0])
+            and (writer.durable is None or first > writer.durable.binlog)
         )
         yield MissingBinlogs(first=first, last=_previous(behind, first), under_way=under_way)
 

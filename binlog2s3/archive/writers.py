@@ -21,7 +21,7 @@ from binlog2s3.archive.codec import (
     later,
     unchecked,
 )
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.formatting import us_of
@@ -72,9 +72,9 @@ class Position:
     gtid_set: GtidText
 
     @property
-    def place(self) -> tuple[BinlogName, int]:
+    def place(self) -> FilePosition:
         """For comparison within a lineage."""
-        return (self.binlog, self.offset)
+        return FilePosition(self.binlog, self.offset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 import re
 from functools import total_ordering
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 _MOST_BYTES = 200
 """Room for a suffix within the 255 bytes of a file's name."""
@@ -60,3 +60,13 @@ class BinlogName:
         """The name that the server gives to the binlog after this one."""
         number = self.number + 1
         return type(self)(self.prefix, number, max(self.width, len(str(number))))
+
+
+class FilePosition(NamedTuple):
+    """An offset in a binlog, `mysql-bin.000001:4`; ordered as the server wrote them."""
+
+    binlog: BinlogName
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.binlog}:{self.offset}"

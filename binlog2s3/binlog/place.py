@@ -11,16 +11,21 @@ is never guessed.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 
-Spot: TypeAlias = tuple[int, int]
-"""A binlog's number in its line, and an offset in it."""
 
-NOWHERE: Spot = (-1, -1)
+class Spot(NamedTuple):
+    """A binlog's number in its line, and an offset in it."""
+
+    number: int
+    offset: int
+
+
+NOWHERE = Spot(-1, -1)
 _GAP = 1 << 63  # an offset after the end of any binlog
 Gtid: TypeAlias = tuple[int, int, int]
 """Domain, server, sequence number."""
@@ -240,7 +245,7 @@ def _look(
     wanted: dict[int, list[Gtid]] = {}
     for gtid, numbers in holders.items():
         if is_sure and len(numbers) == 1 and added[numbers[0]].is_plain:
-            found.spots[gtid] = [((numbers[0], _GAP), None)]
+            found.spots[gtid] = [(Spot(numbers[0], _GAP), None)]
             continue
         for number in numbers:
             wanted.setdefault(number, []).append(gtid)
@@ -254,7 +259,7 @@ def _look(
                 continue
             ends[domain_of(one.gtid)] = one.end
             if one.gtid in texts:
-                found.spots.setdefault(texts[one.gtid], []).append(((number, one.end), one))
+                found.spots.setdefault(texts[one.gtid], []).append((Spot(number, one.end), one))
     return found
 
 
@@ -299,7 +304,7 @@ class _Places:
             else:
                 away = unknown if domain in domains else foreign
                 away += map(gtid_text, gtids)
-        starts = (self._next(one, upto.get(one, (0, 0)), newest.get(one)) for one in domains)
+        starts = (self._next(one, upto.get(one, Spot(0, 0)), newest.get(one)) for one in domains)
         start = min(starts, default=max(0, len(self._added) - 1))
         return StatePlaces(
             upto=upto,
@@ -319,9 +324,9 @@ class _Places:
             if there is None or number > there or any(spot < (fresh, 0) for spot in found):
                 continue
             if number == there and (fresh == 0 or self._is_all(fresh, domain)):
-                found = [(fresh, 0), *found]
+                found = [Spot(fresh, 0), *found]
             elif fresh and not found and not self._had(fresh, gtid):
-                found = [(fresh - 1, _GAP)]
+                found = [Spot(fresh - 1, _GAP)]
         return sorted(found)
 
     def _had(self, fresh: int, gtid: Gtid) -> bool:

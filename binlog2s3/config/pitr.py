@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.bucket import FromLineage, reading
 from binlog2s3.config.given import (
     CommandOptions,
@@ -100,7 +100,7 @@ class PitrConfig:
         str | None, Option("GTID", "Stop immediately before this transaction.", "gtid")
     ] = None
     to_position: Annotated[
-        tuple[BinlogName, int] | None,
+        FilePosition | None,
         Option("NAME:N", "Stop at this offset of a binlog, between two transactions.", "position"),
     ] = None
     latest: Annotated[bool, Option("", "Apply everything that is in the bucket.")] = False

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.formatting import quoted, us_of
 
 _TIME = re.compile(
@@ -106,12 +106,12 @@ def flavour_of(gtids: Gtids) -> Flavour:
     return "mysql" if isinstance(gtids, GtidSet) else "mariadb"
 
 
-def parse_position(text: str) -> tuple[BinlogName, int]:
+def parse_position(text: str) -> FilePosition:
     """The binlog and the offset of NAME:N. Raises ValueError."""
     match = _POSITION.fullmatch(text)
     if match is None:
         raise ValueError(f"{quoted(text)} is not of the form NAME:N, e.g. mysql-bin.000042:1234")
-    return BinlogName.parse(match[1]), int(match[2])
+    return FilePosition(BinlogName.parse(match[1]), int(match[2]))
 
 
 def parse_between(text: str) -> tuple[int | None, int | None]:

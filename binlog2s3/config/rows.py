@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import reading
 from binlog2s3.config.find import MYSQLBINLOG, Searched
 from binlog2s3.config.given import CommandOptions, Given, contradiction
@@ -27,7 +27,7 @@ class RowsConfig:
     source: str
     gtid: Annotated[str | None, Option("GTID", "The transaction with this GTID.", "gtid")] = None
     at: Annotated[
-        tuple[BinlogName, int] | None,
+        FilePosition | None,
         Option(
             "BINLOG:POSITION",
             "The transaction that begins at this position, or has it, as `find` and the server's "

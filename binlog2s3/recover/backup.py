@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal, Protocol, cast
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.compression import unzstd
 from binlog2s3.binlog.gtid import Flavour, parse
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.backup_format import (
     SINGLE_DATABASE,
@@ -148,7 +148,7 @@ def start_at(point: _End, flavour: Flavour, name: str) -> Start:
         )
     place = None
     if point.binlog is not None and point.position is not None:
-        place = (point.binlog, point.position)
+        place = FilePosition(point.binlog, point.position)
     if point.gtid_set is not None:
         gtids = start_of_gtids(point.gtid_set, flavour).gtids
         return Start(gtids=gtids, base=Base(gtids=gtids, place=place))

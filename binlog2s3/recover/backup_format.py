@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from binlog2s3.binlog.gtid import MOST_GTIDS, Flavour, parse
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
 
 Tool: TypeAlias = Literal[
@@ -59,7 +59,7 @@ class BackupPoint:
     defects: tuple[str, ...] = ()
     is_doubtful: bool = False
     checked: bool = False
-    innodb: tuple[BinlogName, int] | None = None
+    innodb: FilePosition | None = None
 
 
 Coordinates: TypeAlias = tuple[str, str]
@@ -287,11 +287,11 @@ def parse_xtrabackup_log(where: str, log: str, *, of_mariadb: bool) -> BackupPoi
     return said
 
 
-def _innodb_place(text: str) -> tuple[BinlogName, int] | None:
+def _innodb_place(text: str) -> FilePosition | None:
     """The place in `xtrabackup_binlog_pos_innodb`; None if it says none."""
     name, _, position = text.strip().rpartition("\t")
     try:
-        return BinlogName.parse(name.rpartition("/")[2]), int(position)
+        return FilePosition(BinlogName.parse(name.rpartition("/")[2]), int(position))
     except ValueError:
         return None
 

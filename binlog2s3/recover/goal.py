@@ -8,13 +8,12 @@ says what can be reached.
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from binlog2s3.archive.history import extent
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, transactions_with
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -40,14 +39,6 @@ _NAME_IT = (
     "name the place: --before-gtid, --to-gtid or --to-position (`binlog2s3 find` shows what is "
     f"there); {_ACCEPT}"
 )
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class RoutePosition:
-    """An offset in a stretch of a route."""
-
-    number: int
-    offset: int
 
 
 class Search:
@@ -143,7 +134,7 @@ class Search:
         server: str | None = None,
         *,
         option: str = "--from-lineage",
-    ) -> RoutePosition:
+    ) -> Spot:
         """Where this offset of a binlog, of a lineage, is. It must be between two transactions.
 
         `server`: the server of a backup (see `model.Start`); only binlogs that it wrote count.
@@ -175,7 +166,7 @@ class Search:
                 f"{name}:{offset} is right only if it was made on server "
                 f"{self._server_of(self.route.lineage(number))}, which wrote this binlog"
             )
-        return RoutePosition(number, offset)
+        return Spot(number, offset)
 
     def _holders(
         self, name: BinlogName, offset: int, lineage: str | None, server: str | None
@@ -326,23 +317,23 @@ class Search:
 
     # The goal
 
-    def stop(self, start: RoutePosition, have: ExecutedPart | None) -> RoutePosition:
+    def stop(self, start: Spot, have: ExecutedPart | None) -> Spot:
         """Where the goal is."""
         match self.request.goal:
             case ToTime() as goal:
                 return _TimeSearch(self, goal, start, have).stop()
             case ToGtid(gtid):
                 number, found = self.gtid(gtid, start.number, have)
-                return RoutePosition(number, found.end)
+                return Spot(number, found.end)
             case BeforeGtid(gtid):
                 number, found = self.gtid(gtid, start.number, have)
-                return RoutePosition(number, found.begin)
+                return Spot(number, found.begin)
             case ToPosition(binlog, offset, lineage):
                 lineage = lineage or self._chosen(binlog, offset)
                 return self.place(binlog, offset, lineage, option="--lineage")
             case Latest():
                 last = len(self.route) - 1
-                return RoutePosition(last, self.route.end(last))
+                return Spot(last, self.route.end(last))
 
     def _chosen(self, name: BinlogName, offset: int) -> str | None:
         """The lineage that --lineage names, if this place is in it; it wins over others."""
@@ -364,7 +355,7 @@ class _TimeSearch:
     """
 
     def __init__(
-        self, search: Search, goal: ToTime, start: RoutePosition, have: ExecutedPart | None
+        self, search: Search, goal: ToTime, start: Spot, have: ExecutedPart | None
     ) -> None:
         self._search = search
         self._route = search.route
@@ -374,7 +365,7 @@ class _TimeSearch:
         self._lie: tuple[int, Transaction] | None = None
         self._passed = ""
 
-    def stop(self) -> RoutePosition:
+    def stop(self) -> Spot:
         route, start, goal = self._route, self._start, self._goal
         if goal.at_us < route.known(0).first_us:
             raise self._too_early()
@@ -387,12 +378,12 @@ class _TimeSearch:
                 if self._may_be_later(one) and (found := self._first_later(one)) is not None:
                     self._check_credible(is_reached=True)
                     self._check_after(one, found)
-                    return RoutePosition(one, found.begin)
+                    return Spot(one, found.begin)
             number = upto
         covered = self._search.covered_us()
         self._check_credible(is_reached=covered is not None and covered >= goal.at_us)
         last = len(route) - 1
-        return RoutePosition(last, route.end(last))
+        return Spot(last, route.end(last))
 
     def _is_later(self, at_us: int | None) -> bool:
         return at_us is not None and at_us > self._goal.at_us
@@ -469,7 +460,7 @@ class _TimeSearch:
 
     def _is_there(self, number: int, one: Transaction) -> bool:
         """Whether the target has it already."""
-        if RoutePosition(number, one.end) <= self._start:
+        if Spot(number, one.end) <= self._start:
             return True
         return self._have is not None and self._have.has(number, one)
 

@@ -56,7 +56,7 @@ class Standing:
         reached = self._reached(note)
         if reached is None:
             return None
-        return Start(place=(reached.binlog, reached.offset), lineage=reached.lineage)
+        return Start(place=reached.place, lineage=reached.lineage)
 
     def after(self, found: Next) -> Gtids | None:
         """What the target has executed, if that is one transaction more than its place says.
@@ -105,7 +105,7 @@ class Standing:
                 raise self._stands_elsewhere(note, f"gtid_slave_pos {stands}", "")
             return
         reached = self._reached(note)
-        if reached is not None and asked.place != (reached.binlog, reached.offset):
+        if reached is not None and asked.place != reached.place:
             raise self._stands_elsewhere(
                 note,
                 _text(reached),

@@ -12,7 +12,7 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.formatting import iso_text
 
@@ -79,10 +79,10 @@ class Base:
     """
 
     gtids: Gtids | None = None
-    place: tuple[BinlogName, int] | None = None
+    place: FilePosition | None = None
     said_by: str = "the base backup"
     sets_gtids: bool = False
-    innodb: tuple[BinlogName, int] | None = None
+    innodb: FilePosition | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Start:
     """
 
     gtids: Gtids | None = None
-    place: tuple[BinlogName, int] | None = None
+    place: FilePosition | None = None
     lineage: str | None = None
     server: str | None = None
     base: Base | None = None
@@ -230,8 +230,13 @@ class BinlogPosition:
     binlog: BinlogName
     offset: int
 
+    @property
+    def place(self) -> FilePosition:
+        """For comparison within a lineage."""
+        return FilePosition(self.binlog, self.offset)
+
     def __str__(self) -> str:
-        return f"{self.binlog}:{self.offset}"
+        return str(self.place)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,8 +25,8 @@ from binlog2s3.binlog.gtid import (
     intersection,
     parse,
 )
-from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, NoPlaceError, is_state
+from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, NoPlaceError, Spot, is_state
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import count_text, gtids_text, moment_text
@@ -218,34 +218,31 @@ def innodb_lacks(base: Base, history: BucketHistory) -> str:
     have what lies in between.
     """
     has, place = base.innodb, base.place
-    if has is None or place is None or has == place or has[0].prefix != place[0].prefix:
+    if has is None or place is None or has == place or has.binlog.prefix != place.binlog.prefix:
         return ""
     if has > place:
-        return f"its InnoDB data go on to {has[0]}:{has[1]}, behind its position"
+        return f"its InnoDB data go on to {has}, behind its position"
     candidates = lineages_of(base, history) or [one.id for one in history.lineages]
     lacks = [_engine_commits(history, lineage, has, place) for lineage in candidates]
     if not any(lacks) or 0 in lacks:
         return ""
     return (
-        f"its InnoDB data end at {has[0]}:{has[1]}, before its position {place[0]}:{place[1]}: "
+        f"its InnoDB data end at {has}, before its position {place}: "
         f"{count_text(max(filter(None, lacks)), 'transaction')} in between would be missing"
     )
 
 
 def _engine_commits(
-    history: BucketHistory,
-    lineage: str,
-    begin: tuple[BinlogName, int],
-    end: tuple[BinlogName, int],
+    history: BucketHistory, lineage: str, begin: FilePosition, end: FilePosition
 ) -> int | None:
     """How many transactions InnoDB has between two places of a lineage; None if that is unknown."""
-    names = [name for name in history.names(lineage) if begin[0] <= name <= end[0]]
-    if len(names) != end[0].number - begin[0].number + 1:
+    names = [name for name in history.names(lineage) if begin.binlog <= name <= end.binlog]
+    if len(names) != end.binlog.number - begin.binlog.number + 1:
         return None
     count = 0
     for name in names:
-        since = begin[1] if name == begin[0] else 0
-        until = end[1] if name == end[0] else None
+        since = begin.offset if name == begin.binlog else 0
+        until = end.offset if name == end.binlog else None
         try:
             for one in history.transactions(lineage, name, since, until):
                 count += history.is_engine_commit(lineage, name, one)
@@ -286,7 +283,7 @@ def _at_its_place(search: Search, gtids: RouteGtids, have: MariadbGtidList) -> R
             continue
         if not route.history.is_boundary(lineage, name, offset):
             continue
-        if (found := gtids.executed_at(have, (number, offset))) is not None:
+        if (found := gtids.executed_at(have, Spot(number, offset))) is not None:
             return found
         there = gtids.state_at(number, offset)
         other = f"{name}:{offset} of {lineage} is behind {there or 'no GTIDs'}"
@@ -345,7 +342,7 @@ def _is_behind(route: Route, number: int, start: Start) -> bool:
         return True
     if base is not None and (origins := lineages_of(base, route.history)):
         name = route.stretches[number].name
-        is_later = base.place is not None and base.place[0] >= name
+        is_later = base.place is not None and base.place.binlog >= name
         return origins <= behind and (is_later or route.lineage(number) not in origins)
     return start.lineage is not None and route.leg_numbers(number)[0] == number
 

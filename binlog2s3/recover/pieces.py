@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 
 from binlog2s3.binlog.executed import Gathering, gathered
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, either, empty
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, is_in
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, is_in
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
-from binlog2s3.recover.goal import RoutePosition, Search
+from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import BinlogPosition, PlanPiece
 from binlog2s3.recover.prefix import ExactGtids
 from binlog2s3.recover.route import RouteGtids
@@ -40,17 +40,15 @@ class PieceBuilder:
         self._skip = skip
         self.applied = empty(self._flavour)
         self.skipped: list[tuple[int, Transaction]] = []
-        self._read: tuple[RoutePosition, Gathering] | None = None
+        self._read: tuple[Spot, Gathering] | None = None
 
-    def gtids_read(self, stop: RoutePosition) -> Gtids | None:
+    def gtids_read(self, stop: Spot) -> Gtids | None:
         """The GTIDs before `stop` in its binlog, if all of that was read for the last piece."""
         if self._read is None or self._read[0] != stop:
             return None
         return self._read[1].build()
 
-    def build(
-        self, start: RoutePosition, stop: RoutePosition, have: ExecutedPart | None
-    ) -> Iterator[PlanPiece]:
+    def build(self, start: Spot, stop: Spot, have: ExecutedPart | None) -> Iterator[PlanPiece]:
         """What is applied from `start` to `stop`. Raises RecoveryError.
 
         `have`: what the target has executed; None if it does not say.
@@ -73,7 +71,7 @@ class PieceBuilder:
                 self.applied = either(self.applied, piece.gtids)
                 yield piece
 
-    def _excluded(self, number: int, start: RoutePosition) -> Iterator[ExecutedPart]:
+    def _excluded(self, number: int, start: Spot) -> Iterator[ExecutedPart]:
         """What is not applied of the leg of a stretch: what the target has, or has got by then.
 
         A later leg may repeat what comes before the start, which the base backup has: the target's
@@ -94,7 +92,7 @@ class PieceBuilder:
             if repeated is not None:
                 yield repeated
 
-    def _check_breaks(self, start: RoutePosition, stop: RoutePosition) -> None:
+    def _check_breaks(self, start: Spot, stop: Spot) -> None:
         for number, why, missing in self._route.breaks(start.number, stop.number):
             text = f"history is broken before {self._route.stretches[number].name}: {why}"
             text += f"; missing: {gtids_text(missing)}" if missing else ""
@@ -130,7 +128,7 @@ class PieceBuilder:
         choice = _Choice(self._flavour)
         hint = self._hint(number, begin, end, excluded)
         seen = Gathering(self._flavour)
-        self._read = (RoutePosition(number, end), seen) if hint == 0 and end else None
+        self._read = (Spot(number, end), seen) if hint == 0 and end else None
         for one in route.transactions(number, hint, end):
             if one.gtid is not None:
                 seen.add(one.gtid)

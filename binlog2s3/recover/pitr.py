@@ -20,6 +20,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
@@ -247,7 +248,7 @@ class _Recovery:
             said = start_of_gtids(config.from_gtid_set, flavour)
             words.append("--from-gtid-set")
         elif config.from_binlog is not None and config.from_position is not None:
-            said = Start(place=(config.from_binlog, config.from_position))
+            said = Start(place=FilePosition(config.from_binlog, config.from_position))
             words.append(f"{config.from_binlog}:{config.from_position}")
         elif config.from_backup is not None:
             point = read_backup(config.from_backup)
@@ -278,7 +279,7 @@ class _Recovery:
         if self._apply is not None:
             stands = self._apply.standing.start(_asked(config), survey.lineages)
         if self._apply is not None and stands is not None:
-            where = stands.gtids if stands.place is None else "{}:{}".format(*stands.place)
+            where = stands.gtids if stands.place is None else str(stands.place)
             self._warnings.append(
                 f"an earlier run of this command was interrupted at {where}, and this run "
                 "continues from there; if the base backup was restored again since, first DROP "

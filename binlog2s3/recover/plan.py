@@ -16,11 +16,11 @@ from binlog2s3.binlog.content import AlterName, Content
 from binlog2s3.binlog.executed import Executed, executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, either, empty, intersection, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import Gtid, gtid_text, transactions_with
+from binlog2s3.binlog.place import Gtid, Spot, gtid_text, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import gtids_text
-from binlog2s3.recover.goal import RoutePosition, Search
+from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import BucketHistory, Latest, Plan, PlanPiece, Request, Shown
 from binlog2s3.recover.origin import Origin, outside, standing, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import WHERE_IT_ENDS, PieceBuilder, Skip, without_gtids
@@ -143,7 +143,7 @@ class _Planner:
 
     # Where it begins, and where the history ends
 
-    def _start(self) -> RoutePosition:
+    def _start(self) -> Spot:
         given, route = self._request.start.place, self._route
         if self._have is not None:
             self._stands = standing(self._search, self._gtids, self._have.gtids)
@@ -156,14 +156,14 @@ class _Planner:
                 self._warnings.append(
                     f"the history begins after {gtids_text(before)}: the target must have these"
                 )
-            return RoutePosition(0, 0)
+            return Spot(0, 0)
         number = self._stands.start
         if number is None:
             raise self._not_covered(self._have)
         self._check_unlogged(self._stands)
         if (unnamed := unnamed_before(route, self._stands.part, number)) is not None:
             raise without_gtids(self._search, unnamed)
-        return RoutePosition(number, 0)
+        return Spot(number, 0)
 
     def _check_unlogged(self, stands: RouteExecuted) -> None:
         """See that rows that the source left out of its binlogs are not missing in the target."""
@@ -200,7 +200,7 @@ class _Planner:
             "restore a base backup that has them",
         )
 
-    def _check_end(self, stop: RoutePosition) -> None:
+    def _check_end(self, stop: Spot) -> None:
         """For `Latest`, see that nothing unreadable comes after the stop."""
         if not isinstance(self._request.goal, Latest):
             return
@@ -220,7 +220,7 @@ class _Planner:
             )
         self._warnings += [f"the newest transactions are left out: {text}" for text in texts]
 
-    def _say_what_is_left_out(self, first: int, stop: RoutePosition) -> None:
+    def _say_what_is_left_out(self, first: int, stop: Spot) -> None:
         """Warn of what the source said that its binlogs do not have, and of what it forgot."""
         route, found = self._route, dict[str, list[BinlogName]]()
         for number in range(first, stop.number + 1):
@@ -242,7 +242,7 @@ class _Planner:
 
     # What the target has, and is to have
 
-    def _check_base(self, start: RoutePosition) -> None:
+    def _check_base(self, start: Spot) -> None:
         """See that the target has nothing that is not of this history."""
         if self._have is None:
             return
@@ -290,7 +290,7 @@ class _Planner:
             return self._stands.places.newest
         return self._have.gtids if self._have is not None else None
 
-    def _check_place(self, start: RoutePosition) -> None:
+    def _check_place(self, start: Spot) -> None:
         """If the target has some of what comes before the given place, see that it has all of it.
 
         If it has none of that, its GTIDs do not tell what its base backup had: the place does.
@@ -319,7 +319,7 @@ class _Planner:
                 "that goes up to it",
             )
 
-    def _check_replicated(self, start: RoutePosition) -> None:
+    def _check_replicated(self, start: Spot) -> None:
         """See that a MariaDB has replicated nothing of what would be applied.
 
         A run that has ended leaves gtid_slave_pos where it ended. A copy of a former replica has
@@ -365,7 +365,7 @@ class _Planner:
             "without that statement: SET GLOBAL gtid_slave_pos = '...' with it, at the target",
         )
 
-    def _is_before(self, start: RoutePosition, number: int, one: Transaction) -> bool:
+    def _is_before(self, start: Spot, number: int, one: Transaction) -> bool:
         """Whether a transaction of the route comes before the start, so that it is not applied."""
         if self._request.start.place is None and self._stands is not None:
             return self._stands.part.has(number, one)
@@ -376,7 +376,7 @@ class _Planner:
         places = self._stands.places if self._stands is not None else None
         return places is None or gtid in places.newest.gtids()
 
-    def _before_stop(self, first: int, stop: RoutePosition) -> Gtids | None:
+    def _before_stop(self, first: int, stop: Spot) -> Gtids | None:
         """All GTIDs that were executed before the binlog of the stop; None if that is unknown."""
         before = self._route.known(first).gtids_before
         if self._have is None or before is None:
@@ -387,7 +387,7 @@ class _Planner:
         return found
 
     def _check_past(
-        self, stop: RoutePosition, before_stop: Gtids | None, everything: Gtids | None
+        self, stop: Spot, before_stop: Gtids | None, everything: Gtids | None
     ) -> Gtids | None:
         """See that the target has nothing that comes after the stop; all GTIDs up to the stop."""
         have = self._have
@@ -395,7 +395,7 @@ class _Planner:
             return before_stop
         wanted = either(before_stop, self._added_before(stop))
         if self._stands is not None and self._stands.places is not None:
-            past = ",".join(self._stands.places.beyond((stop.number, stop.offset)))
+            past = ",".join(self._stands.places.beyond(stop))
         else:
             past = executed(intersection(have.gtids, everything)).beyond(wanted)
         if past:
@@ -407,7 +407,7 @@ class _Planner:
             )
         return wanted
 
-    def _added_before(self, stop: RoutePosition) -> Gtids:
+    def _added_before(self, stop: Spot) -> Gtids:
         """The GTIDs that the binlog of the stop adds before it."""
         if stop.offset >= self._route.end(stop.number):
             return self._gtids.added(stop.number)
@@ -449,7 +449,7 @@ class _Planner:
             "--dry-run shows what would be applied",
         )
 
-    def _check_phases(self, start: RoutePosition) -> None:
+    def _check_phases(self, start: Spot) -> None:
         """See that an ALTER of MariaDB in two phases is left out as a whole.
 
         A replica that has only the second one carries it out then; with only the first one it waits
@@ -484,9 +484,7 @@ class _Planner:
                     f"name its beginning, too: {first}",
                 )
 
-    def _check_holes(
-        self, pieces: Sequence[PlanPiece], start: RoutePosition, stop: RoutePosition
-    ) -> Holes:
+    def _check_holes(self, pieces: Sequence[PlanPiece], start: Spot, stop: Spot) -> Holes:
         """See that what the target has is a beginning of the history, but for what may be missing.
 
         A hole that --skip-gtid leaves out, or --allow-gap as damaged, is not applied, so it is not
@@ -558,7 +556,7 @@ class _Planner:
 
     # What is shown
 
-    def _last_kept(self, stop: RoutePosition, first: int) -> list[Shown]:
+    def _last_kept(self, stop: Spot, first: int) -> list[Shown]:
         """The last transactions before the stop that the target has, or gets."""
         found: list[Shown] = []
         limit: int | None = stop.offset
@@ -575,7 +573,7 @@ class _Planner:
             limit = None
         return found
 
-    def _first_left_out(self, stop: RoutePosition, first: int) -> list[Shown]:
+    def _first_left_out(self, stop: Spot, first: int) -> list[Shown]:
         """The first transactions after the stop."""
         found: list[Shown] = []
         for number in range(stop.number, len(self._route)):

@@ -13,11 +13,10 @@ from typing import Self
 
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, GtidSetBuilder, MariadbGtidList
-from binlog2s3.binlog.place import ExecutedPart, MysqlPart, is_in, transactions_with
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, is_in, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import gtids_text
-from binlog2s3.recover.goal import RoutePosition
 from binlog2s3.recover.model import Base, PlanPiece
 from binlog2s3.recover.route import Route
 
@@ -106,8 +105,8 @@ def holes(
     route: Route,
     have: ExecutedPart,
     pieces: Sequence[PlanPiece],
-    start: RoutePosition,
-    stop: RoutePosition,
+    start: Spot,
+    stop: Spot,
 ) -> Holes:
     """What these pieces would apply after something later that the target has already.
 
@@ -128,7 +127,7 @@ def holes(
 class _Walk:
     """Goes along the route. `waiting`: what is applied, after which nothing was found there yet."""
 
-    def __init__(self, route: Route, have: ExecutedPart, start: RoutePosition) -> None:
+    def __init__(self, route: Route, have: ExecutedPart, start: Spot) -> None:
         self._route = route
         self._have = have
         self._first = start.number

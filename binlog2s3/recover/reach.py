@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Flavour, MariadbGtidList, intersection
-from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import NoPlaceError
+from binlog2s3.binlog.place import NoPlaceError, Spot
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
@@ -120,7 +119,7 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
         name, end = route.stretches[last].name, route.size(last)
         return (
             start.place is not None
-            and start.place[0].prefix == name.prefix
+            and start.place.binlog.prefix == name.prefix
             and start.place > (name, end)
         )
     gtids = RouteGtids(route)
@@ -199,16 +198,12 @@ def _first(begin: BinlogPosition, start: Start, history: BucketHistory) -> Binlo
     nothing after the position is in it.
     """
     place = start.place or (start.base.place if start.base is not None else None)
-    if place is None or place[0] not in history.names(begin.lineage):
+    if place is None or place.binlog not in history.names(begin.lineage):
         return begin
     if start.place is None and start.lineage != begin.lineage:
         return begin
-    name, offset = place
-    return min(begin, replace(begin, binlog=name, offset=offset), key=_place)
-
-
-def _place(position: BinlogPosition) -> tuple[BinlogName, int]:
-    return position.binlog, position.offset
+    first = min(begin.place, place)
+    return replace(begin, binlog=first.binlog, offset=first.offset)
 
 
 def _begin(
@@ -288,7 +283,7 @@ def _up_to_break(
     return replace(reach, end=end, to_us=_newest_us(route, *place, first))
 
 
-def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None:
+def _last_place(route: Route, first: int, offset: int) -> Spot | None:
     """Up to where a route can be read from an offset of a stretch on; None if not at all.
 
     That is before the first break, and before the first damaged bytes.
@@ -301,6 +296,6 @@ def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None
         if bad:
             ends = (one.end for one in route.transactions(number) if one.end <= min(bad))
             if end := max(ends, default=0):
-                return number, end
-            return (number - 1, route.end(number - 1)) if number > first else None
-    return last, route.end(last)
+                return Spot(number, end)
+            return Spot(number - 1, route.end(number - 1)) if number > first else None
+    return Spot(last, route.end(last))

@@ -42,6 +42,7 @@ from binlog2s3.binlog.place import (
     ExecutedPart,
     MariadbPart,
     MysqlPart,
+    Spot,
     StatePlaces,
     WithGtids,
     gtid_text,
@@ -287,7 +288,7 @@ class Route:
             gtids = parse(cut.gtid_set, "mysql")
             return MysqlPart(gtids) if gtids else None
         if shared := self.leg(first).begin:
-            return _UpTo((first, shared))
+            return _UpTo(Spot(first, shared))
         before = self.known(first).gtids_before
         end = self.known(first - 1).gtids_after
         if (
@@ -300,7 +301,7 @@ class Route:
         upto = repeated_upto(
             self.searched(first, WithGtids(frozenset(map(gtid_text, end.gtids())))), end
         )
-        return MariadbPart({domain: (first, offset) for domain, offset in upto.items()})
+        return MariadbPart({domain: Spot(first, offset) for domain, offset in upto.items()})
 
     def forget(self, number: int) -> None:
         """Drop what is known of a stretch from memory; it is read again when it is asked for."""
@@ -399,7 +400,7 @@ class Route:
 class _UpTo:
     """Everything up to a place, of all domains."""
 
-    spot: tuple[int, int]
+    spot: Spot
 
     def has(self, number: int, one: Transaction) -> bool:
         """See `ExecutedPart`."""
@@ -492,7 +493,7 @@ class RouteGtids:
             return RouteExecuted(part=MysqlPart(gtids), start=self._first_covered(gtids))
         return _executed(places_of(self._route, gtids))
 
-    def executed_at(self, gtids: MariadbGtidList, place: tuple[int, int]) -> "RouteExecuted | None":
+    def executed_at(self, gtids: MariadbGtidList, place: Spot) -> "RouteExecuted | None":
         """The same if the state is that at this stretch and offset; None if it is not."""
         there, added = self.state_at(*place), self._route.added_gtids()
         if there is None:

@@ -25,7 +25,7 @@ from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
@@ -481,7 +481,7 @@ class Survey:
             self._first_look = _Seen(writer=writer, lineages=lineages, current=current)
         return self._first_look
 
-    def _durable(self, lineage: str) -> tuple[BinlogName, int] | None:
+    def _durable(self, lineage: str) -> FilePosition | None:
         """The place up to which the last writer said that all is durable, if it writes this one."""
         writer = self._seen().writer
         if writer is None or writer.lineage != lineage or writer.durable is None:

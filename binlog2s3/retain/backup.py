@@ -33,7 +33,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.stored import Stored, read_stored
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -355,7 +355,7 @@ def _accepted(config: BackupConfig, backup: Backup, defects: tuple[str, ...]) ->
 
 def _described(
     config: BackupConfig, now: datetime, flavour: Flavour
-) -> tuple[Backup, tuple[BinlogName, int] | None]:
+) -> tuple[Backup, FilePosition | None]:
     """The document of the backup that the options describe, and where its InnoDB data end.
 
     All of a dump is read. Raises RecoveryError.

@@ -302,7 +302,7 @@ class _ContentsReader:
     def _end(lineage: Lineage, beat: Heartbeat | None, cut: int | None, index: Index) -> int:
         """The number of the binlog from which on everything is listed."""
         if beat is not None and beat.lineage == lineage.id and beat.durable is not None:
-            durable = beat.durable.place[0].number - 1
+            durable = beat.durable.binlog.number - 1
             return max(0, durable if cut is None else min(cut, durable))
         if cut is not None:
             return cut
@@ -349,7 +349,7 @@ def _lost(contents: Contents | None, beat: Heartbeat | None) -> tuple[Position, 
     short = short_of(contents, beat) if contents is not None else None
     if contents is None or short is None:
         return None
-    have = contents.size(short.place[0])
+    have = contents.size(short.binlog)
     trouble = Trouble(
         code="lost",
         level="critical",

@@ -81,7 +81,7 @@ class Extent:
         durable = self.durable()
         if durable is None or self.current not in self.lineages:
             return None
-        line, upto = line_of([*self.lineages.values()], self.current or ""), durable.place[0]
+        line, upto = line_of([*self.lineages.values()], self.current or ""), durable.binlog
 
         def names(id_: str) -> Sequence[BinlogName]:
             found = self.contents[id_].names

@@ -11,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToGtid
 from binlog2s3.recover.plan import make
@@ -62,9 +63,9 @@ def value_of(reals: Sequence[Real], begin: int = 0) -> int:
     return begin
 
 
-def planned(model: Model, state: str, place: tuple[object, int] | None = None) -> Plan:
+def planned(model: Model, state: str, place: tuple[BinlogName, int] | None = None) -> Plan:
     gtids = MariadbGtidList.parse(state)
-    base = Base(gtids=gtids, place=place)  # type: ignore[arg-type]
+    base = Base(gtids=gtids, place=FilePosition(*place) if place is not None else None)
     return make(Request(goal=Latest(), start=Start(gtids=gtids, base=base)), model)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Flavour, GtidSet
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -346,7 +346,8 @@ def test_positions_alone_are_enough(model: Model, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(ends) - 1))
     last = data.draw(st.integers(first, len(ends) - 1))
     request = Request(
-        goal=ToPosition(ends[last][0], ends[last][1]), start=Start(place=ends[first][:2])
+        goal=ToPosition(ends[last][0], ends[last][1]),
+        start=Start(place=FilePosition(*ends[first][:2])),
     )
     plan = make(request, model)
     assert numbers(applied(plan, model)) == [number for *_, number in ends[first + 1 : last + 1]]
@@ -366,7 +367,7 @@ def test_a_place_is_continued_from_over_fail_overs(
     assume(model.truth)
     at = data.draw(st.integers(0, len(model.truth) - 1))
     lineage, name, end = places[model.truth[at].number]
-    start = Start(gtids=gtids, place=(name, end), lineage=lineage)
+    start = Start(gtids=gtids, place=FilePosition(name, end), lineage=lineage)
     plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
     assert numbers(applied(plan, model)) == numbers(model.truth[at + 1 :])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.values import Config
 from binlog2s3.errors import SourceError, SpoolError
@@ -82,7 +82,7 @@ class SourceCheck:
         self._server = Server(lambda: resolve(config.mysql))
         self._account: SourceAccount | None = None
         self._settings: ServerSettings | None = None
-        self._newest: tuple[BinlogName, int] | None = None
+        self._newest: FilePosition | None = None
         self._tool: Tool | None = None
         self._client_denied: SourceError | None = None
         self._has_tls = False
@@ -170,7 +170,8 @@ class SourceCheck:
             return ""
         if not is_in_files:
             return ""
-        self._newest = (binlog_name(str(rows[0]["File"])), int(rows[0]["Position"]))
+        newest = rows[0]
+        self._newest = FilePosition(binlog_name(str(newest["File"])), int(newest["Position"]))
         return ", ".join(binlog_filters(rows))
 
     @property
@@ -252,7 +253,7 @@ class SourceCheck:
             found = f"could not be tried without a temporary directory: {error}"
             hint = "free space there, or set TMPDIR to another directory"
             return warn("mysqlbinlog", "connection", found, hint)
-        return ok("mysqlbinlog", "connection", f"it reads {where[0]} ({size} bytes received)")
+        return ok("mysqlbinlog", "connection", f"it reads {where.binlog} ({size} bytes received)")
 
     # The server's clock
 
@@ -346,10 +347,10 @@ def _privilege_row(
     return fail("privileges", privilege, f"{account.name} does not have it", hint)
 
 
-def _oldest(server: Server) -> tuple[BinlogName, int] | None:
+def _oldest(server: Server) -> FilePosition | None:
     """The oldest binlog; MySQL shows it to users who may read binlogs but not list them."""
     rows = _ask(server, "SHOW BINLOG EVENTS LIMIT 1")
-    return (binlog_name(str(rows[0]["Log_name"])), 4) if rows else None
+    return FilePosition(binlog_name(str(rows[0]["Log_name"])), 4) if rows else None
 
 
 def login_rows(config: Config) -> Iterator[Row]:

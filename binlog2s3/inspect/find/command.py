@@ -149,7 +149,7 @@ def _must_be_complete(run: "_FindRun", has_others: bool) -> None:
             hint += "; --lineage all searches every lineage"
         elif query.at is not None:
             hint += "; nothing else than a transaction may be there: `find` shows positions"
-        what = query.gtids[0] if query.at is None else f"at {query.at[0]}:{query.at[1]}"
+        what = query.gtids[0] if query.at is None else f"at {query.at}"
         raise ArchiveError(f"no transaction {what} was found in the bucket", hint=hint)
     if not isinstance(view, GtidOutput) and view.problems:
         raise ArchiveError(

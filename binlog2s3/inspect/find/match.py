@@ -14,7 +14,7 @@ from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, parse
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import database_name, table_name
@@ -342,7 +342,7 @@ class SearchQuery:
     since_us: int | None = None
     until_us: int | None = None
     gtids: tuple[str, ...] = ()
-    at: tuple[BinlogName, int] | None = None
+    at: FilePosition | None = None
     order: Literal["newest", "oldest"] = "newest"
     limit: int = 0
     lineage: str | None = None
@@ -350,7 +350,7 @@ class SearchQuery:
 
     def is_at(self, begin: int, end: int) -> bool:
         """Whether what has these bytes of a binlog may match."""
-        return self.at is None or begin <= self.at[1] < end
+        return self.at is None or begin <= self.at.offset < end
 
     def in_time(self, least_us: int, greatest_us: int, *, exact: bool) -> bool:
         """Whether a commit between these times may match; not `exact`: seconds, rounded down."""

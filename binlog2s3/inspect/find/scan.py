@@ -321,7 +321,7 @@ class TransactionSearch:
         True where nothing is excluded, or its page cannot tell.
         """
         at = self._query.at
-        if at is not None and line.route.stretches[number].name != at[0]:
+        if at is not None and line.route.stretches[number].name != at.binlog:
             return False
         if not self._excludes(line):
             return True

@@ -91,7 +91,7 @@ def query_text(query: SearchQuery) -> str:
     if query.gtids:
         words.append(f"with the GTIDs {cut(', '.join(query.gtids), _MOST_TEXT)}")
     if query.at is not None:
-        words.append(f"at {query.at[0]}:{query.at[1]}")
+        words.append(f"at {query.at}")
     if query.since_us is not None:
         words.append(f"from {iso_text(query.since_us)}")
     if query.until_us is not None:

@@ -184,5 +184,5 @@ def _is_past(lineage: Lineage, inventory: SourceInventory, name: BinlogName) -> 
     """Whether the bucket should have all of it, by its writer's heartbeat or by later binlogs."""
     writer = inventory.writer
     if writer is not None and writer.lineage == lineage.id:
-        return writer.durable is not None and name < writer.durable.place[0]
+        return writer.durable is not None and name < writer.durable.binlog
     return name < max(inventory.objects(lineage.id).names, default=name)

@@ -3,7 +3,7 @@
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Base, Latest, Plan, Request, Start, ToPosition, ToTime
 from binlog2s3.recover.plan import make
@@ -33,7 +33,7 @@ def backup(count: int, model: Model, branch: int, *, behind: int | None = None) 
     file = model.branches[branch].files[0]
     gtids = having(file.reals[:count])
     sizes = [real.size for real in file.reals]
-    return Base(gtids=gtids, place=(file.name, HEAD + sum(sizes[: behind or count])))
+    return Base(gtids=gtids, place=FilePosition(file.name, HEAD + sum(sizes[: behind or count])))
 
 
 def plan_of(model: Model, base: Base | None, have: GtidSet | None = None, **more: object) -> Plan:
@@ -137,7 +137,9 @@ def test_a_lineage_that_is_still_written_may_have_more_of_them() -> None:
     said = refused(model, None, have)
     assert "dead branch" in said
     assert "does not have all of its GTIDs yet" in said
-    assert TWO in refused(model, Base(gtids=have, place=(FIRST, HEAD + 280)), lineage=old)
+    assert TWO in refused(
+        model, Base(gtids=have, place=FilePosition(FIRST, HEAD + 280)), lineage=old
+    )
     assert plan_of(model, backup(4, model, 0), lineage=old).transactions == 1
     assert f"no part of the history that ends in {old}" in refused(
         model, None, have, lineage=old, from_lineage=new
@@ -170,7 +172,9 @@ def test_mariadbs_last_numbers_tell_with_their_place() -> None:
     model = after_a_reset(size=70, flavour="mariadb")
     old, _ = ids(model)
     have = MariadbGtidList.parse("0-1-2")
-    late, early = (Base(gtids=have, place=(FIRST, HEAD + 2 * size)) for size in (70, 100))
+    late, early = (
+        Base(gtids=have, place=FilePosition(FIRST, HEAD + 2 * size)) for size in (70, 100)
+    )
     request = Request(goal=Latest(), start=Start(gtids=have, base=late))
     assert make(request, model).transactions == 4
     with pytest.raises(RecoveryError, match=f"is of {old}"):
@@ -183,11 +187,11 @@ def test_a_place_is_only_where_a_transaction_ends() -> None:
     """Of two histories that have these bytes it is the one where nothing is cut in two."""
     model = after_a_reset(size=70)
     old, new = ids(model)
-    place = (FIRST, HEAD + 2 * 70)
+    place = FilePosition(FIRST, HEAD + 2 * 70)
     plan = make(Request(goal=Latest(), start=Start(place=place)), model)
     assert (plan.transactions, plan.lineage) == (4, new)
     with pytest.raises(RecoveryError, match="not part of this history") as caught:
-        make(Request(goal=Latest(), start=Start(place=(FIRST, HEAD + 200))), model)
+        make(Request(goal=Latest(), start=Start(place=FilePosition(FIRST, HEAD + 200))), model)
     assert f"--lineage {old} " in caught.value.hint
 
 
@@ -195,7 +199,7 @@ def test_a_place_that_is_in_both_names_the_options() -> None:
     """For the backup, and for the goal."""
     model = after_a_reset()
     old, new = ids(model)
-    place = (FIRST, HEAD + 200)
+    place = FilePosition(FIRST, HEAD + 200)
     with pytest.raises(RecoveryError, match="several histories") as caught:
         make(Request(goal=Latest(), start=Start(place=place)), model)
     assert f"--from-lineage {new}, or --lineage {old} --from-lineage {old};" in caught.value.hint

@@ -8,7 +8,7 @@ import pytest
 from binlog2s3.archive.history import line_of, why_gap
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, either
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import iso_text
 from binlog2s3.recover.backup import start_of_gtids
@@ -73,10 +73,10 @@ class Life(Model):
         self.covered_us = self.clock_us + us
 
 
-def place_of(text: str) -> tuple[BinlogName, int]:
+def place_of(text: str) -> FilePosition:
     """`2+100`: so many bytes behind the head of the second binlog."""
     number, offset = text.split("+")
-    return BinlogName("mysql-bin", int(number)), HEAD + int(offset)
+    return FilePosition(BinlogName("mysql-bin", int(number)), HEAD + int(offset))
 
 
 def start_of(model: Model, text: str) -> Start:
@@ -373,7 +373,7 @@ def test_a_clock_that_was_set_back_is_told(behind: str) -> None:
 def test_a_position_inside_a_transaction_is_refused() -> None:
     """As the start, and as the goal."""
     model = lived("3")
-    inside = (FIRST, HEAD + 50)
+    inside = FilePosition(FIRST, HEAD + 50)
     assert "not between two" in str(refused(model, ToPosition(*inside)))
     assert "not between two" in str(refused(model, Latest(), start=Start(place=inside)))
     beyond = ToPosition(FIRST, 5000)
@@ -384,7 +384,7 @@ def test_a_position_inside_a_transaction_is_refused() -> None:
 def test_a_place_that_is_later_than_the_target_is_refused() -> None:
     """Its GTIDs say what it has of that history; if they say nothing, the place is believed."""
     model = lived("6")
-    place = (FIRST, HEAD + 300)
+    place = FilePosition(FIRST, HEAD + 300)
     reals = model.truth
     for have in (reals[:1], reals[1:3], [*reals[:2], reals[4]]):
         error = refused(model, Latest(), start=Start(place=place, gtids=having(have)))
@@ -409,7 +409,7 @@ def test_transactions_without_gtids_between_others_are_not_forgotten(rotations: 
         model.rotate()
     committed(model, 2)
     assert "without a GTID" in str(refused(model, Latest(), model.truth[:3]))
-    start = Start(place=(FIRST, HEAD + 500), gtids=GtidSet())
+    start = Start(place=FilePosition(FIRST, HEAD + 500), gtids=GtidSet())
     assert planned(model, Latest(), start=start).transactions == 2
     have = [one for one in model.truth if one.gtid is not None]
     if rotations:
@@ -462,7 +462,7 @@ def test_gtids_of_a_clone_are_of_two_histories_if_an_older_lineage_has_them() ->
 def test_nothing_without_a_gtid_is_passed_over() -> None:
     """A binlog begins with such transactions, and the target has some of those behind them."""
     model = lived("anonymous 6 named 6")
-    start = Start(place=(FIRST, HEAD + 100), gtids=having(model.truth[6:10]))
+    start = Start(place=FilePosition(FIRST, HEAD + 100), gtids=having(model.truth[6:10]))
     plan = planned(model, Latest(), start=start, any_holes=True)
     assert plan.transactions == 5 + 2
     assert plan.pieces[0].begin == HEAD + 100
@@ -489,7 +489,7 @@ def test_no_binlog_without_gtids_is_passed_over_behind_empty_ones(empty: int, be
     assert "without a GTID" in str(refused(model, Latest(), model.truth[:before]))
     later = [*model.truth[:before], model.truth[before + 4]]  # it has what comes behind them
     assert planned(model, Latest(), later).transactions == 2
-    behind = (BinlogName("mysql-bin", 3), 4)
+    behind = FilePosition(BinlogName("mysql-bin", 3), 4)
     start = Start(place=behind, gtids=having(model.truth[:before]))
     assert applied(planned(model, Latest(), start=start), model) == model.truth[before + 4 :]
 
@@ -498,7 +498,7 @@ def test_a_history_that_does_not_say_which_gtids_came_before_it() -> None:
     """A place tells where to begin, and an empty set says nothing."""
     model = lived("3", gtids=False)
     model.open.before = None  # type: ignore[assignment]  # as a server before MySQL 5.6
-    start = Start(place=(FIRST, HEAD + 100), gtids=GtidSet())
+    start = Start(place=FilePosition(FIRST, HEAD + 100), gtids=GtidSet())
     assert planned(model, Latest(), start=start).transactions == 2
     assert "does not say which GTIDs" in str(refused(model, Latest()))
 
@@ -519,7 +519,7 @@ def test_gtids_that_nothing_brings_would_be_missing() -> None:
     for more in ({}, {"skip": (gtid(model.truth[2]),)}):
         error = refused(model, Latest(), model.truth[:1], **more)
         assert str(error) == f"the target would be missing {uuid}:77"
-    start = Start(gtids=having(model.truth[:1]), place=(FIRST, HEAD + 100))
+    start = Start(gtids=having(model.truth[:1]), place=FilePosition(FIRST, HEAD + 100))
     for given in ({"start": start}, {"have": model.truth[:1], "allow_gap": True}):
         assert planned(model, Latest(), **given).transactions == 2  # type: ignore[arg-type]
 
@@ -558,13 +558,13 @@ def test_a_lineage_that_is_not_there_is_named() -> None:
 def test_a_place_counts_on_the_server_that_wrote_it() -> None:
     """A backup without GTIDs: its server chooses the lineage, and another server is refused."""
     model = lived("3 fail_over:0,0 3")
-    place = (FIRST, HEAD + 100)
+    place = FilePosition(FIRST, HEAD + 100)
     for branch, count in zip(model.branches, (5, 2), strict=True):
         start = Start(place=place, server=branch.lineage.server_uuid.upper())
         plan = planned(model, Latest(), start=start)
         assert (plan.transactions, plan.warnings) == (count, ())
     stranger = "99999999-0000-0000-0000-000000000000"
-    for at in (place, (BinlogName("mysql-bin", 77), 4)):
+    for at in (place, FilePosition(BinlogName("mysql-bin", 77), 4)):
         error = refused(model, Latest(), start=Start(place=at, server=stranger))
         assert f"is of server {stranger}" in str(error)
         assert all(branch.lineage.server_uuid in str(error) for branch in model.branches)
@@ -576,11 +576,13 @@ def test_a_place_counts_on_the_server_that_wrote_it() -> None:
 def test_a_place_of_a_backup_that_names_no_server() -> None:
     """It is taken for one of the server that wrote the binlog, and that is said."""
     model = lived("3", gtids=False)
-    plan = planned(model, Latest(), start=Start(place=(FIRST, HEAD + 100), server=""))
+    plan = planned(model, Latest(), start=Start(place=FilePosition(FIRST, HEAD + 100), server=""))
     assert plan.transactions == 2
     (warning,) = plan.warnings
     assert model.branch.lineage.server_uuid in warning
-    assert planned(model, Latest(), start=Start(place=(FIRST, HEAD + 100))).warnings == ()
+    assert (
+        planned(model, Latest(), start=Start(place=FilePosition(FIRST, HEAD + 100))).warnings == ()
+    )
 
 
 def test_what_an_earlier_run_skipped_is_no_error() -> None:
@@ -783,7 +785,7 @@ def test_a_backup_from_behind_it_is_known_by_a_gtid_a_place_or_a_lineage() -> No
     assert planned(model, Latest(), start=named).transactions == 3
     for name, refuses in ((model.open.name, False), (FIRST, True)):
         offset = HEAD if name != FIRST else HEAD + 400
-        base = Base(gtids=have, place=(name, offset), said_by="the base backup")
+        base = Base(gtids=have, place=FilePosition(name, offset), said_by="the base backup")
         start = Start(gtids=have, base=base)
         if refuses:
             assert "do not tell" in str(refused(model, Latest(), start=start))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import Base, Latest, Own, Plan, Request, Start
@@ -44,7 +44,7 @@ def planned(
     replicated: str | None,
     base: Base | None = None,
     have: str = "",
-    place: tuple[BinlogName, int] | None = None,
+    place: FilePosition | None = None,
 ) -> Plan:
     """By what the target has executed: what the base backup has, if nothing else is said."""
     gtids: Gtids | None = MariadbGtidList.parse(have) if have else base and base.gtids
@@ -100,7 +100,8 @@ def test_a_target_that_has_replicated_nothing() -> None:
 def test_a_place_says_what_comes_before_the_start() -> None:
     """Not the GTIDs: a transaction that ends just there is before it, and the next one is not."""
     model = two_binlogs()
-    for place, count in [((FIRST, HEAD + 200), 2), ((SECOND, HEAD), 3), ((SECOND, HEAD + 100), 4)]:
+    for name, offset, count in ((FIRST, 200, 2), (SECOND, 0, 3), (SECOND, 100, 4)):
+        place = FilePosition(name, HEAD + offset)
         assert planned(model, f"0-1-{count}", None, place=place).transactions == 6 - count
         assert planned(model, f"0-1-{count - 1}", None, place=place).transactions == 6 - count
         assert "a second time" in refused(model, f"0-1-{count + 1}", None, place=place)
@@ -119,7 +120,7 @@ def test_what_is_not_in_the_history_says_nothing() -> None:
 def test_a_gtid_that_was_used_twice_may_be_the_earlier_one() -> None:
     """The place of the base backup has told where it is."""
     model = lived(Model(flavour="mariadb"), "0-1-1", "0-1-2", "0-1-3", "0-1-2", "0-1-4")
-    base = Base(gtids=MariadbGtidList.parse("0-1-2"), place=(FIRST, HEAD + 200))
+    base = Base(gtids=MariadbGtidList.parse("0-1-2"), place=FilePosition(FIRST, HEAD + 200))
     plan = planned(model, "0-1-2", base)
     assert (plan.transactions, plan.warnings) == (3, ())
 
@@ -127,7 +128,7 @@ def test_a_gtid_that_was_used_twice_may_be_the_earlier_one() -> None:
 def test_each_domain_is_looked_at() -> None:
     """One that is as it should be, or cannot be looked at, does not speak for the next one."""
     gtids = ["0-1-1", "0-1-2", "0-1-3", "1-1-1", "1-1-2", "1-1-3", "1-1-4"]
-    place = (SECOND, HEAD + 100)
+    place = FilePosition(SECOND, HEAD + 100)
     for kind in (Model, HalfRead):
         model = lived(kind(flavour="mariadb"), *gtids)
         warnings = planned(model, "0-1-3,1-1-1", place=place).warnings

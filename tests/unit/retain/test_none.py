@@ -13,7 +13,7 @@ from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.binlog.gtid import MOST_GTIDS
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.backup import BackupConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -142,7 +142,8 @@ def test_innodb_data_that_end_before_the_position_are_none() -> None:
     names = NAMES
 
     def lacks(store: Bucket, has: tuple[BinlogName, int], place: tuple[BinlogName, int]) -> str:
-        return innodb_lacks(Base(place=place, innodb=has), store.survey())
+        base = Base(place=FilePosition(*place), innodb=FilePosition(*has))
+        return innodb_lacks(base, store.survey())
 
     store = bucket()
     ends = [one.end for one in store.survey().transactions(ID, names[0])]
