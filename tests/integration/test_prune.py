@@ -257,7 +257,8 @@ def test_a_window_of_forty_binlogs(
         assert left == before[-len(left) :]
         gone = len(before) - len(left)
         # on a busy machine the window may begin behind the last backup when prune looks
-        first = max(WINDOW, int(left[0].rpartition(".")[2]))
+        oldest = int(left[0].rpartition(".")[2])
+    first = max(WINDOW, oldest)
 
         pitr = Recovery(minio, bucket, read_only(minio))
         for number in world.numbers(4, first):
