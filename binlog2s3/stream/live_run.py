@@ -7,6 +7,7 @@ Law: nothing of a run is taken in before it has shown that it continues what is 
 import time
 from collections.abc import Callable, Collection
 from enum import Enum, auto
+from pathlib import Path
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, SourceError
@@ -159,11 +160,16 @@ class LiveRun:
         """
         here = self.run.directory
         if here.exists():
-            if last is not None and last.path.parent == here and not last.gained:
-                last.segments.pop()
+            if last is not None and _is_in(last, here) and not last.gained:
+                last.segments = last.segments[:-1]
             tracks = [*self.fresh, *([last] if last is not None else [])]
             if not any(track.lies_in(here) for track in tracks):
                 spool.discard(self.run)
-        if last is not None and last.path.parent == here:
+        if last is not None and _is_in(last, here):
             segment = last.segments[-1]
             spool.cut(segment.path, segment.at + last.size - segment.begin)
+
+
+def _is_in(track: Track, directory: Path) -> bool:
+    """Whether its last bytes are in this directory."""
+    return track.path is not None and track.path.parent == directory

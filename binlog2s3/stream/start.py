@@ -86,7 +86,8 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
         for lineage in lineages:
             if lineage.id in spooled:
                 end = archive_end(catalog, lineage)
-                left_behind.append((end, tuple(adopt(runs, grid=grid, end=end, catalog=catalog))))
+                left = adopt(runs, grid=grid, end=end, catalog=catalog, onward=False)
+                left_behind.append((end, tuple(left)))
     return StartState(
         known=known,
         lineages=tuple(lineages),
@@ -225,7 +226,10 @@ def mend_entries(store: Store, layout: Layout, found: StartState) -> None:
 
 
 def sweep_spool(spool: Spool, found: StartState) -> None:
-    """Delete what an earlier run archived and had no time to delete, and runs without events."""
+    """Delete what an earlier run archived and had no time to delete, and runs without events.
+
+    And files that have only bytes below a floor, which the bucket has by checksum.
+    """
     names = {name for run in spool.runs() for name in run.files()}
     ends = [found.known] if found.known is not None else []
     for known in [*ends, *(end for end, _ in found.left_behind)]:
@@ -234,6 +238,7 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
         for name in names:  # this deletes a run with its last file
             if known.lineage.first_binlog <= name < known.next_binlog:
                 spool.release(name, known.lineage.id)
+    spool.delete(path for track in found.tracks for path in track.spare)
     taken = {segment.path.parent for track in found.tracks for segment in track.segments}
     for run in spool.runs():
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)

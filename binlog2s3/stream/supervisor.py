@@ -206,6 +206,7 @@ class Supervisor:
         if self._lessons.doubt is not None and not self._lessons.doubt.taken:
             self._bring_in()
         heading, self._heading = self._heading or self._ask(), None
+        self.pressure.refuse(heading.overlap)
         self.run = run = self._begin(heading, self._turn(heading))
         try:
             self._loop(run)
@@ -312,6 +313,8 @@ class Supervisor:
                 described=True,
                 rotates_to=tip.rotates_to if tip.closed else None,
             )
+            if tip.track is not None:
+                intake.admit(tip.track)
             self._tip = tip
         last = intake.last
         if last is None or last.closed:

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from binlog2s3.binlog.events import MADE_UP_BYTES, made_up_size
 from lab.fault import Action, Answer, Record, Request
 from lab.load import Shape
 from lab.mysql import MysqlServer
@@ -136,8 +137,19 @@ def spooled(stream: StreamProcess) -> list[str]:
 
 
 def came(spool: Path, name: str) -> int:
-    """The size of the longest copy of a binlog that the spool has."""
-    return max((path.stat().st_size for path in spool.glob(f"run-*/{name}")), default=0)
+    """How far the spool's copies of a binlog reach, of which the bucket may have the beginning."""
+    return max((end_of(path) for path in spool.glob(f"run-*/{name}")), default=0)
+
+
+def end_of(path: Path) -> int:
+    """The offset in its binlog at which a file of the spool ends."""
+    facts = json.loads((path.parent / "run.json").read_text())
+    position, size = facts["position"], path.stat().st_size
+    if path.name != facts["binlog"] or position <= 4:
+        return size
+    with path.open("rb") as file:
+        made_up = made_up_size(file.read(MADE_UP_BYTES), position)
+    return position if made_up is None else position + size - made_up
 
 
 def all_came(stream: StreamProcess, server: MysqlServer) -> tuple[str, int]:

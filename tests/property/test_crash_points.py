@@ -45,10 +45,10 @@ WANTED = {
     "CreateUpload create_upload binlog", "CopyPart copy_part binlog",
     "PutPart upload_part binlog", "Complete complete_upload binlog", "PutWhole put binlog",
     "Verify head binlog", "PutEntry put entry", "Clear delete chunk", "begin", "note",
-    "child start", "first byte", "note the floor", "punch", "discard", "release",
+    "child start", "first byte", "discard", "release", "delete",
     "list standby", "note the claim",
 }  # fmt: skip
-WITH_HALVES = {"note the claim", "begin", "note", "note the floor", "punch", "discard", "release"}
+WITH_HALVES = {"note the claim", "begin", "note", "discard", "release"}
 
 FATES: tuple[tuple[Fate, ...], ...] = (("before", "after", "halfway"), ("late",), ("last",))
 RESTARTS = [
@@ -263,7 +263,6 @@ class Afterwards:
         self, directory: Path, part: int, life: Callable[[Process], Iterator[None]]
     ) -> Process:
         directory.mkdir(exist_ok=True)
-        (directory / "reserve").touch()
         odd = self.case.number % 4 < 2
         process = Process(
             store=self.world.store, shown=self.world.shown, directory=directory, part=part,

@@ -32,6 +32,8 @@ from binlog2s3.config.values import MysqlConfig, SpoolLimits
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,
+    FloorError,
+    ForkError,
     PreconditionError,
     SourceError,
     SpoolError,
@@ -47,7 +49,7 @@ from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Floor, Spool, SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Tailer, Track
@@ -446,20 +448,6 @@ def test_a_chunk_that_was_written_over_does_not_become_a_part(world: World) -> N
 # The spool
 
 
-def test_the_floor_is_noted_before_the_room_is_given_back(spool: Spool) -> None:
-    """Where it cannot be noted nothing is given back: the file is still all there is to read."""
-    run = spool.begin(RUN)
-    path, data = run.directory / str(FIRST), os.urandom(1 << 14)
-    path.write_bytes(data)
-    (run.directory / "run.json.new").mkdir()  # no note can be written
-    with pytest.raises(SpoolError, match=r"run\.json"):
-        spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
-    assert path.read_bytes() == data
-    (run.directory / "run.json.new").rmdir()
-    spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
-    assert path.read_bytes() == bytes(1 << 13) + data[1 << 13 :]
-
-
 def test_a_note_that_fails_half_way_leaves_the_one_before(spool: Spool) -> None:
     """Of a run that cannot be read nothing could be taken: what was noted holds."""
     run = spool.begin(RUN)
@@ -469,21 +457,64 @@ def test_a_note_that_fails_half_way_leaves_the_one_before(spool: Spool) -> None:
     assert [run.facts for run in spool.runs()] == [RUN]
 
 
-def test_what_is_not_in_the_bucket_yet_is_not_given_back(world: World) -> None:
-    """Two of many full chunks have arrived: the file keeps all that lies behind them."""
+def test_what_is_not_in_the_bucket_yet_stays_in_a_full_spool(world: World) -> None:
+    """All but the last bytes have arrived: the file stays as it is."""
     streamer = world.start(workers=1)
     world.source.write(2000)
     world.read(streamer)
-    for _ in range(3):  # a look, two chunks
+    size, paths = world.source.size(FIRST), streamer.files(FIRST)
+    for _ in range(100):
+        streamer.press(pressed=True)
+        if world.chunks() and world.chunks()[-1].end == size:
+            break
+        assert streamer.files(FIRST) == paths
+        assert streamer.tracks[FIRST].floor == 0
+        world.now += 1
         streamer.uploader.step()
-        streamer.workers.perform()
-        assert streamer.deliver()
-    assert [chunk.end for chunk in world.chunks()] == [100, 200]
+        world.answer(streamer)
     streamer.press(pressed=True)
-    (run,) = streamer.spool.runs()
-    assert run.facts.floors[str(FIRST)].offset == 200
-    path = streamer.files(FIRST)[0]
-    assert path.read_bytes()[200:] == world.source.data(FIRST)[200:]
+    assert streamer.files(FIRST) == []
+    assert world.readable() == world.source.data(FIRST)
+
+
+def test_a_body_from_the_bucket_never_comes_whole_if_it_is_wrong(world: World) -> None:
+    """The last block is kept back until all bytes are those that the scanner saw."""
+    streamer = world.start()
+    world.source.write(950)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    track, part = streamer.tracks[FIRST], streamer.grid.at(200)
+    place = streamer.uploader.jobs[0].place
+    right = place._checked(part.begin, part.end, track.digest.part_crc64(part))
+    data = world.source.data(FIRST)[part.begin : part.end]
+    with closing(right.open()) as reader:
+        assert (right.size, reader.read(30), reader.tell()) == (100, data[:30], 30)
+        assert (reader.seek(10), reader.read(20), reader.seek(-1, 2)) == (10, data[10:30], 99)
+        assert (reader.read(), reader.seek(0), reader.read()) == (data[-1:], 0, data)
+    wrong = place._checked(part.begin, part.end, track.digest.part_crc64(part) ^ 1)
+    with closing(wrong.open()) as reader, pytest.raises(FloorError, match="is needed again"):
+        reader.read()
+
+
+def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
+    """A longer chunk of another history: ours are not deleted for it, and it is called a fork."""
+    streamer = world.start()
+    world.source.write(950)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    place, ours = streamer.uploader.jobs[0].place, world.chunks()
+    assert streamer.tracks[FIRST].floor > 330
+    for begin, end in ((0, 300), (50, 330)):  # ends that are known, and others
+        data = bytearray(world.source.data(FIRST)[begin:end])
+        right = Chunk(begin, end, crc64nvme(data))
+        assert place.compare([right]) == {right}
+        data[60] ^= 1
+        other = Chunk(begin, end, crc64nvme(data))
+        world.store.put(f"{CHUNKS}{other}", bytes(data))
+        with pytest.raises((ForkError, FloorError)):
+            place.compare([other])
+        world.store.delete([f"{CHUNKS}{other}"])
+    assert world.chunks() == ours
 
 
 # The child
