@@ -4,6 +4,7 @@ Times in a document are ISO 8601 in UTC, with microseconds and Z.
 """
 
 import math
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 UNKNOWN = "unknown"
@@ -29,29 +30,29 @@ def us_of(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
 
-def iso_text(moment: datetime) -> str:
-    """A time as documents have it: ISO 8601, UTC, microseconds, Z."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+def iso_text(at: datetime | int) -> str:
+    """A time, or microseconds since the epoch, as ISO 8601: UTC, with microseconds and Z.
 
-
-def time_text(us: int) -> str:
-    """A time in microseconds since the epoch as ISO 8601, UTC, with microseconds.
-
-    >>> time_text(1)
-    '1970-01-01T00:00:00.000001Z'
+    >>> iso_text(1), iso_text(moment_of(1))
+    ('1970-01-01T00:00:00.000001Z', '1970-01-01T00:00:00.000001Z')
     """
     try:
-        return iso_text(moment_of(us))
-    except OverflowError:
-        return f"{us} us"
-
-
-def moment_text(moment: datetime) -> str:
-    """A time in UTC, to the second, as one word."""
-    try:
-        return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+        moment = moment_of(at) if isinstance(at, int) else at.astimezone(UTC)
     except OverflowError:  # its year does not exist in UTC
-        return moment.isoformat()
+        return f"{at} us" if isinstance(at, int) else at.isoformat()
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def moment_text(at: datetime | int | None, unknown: str = UNKNOWN) -> str:
+    """The same to the second below.
+
+    >>> moment_text(1), moment_text(None)
+    ('1970-01-01T00:00:00Z', 'unknown')
+    """
+    if at is None:
+        return unknown
+    text = iso_text(at)
+    return f"{text[:19]}Z" if text.endswith("Z") else text
 
 
 def size_text(size: float, gap: str = " ") -> str:
@@ -138,6 +139,16 @@ def cut(text: object, most: int) -> str:
     """
     found = str(text)
     return found if len(found) <= most else f"{found[:most]}..."
+
+
+def some(names: Collection[object], most: int = 3) -> str:
+    """The first few of them, and how many more there are.
+
+    >>> some("abc"), some("abcde")
+    ('a, b, c', 'a, b, c and 2 more')
+    """
+    more = len(names) - most
+    return ", ".join(map(str, [*names][:most])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def one_line(text: str) -> str:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -25,17 +25,22 @@ class ProgressDisplay:
     """On a terminal: a bar with words after it. Elsewhere: a line every `line_seconds`.
 
     `at_once`: the bar is there from the beginning, otherwise only if the work takes longer than a
-    moment. Call `aside` before something else is printed.
+    moment. Call `aside` before something else is printed; the end of the context does, too.
     """
 
     def __init__(
-        self, out: TextIO, clock: Callable[[], float], line_seconds: float, *, at_once: bool
+        self,
+        out: TextIO,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        line_seconds: float = LINE_SECONDS,
+        at_once: bool = False,
     ) -> None:
         self._out = out
         self._clock = clock
         self._bar: Progress | None = None
         self._every = line_seconds
-        self._last = clock()
+        self._began = self._last = clock()
         if is_terminal(out):
             columns = (
                 BarColumn(bar_width=20),
@@ -50,6 +55,17 @@ class ProgressDisplay:
             if at_once:
                 self._last -= _DRAW_SECONDS
                 self._bar.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.aside()
+
+    @property
+    def seconds(self) -> float:
+        """The time since its beginning."""
+        return self._clock() - self._began
 
     def show(self, words: Callable[[], str], done: int, total: int) -> None:
         """Show `words` and how much of `total` is done, unless that was shown a moment ago."""
@@ -70,22 +86,6 @@ class ProgressDisplay:
         """Remove the bar; the next report shows it again."""
         if self._bar is not None:
             self._bar.stop()
-
-
-@contextmanager
-def progress_display(
-    out: TextIO,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    line_seconds: float = LINE_SECONDS,
-    at_once: bool = False,
-) -> Iterator[ProgressDisplay]:
-    """A display on `out`, which is removed at the end."""
-    display = ProgressDisplay(out, clock, line_seconds, at_once=at_once)
-    try:
-        yield display
-    finally:
-        display.aside()
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from time import monotonic, sleep, time
 from typing import Self
 
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.documents import Entry, Lineage, SourceServer
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, Page, build, first_of
 from binlog2s3.archive.parts import Grid
@@ -60,14 +60,13 @@ class Measured:
 def lineage() -> Lineage:
     """The one that all are of."""
     return Lineage(
-        id=ID,
+        lineage=ID,
         source=LAYOUT.source,
-        server_uuid=UUID,
-        flavour="mysql",
-        server_version=_VERSION,
+        server=SourceServer(uuid=UUID, flavour="mysql", version=_VERSION),
         first_binlog=FIRST,
         first_binlog_time=datetime.fromtimestamp(NOW, UTC),
         gtid_set="",
+        parent=None,
     )
 
 
@@ -188,7 +187,7 @@ def _beat(durable: BinlogName, offset: int) -> Heartbeat:
         state="stopped",
         lineage=ID,
         server_uuid=UUID,
-        durable=Position(binlog=str(durable), offset=offset, gtid_set=""),
+        durable=Position(binlog=durable, offset=offset, gtid_set=""),
         server=None,
         covered_until=datetime.fromtimestamp(NOW + durable.number * _SECONDS_EACH, UTC),
     )

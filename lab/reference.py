@@ -22,6 +22,7 @@ from binlog2s3.config.find import FIND_OPTIONS
 from binlog2s3.config.options import Option
 from binlog2s3.config.pitr import PITR_OPTIONS
 from binlog2s3.config.prune import PRUNE_OPTIONS
+from binlog2s3.config.rows import ROWS_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.status import STATUS_OPTIONS
 from binlog2s3.config.verify import VERIFY_OPTIONS
@@ -81,6 +82,11 @@ def pitr_option_table() -> str:
 def find_option_table() -> str:
     """The options that `find` has for itself, a Markdown table."""
     return _own_table("find", FIND_OPTIONS)
+
+
+def rows_option_table() -> str:
+    """The options that `rows` has for itself, a Markdown table."""
+    return _own_table("rows", ROWS_OPTIONS)
 
 
 def serve_option_table() -> str:
@@ -215,6 +221,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
         "kinds of defects": defect_table,
     },
     "docs/reference/find.md": {"options of find": find_option_table},
+    "docs/reference/rows.md": {"options of rows": rows_option_table},
     "docs/reference/serve.md": {"options of serve": serve_option_table},
     "docs/reference/backup.md": {"options of backup": backup_option_table},
     "docs/reference/drill.md": {"options of drill": drill_option_table},

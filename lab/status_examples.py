@@ -11,6 +11,7 @@ from io import StringIO
 from rich.console import Console
 
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli.status_watch import Course, Observation, footer_of, print_screen
 from binlog2s3.output import Coloured, Picture, Plain
 from binlog2s3.status.model import (
@@ -36,6 +37,7 @@ NOW = datetime(2026, 1, 2, 12, 3, 30, tzinfo=UTC)
 TARGET = "s3://acme-binlogs/prod"
 _WIDTH = 92
 _UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+_BINLOG = BinlogName("mysql-bin", 42)
 _MIB = 1 << 20
 
 
@@ -60,13 +62,13 @@ IDLE = Status(
     server=SourceStatus(
         uuid=_UUID,
         flavour="mysql",
-        position=Position(binlog="mysql-bin.000042", offset=1_234_567, gtid_set=f"{_UUID}:1-48213"),
+        position=Position(binlog=_BINLOG, offset=1_234_567, gtid_set=f"{_UUID}:1-48213"),
         asked_at=_ago(2),
         silent_seconds=1.6,
         read_only=False,
     ),
     lineage="20251230T093446Z-3e11fa47-3cb9",
-    durable=Position(binlog="mysql-bin.000042", offset=1_234_567, gtid_set=f"{_UUID}:1-48213"),
+    durable=Position(binlog=_BINLOG, offset=1_234_567, gtid_set=f"{_UUID}:1-48213"),
     covered_until=_ago(2.3),
     latest=_ago(2.3),
     lag=Lag(bytes=0, transactions=0, seconds=0.0),
@@ -110,7 +112,7 @@ STREAMING = replace(
     durable=replace(IDLE.durable, offset=88_123_456) if IDLE.durable else None,
     server=replace(
         IDLE.server,
-        position=Position(binlog="mysql-bin.000042", offset=93_201_771, gtid_set=""),
+        position=Position(binlog=_BINLOG, offset=93_201_771, gtid_set=""),
     ),
     covered_until=_ago(1.6),
     lag=Lag(bytes=5_078_315, transactions=1_093, seconds=1.2),

@@ -7,11 +7,13 @@ case "$1" in
 esac
 if [ -d /run/systemd/system ]; then
     systemctl stop binlog2s3.service 'binlog2s3@*.service' 'binlog2s3-serve@*.service' \
-        'binlog2s3-drill@*.timer' 'binlog2s3-drill@*.service' || :
+        'binlog2s3-drill@*.timer' 'binlog2s3-drill@*.service' \
+        'binlog2s3-backup@*.timer' 'binlog2s3-backup@*.service' || :
     for link in /etc/systemd/system/*.wants/binlog2s3.service \
         /etc/systemd/system/*.wants/binlog2s3@*.service \
         /etc/systemd/system/*.wants/binlog2s3-serve@*.service \
-        /etc/systemd/system/*.wants/binlog2s3-drill@*.timer; do
+        /etc/systemd/system/*.wants/binlog2s3-drill@*.timer \
+        /etc/systemd/system/*.wants/binlog2s3-backup@*.timer; do
         if [ -L "$link" ]; then systemctl disable "${link##*/}" || :; fi
     done
 fi

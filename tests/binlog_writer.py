@@ -163,7 +163,8 @@ class BinlogWriter:
         self.event(EventType.PREVIOUS_GTIDS, previous_gtids_body(gtids))
 
     def gtid_list(self, gtids: MariadbGtidList) -> None:
-        body = b"".join(struct.pack("<IIQ", *gtid) for gtid in gtids.gtids())
+        newest_last = sorted(gtids.gtids(), key=lambda one: (one[0], one == gtids.newest(one[0])))
+        body = b"".join(struct.pack("<IIQ", *gtid) for gtid in newest_last)
         self.event(EventType.GTID_LIST, struct.pack("<I", len(body) // 16) + body)
 
     def rotate(self, name: str = "mysql-bin.000002") -> None:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, SourceServer
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Heartbeat, Position, Turn
@@ -21,7 +21,7 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.store.contract import Store
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 
 LAYOUT = Layout("pre", "test")
 _VERSION = "9.7.4"
@@ -124,14 +124,13 @@ def fill(
     """
     archive = Archive(store, put or store.put, at=at or datetime.now(UTC))
     old = Lineage(
-        id=OLD,
+        lineage=OLD,
         source="test",
-        server_uuid=UUID_A,
-        flavour="mysql",
-        server_version=_VERSION,
+        server=SourceServer(uuid=UUID_A, flavour="mysql", version=_VERSION),
         first_binlog=name(1),
         first_binlog_time=datetime.fromtimestamp(NOW, UTC),
         gtid_set="",
+        parent=None,
     )
     store.put(LAYOUT.lineage(OLD), old.to_json())
     store.put(LAYOUT.turn(1), _turn(1, OLD).to_json())
@@ -154,10 +153,10 @@ def _turn(number: int, lineage: str) -> Turn:
     return Turn(number=number, lineage=lineage, generation=1, token="9c2d41aa")
 
 
-def _fill_new(archive: Archive, like: Lineage) -> None:
+def _fill_new(archive: Archive, old: Lineage) -> None:
     store, begun = archive.store, f"{UUID_A}:1-14"
-    new = replace(
-        like,
+    new = like(
+        old,
         id=NEW,
         server_uuid=UUID_B,
         first_binlog_time=datetime.fromtimestamp(NOW + 10 * _HOUR, UTC),
@@ -191,9 +190,7 @@ def _fill_new(archive: Archive, like: Lineage) -> None:
             state="stopped",
             lineage=NEW,
             server_uuid=UUID_B,
-            durable=Position(
-                binlog=str(name(4)), offset=len(data), gtid_set=f"{begun},{UUID_B}:1-12"
-            ),
+            durable=Position(binlog=name(4), offset=len(data), gtid_set=f"{begun},{UUID_B}:1-12"),
             server=None,
             covered_until=moment,
         )

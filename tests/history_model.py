@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, TypeVar
 
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.codec import Crc64
+from binlog2s3.archive.documents import Lineage, Parent, SourceServer
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
@@ -264,7 +265,7 @@ class Model:
                 Block(
                     offset=offset,
                     size=min(BLOCK, file.size - offset),
-                    crc64=0,
+                    crc64=Crc64(0),
                     first_offset=first[0] if first else None,
                     first_commit_us=first[1].commit_us if first else None,
                     first_gtid=first[1].gtid if first else None,
@@ -381,11 +382,9 @@ class Model:
     def _begin_lineage(self, file: File, parent: Parent | None) -> None:
         number = len(self.branches)
         lineage = Lineage(
-            id=f"20260102T0304{number:02d}Z-{self._uuid[:8]}-{number:04x}",
+            lineage=f"20260102T0304{number:02d}Z-{self._uuid[:8]}-{number:04x}",
             source="orders",
-            server_uuid=self._uuid,
-            flavour=self.flavour,
-            server_version="9.7.0",
+            server=SourceServer(uuid=self._uuid, flavour=self.flavour, version="9.7.0"),
             first_binlog=file.name,
             first_binlog_time=datetime(2026, 1, 2, tzinfo=UTC),
             gtid_set=str(file.before),

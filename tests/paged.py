@@ -32,7 +32,7 @@ def entry_of(lineage: Lineage, number: int, times: Times = None) -> Entry:
         gtid_set_before=f"{UUID}:{first}-{number - 1}" if number > first else "",
         gtid_set_added=added or f"{UUID}:{number}",
         transactions=1 if times else 0,
-        next_binlog=str(name_at(lineage, number + 1)),
+        next_binlog=name_at(lineage, number + 1),
         blocks=(),
     )
 

@@ -136,9 +136,8 @@ class Shown(Source):
             gtid_set=self.gtids_at(last, self.size(last)),
         )
 
-    def first_event(self, name: BinlogName) -> tuple[int, int]:
-        writer = self._all[name]
-        return writer.server_id, writer.ends[1]
+    def beginning(self, name: BinlogName, most: int) -> bytes:
+        return self.data(name)[:most]
 
     def executed(self) -> GtidSet:
         return GtidSet.parse(self.gtids_at(self.open, self.size(self.open)))
@@ -154,7 +153,7 @@ class AsServer:
         self.binlogs = shown.binlogs_listed
         self.position = shown.position
         self.previous_gtids = self.gtids_before = shown.before
-        self.first_event = shown.first_event
+        self.beginning = shown.beginning
         self.executed = shown.executed
 
     def read_only(self) -> bool:

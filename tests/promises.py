@@ -153,7 +153,7 @@ class Promises:
                 self.promise(Place(lineage, name), chunk.begin, chunk.end)
         durable = coverage.durable
         if durable is not None:
-            last = BinlogName.parse(durable.binlog)
+            last = durable.binlog
             assert durable.offset <= self.source.size(last)
             assert durable.gtid_set == self.source.gtids_at(last, durable.offset)
             assert durable.place >= self.reported.get(process, durable.place)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, SourceServer
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
@@ -37,14 +37,13 @@ LAYOUT = Layout("p", "s")
 LINEAGE = "20260101T000000Z-3e11fa47-0000"
 FIRST = BinlogName.parse("mysql-bin.000001")
 HISTORY = Lineage(
-    id=LINEAGE,
+    lineage=LINEAGE,
     source="s",
-    server_uuid=UUID_A,
-    flavour="mysql",
-    server_version="9.7.4",
+    server=SourceServer(uuid=UUID_A, flavour="mysql", version="9.7.4"),
     first_binlog=FIRST,
     first_binlog_time=datetime.fromtimestamp(NOW, UTC),
     gtid_set="",
+    parent=None,
 )
 
 

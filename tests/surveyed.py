@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -23,13 +23,13 @@ from binlog2s3.recover.model import Checked, PlanPiece
 from binlog2s3.recover.snapshot import Advance, Survey
 from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, turn_of
+from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, like, turn_of
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("pre", "orders")
 KEY = LAYOUT.binlog(ID, NAME)
 BLOCK = 4 << 20
-MARIADB = replace(LINEAGE, flavour="mariadb", server_version="11.4.2-MariaDB-log")
+MARIADB = like(LINEAGE, flavour="mariadb", server_version="11.4.2-MariaDB-log")
 
 
 @cache

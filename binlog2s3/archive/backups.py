@@ -5,122 +5,73 @@ format, or does not belong to its key, is reported and ignored.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
 from binlog2s3.archive.catalog import Catalog, read
-from binlog2s3.archive.documents import flavour_name
-from binlog2s3.archive.fields import (
-    FORMAT,
-    backup_name,
-    check_place,
-    count,
-    each,
-    gtids,
-    lineage_name,
-    moment,
-    or_none,
-    parse,
-    reading,
-    render,
-    server_uuid,
-    source_name,
-    text,
+from binlog2s3.archive.codec import (
+    BackupId,
+    Count,
+    Document,
+    GtidText,
+    LineageId,
+    Moment,
+    ServerUuid,
+    SourceName,
+    Text,
+    later,
 )
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.stored import Stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.formatting import iso_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backup:
-    """A base backup: where it ends, and where it is.
+class Backup(Document):
+    """A base backup: where it ends, and where it is. backups/<id>.json in the bucket.
 
     It ends after the transactions `gtid_set`, or at `position` of `binlog`, or both. `lineage`: the
     lineage of that place, if several could be meant. `tool` is a name for people. `taken_at`: when
-    it was made; `registered_at`: when it was registered. `is_checked`: all of it was read then, and
+    it was made; `registered_at`: when it was registered. `checked`: all of it was read then, and
     it is whole. `defects`: why it is no base backup of the whole server; `accepted`: why it was
-    registered all the same, "" without defects.
+    registered all the same, "" without defects. `stored`: its stream, if the bucket has it.
     """
 
-    id: str
-    source: str
-    label: str
-    location: str
-    tool: str
+    id: BackupId
+    source: SourceName
+    label: Text
+    location: Text
+    tool: Text
     flavour: Flavour
-    server_uuid: str
-    gtid_set: str | None
+    server_uuid: ServerUuid
+    gtid_set: GtidText | None
     binlog: BinlogName | None
-    position: int | None
-    lineage: str | None
-    taken_at: datetime
-    registered_at: datetime
-    is_checked: bool = False
-    defects: tuple[str, ...] = ()
-    accepted: str = ""
+    position: Count | None
+    lineage: LineageId | None
+    taken_at: Moment
+    registered_at: Moment
+    checked: bool = False
+    defects: tuple[Text, ...] = ()
+    accepted: Text = ""
+    stored: Stored | None = later(compare=True)
 
     MOST: ClassVar[int] = 16 << 20
 
-    def to_json(self) -> bytes:
-        """The document backups/<id>.json."""
-        return render({"format": FORMAT, **self.row()})
+    def __post_init__(self) -> None:
+        if bool(self.defects) != bool(self.accepted):
+            raise ValueError("it has defects that nobody accepted, or the other way round")
+        if (self.binlog is None) != (self.position is None):
+            raise ValueError("it has a binlog without a position, or the other way round")
+        if self.gtid_set is None and self.binlog is None:
+            raise ValueError("it has neither GTIDs nor a position")
 
-    def row(self) -> dict[str, Any]:
-        """The fields of the document without `format`, as JSON has them."""
-        return {
-            "id": self.id,
-            "source": self.source,
-            "label": self.label,
-            "location": self.location,
-            "tool": self.tool,
-            "flavour": self.flavour,
-            "server_uuid": self.server_uuid,
-            "gtid_set": self.gtid_set,
-            "binlog": str(self.binlog) if self.binlog is not None else None,
-            "position": self.position,
-            "lineage": self.lineage,
-            "taken_at": iso_text(self.taken_at),
-            "registered_at": iso_text(self.registered_at),
-            "checked": self.is_checked,
-            "defects": list(self.defects),
-            "accepted": self.accepted,
-        }
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a backup; ArchiveError if it breaks the format, or has another key."""
-        document = parse(data, key, cls.MOST)
-        with reading(key):
-            found = cls(
-                id=backup_name(document["id"]),
-                source=source_name(document["source"]),
-                label=text(document["label"]),
-                location=text(document["location"]),
-                tool=text(document["tool"]),
-                flavour=flavour_name(document["flavour"]),
-                server_uuid=server_uuid(document["server_uuid"]),
-                gtid_set=or_none(gtids, document["gtid_set"]),
-                binlog=or_none(BinlogName.parse, document["binlog"]),
-                position=or_none(count, document["position"]),
-                lineage=or_none(lineage_name, document["lineage"]),
-                taken_at=moment(document["taken_at"]),
-                registered_at=moment(document["registered_at"]),
-                is_checked=document.get("checked", False) is True,
-                defects=each(text, document.get("defects", [])),
-                accepted=text(document.get("accepted", "")),
-            )
-            if bool(found.defects) != bool(found.accepted):
-                raise ValueError("it has defects that nobody accepted, or the other way round")
-            if (found.binlog is None) != (found.position is None):
-                raise ValueError("it has a binlog without a position, or the other way round")
-            if found.gtid_set is None and found.binlog is None:
-                raise ValueError("it has neither GTIDs nor a position")
-        check_place(key, "archive", found.source, "backups", f"{found.id}.json")
-        return found
+    @property
+    def place(self) -> tuple[str, ...]:
+        return ("archive", self.source, "backups", f"{self.id}.json")
 
     @property
     def counts(self) -> bool:
@@ -156,6 +107,43 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
             if unreadable is not None:
                 unreadable.append(error)
     return sorted(found, key=lambda one: (one.taken_at, one.id))
+
+
+def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
+    """What is wrong with each stored backup that the bucket does not have whole, by its id.
+
+    By the sizes of its objects: one listing, if there are stored ones.
+    """
+    stored = [(one, one.stored) for one in backups if one.stored is not None]
+    if not stored:
+        return {}
+    sizes = {info.key: info.size for info in catalog.store.list(catalog.layout.stored_backups)}
+    found = dict[str, str]()
+    for backup, what in stored:
+        for _, why in lost_objects(catalog.layout, backup.id, what, sizes):
+            found.setdefault(backup.id, f"{backup.name} cannot be restored: {why}")
+    return found
+
+
+def restorable(catalog: Catalog, backups: Sequence[Backup]) -> list[Backup]:
+    """Those that count; of stored ones, those that the bucket has whole. One listing at most."""
+    lost = lost_of(catalog, backups)
+    return [one for one in backups if one.counts and one.id not in lost]
+
+
+def lost_objects(
+    layout: Layout, id_: str, stored: Stored, sizes: Mapping[str, int]
+) -> Iterator[tuple[str, str]]:
+    """The objects of a stored backup that are missing, or have another size, and what is wrong.
+
+    `sizes` of those that are there, by key.
+    """
+    for number, one in enumerate(stored.objects, 1):
+        key = layout.stored(id_, number)
+        if (size := sizes.get(key)) is None:
+            yield key, f"{key} is missing"
+        elif size != one.size:
+            yield key, f"{key} has {size} bytes, not {one.size}"
 
 
 def one_of(backups: Sequence[Backup], id_: str) -> Backup:

@@ -22,7 +22,7 @@ from operator import eq
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.documents import Entry, Facts, Lineage
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import LOOKS, Readable
@@ -66,7 +66,7 @@ def layout_problems(entry: Entry) -> Iterator[str]:
     yield from place_problems(entry)
 
 
-def place_problems(entry: Entry) -> Iterator[str]:
+def place_problems(entry: Facts) -> Iterator[str]:
     """The same, without the blocks."""
     size = entry.size
     if size <= len(MAGIC):
@@ -362,6 +362,8 @@ class Ahead(Iterator[Result]):
         self._running = 0
 
     def __next__(self) -> Result:
+        if self._window == 1 and not self._slots and self._most > 1:
+            return self._alone()
         self._fill()
         if not self._slots:
             self.close()
@@ -373,6 +375,18 @@ class Ahead(Iterator[Result]):
             raise slot.error
         self._window = min(self._window + 1, self._most)
         return slot.result.pop()
+
+    def _alone(self) -> Result:
+        """The first result, if nothing is to be ahead of it: a thread would only be waited for."""
+        task = next(self._tasks, None)
+        if task is None:
+            raise StopIteration
+        self._window += 1
+        try:
+            return task()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Start no more tasks. Results of running tasks are dropped."""

@@ -4,21 +4,21 @@ Law: what is under `archive/` is written once. A key or document that is not our
 touched and never guessed at.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
 from operator import ge
-from typing import ClassVar, Protocol, Self, TypeVar
+from typing import TypeVar
 
 from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.codec import LINEAGE_ID, Document, too_large
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
-from binlog2s3.archive.fields import LINEAGE_ID, too_large
-from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.layout import Layout, Place
 from binlog2s3.archive.pages import name_at
-from binlog2s3.archive.reader import Range, Readable, State, ranges_of
+from binlog2s3.archive.reader import Range, Readable, ranges_of
 from binlog2s3.archive.writers import Heartbeat, Standby, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
@@ -62,15 +62,6 @@ class LastWriter:
     error: ArchiveError | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A binlog, and how many of its first bytes can be read: all of them if it is archived."""
-
-    name: BinlogName
-    size: int
-    state: State
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
     """All binlogs of one lineage. `open`: the chunks of those that are not archived."""
@@ -83,18 +74,21 @@ class Contents:
         """All binlogs, in order."""
         return sorted(self.archived.binlogs.keys() | self.open.keys())
 
+    def size(self, name: BinlogName) -> int:
+        """How many first bytes of a binlog can be read: all of it if it is archived."""
+        if name in self.archived.binlogs:
+            return self.archived.binlogs[name].size
+        return self.open[name].end if name in self.open else 0
 
-class Document(Protocol):
-    """A kind of document. It has at most `MOST` bytes."""
-
-    MOST: ClassVar[int]
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read it; ArchiveError if it is not of this format, or not of this key."""
+    @property
+    def sizes(self) -> dict[BinlogName, int]:
+        """The same of all binlogs that can be read, in order."""
+        sizes = {name: self.size(name) for name in self.names}
+        return {name: size for name, size in sizes.items() if size or name not in self.open}
 
 
 Kind = TypeVar("Kind", bound=Document)
+Result = TypeVar("Result")
 
 
 def read(store: Store, key: str, kind: type[Kind]) -> Kind:
@@ -156,14 +150,16 @@ class Catalog:
         return self._writers(self.store.list(self.layout.writers))
 
     def live(self) -> tuple[dict[tuple[int, str], ObjectInfo], list[str]]:
-        """The writers' objects, and all other keys below `live/`. One listing."""
+        """The writers' objects, and the keys below `live/` of chunks and of what is not ours.
+
+        One listing.
+        """
         infos = list(self.store.list(self.layout.live))
-        known = {info.key for info in infos if info.key.startswith(self.layout.writers)}
-        writers = self._writers(info for info in infos if info.key in known)
-        ours = {self.layout.writer(*rank) for rank in writers}
-        others = [info.key for info in infos if info.key not in ours]
-        known_others = (self.layout.is_probe, self.layout.is_standby)
-        return writers, [key for key in others if not any(is_one(key) for is_one in known_others)]
+        places = [(info.key, self.layout.place_of(info.key)) for info in infos]
+        aside = ("writer", "standby", "probe", "backup-run")
+        others = [key for key, place in places if place is None or place.kind not in aside]
+        writers = self._writers(one for one in infos if one.key.startswith(self.layout.writers))
+        return writers, others
 
     def strange_uploads(self) -> list[str]:
         """Keys of unfinished uploads that are not of a binlog, if the store lists uploads."""
@@ -173,9 +169,10 @@ class Catalog:
                 keys |= {upload.key for upload in self.store.uploads_below(prefix)}
             except UnsupportedError:
                 break
-        layout = self.layout
-        known = (layout.is_binlog, layout.is_probe, layout.is_probe_upload)
-        return sorted(key for key in keys if not any(is_one(key) for is_one in known))
+        places = {key: self.layout.place_of(key) for key in keys}
+        ours = ("binlog", "probe", "stored")
+        known = {key for key, one in places.items() if one and one.kind in ours}
+        return sorted(key for key in keys - known if not self.layout.is_probe_upload(key))
 
     def _writers(self, infos: Iterable[ObjectInfo]) -> dict[tuple[int, str], ObjectInfo]:
         found = {}
@@ -267,7 +264,7 @@ class Catalog:
         found = []
         for name in self.store.list_names(self.layout.archive):
             layout = self.layout
-            if layout.archive + name in (layout.turns, layout.backups, layout.drills):
+            if layout.archive + name in _documents(layout):
                 self.has_drills |= layout.archive + name == layout.drills
                 continue
             if self.layout.archive + name == self.layout.retired:
@@ -310,23 +307,28 @@ class Catalog:
             self.foreign.add(found[number])
         return replace(lineage, floor=None)
 
-    def archived(self, lineage: Lineage) -> Archived:
-        """The archived binlogs and the entries of a lineage. Two complete listings."""
+    def archived(self, lineage: Lineage, *, entries: bool = True) -> Archived:
+        """The archived binlogs and the entries of a lineage. A complete listing of each."""
+        layout = self.layout
         return Archived(
             lineage=lineage,
-            binlogs=self.named(self.layout.binlogs(lineage.id), ""),
-            entries=self.named(self.layout.entries(lineage.id), ".json"),
+            binlogs=self.named(layout.binlogs(lineage.id)),
+            entries=self.named(layout.entries(lineage.id)) if entries else {},
         )
 
-    def contents(self, lineage: Lineage) -> Contents:
-        """The binlogs of a lineage, archived and open. Three listings, see `readable`."""
-        for _ in range(LISTINGS):
+    def contents(self, lineage: Lineage, *, entries: bool = True) -> Contents:
+        """The binlogs of a lineage, archived and open. Three listings; two without `entries`.
+
+        Chunks first, so that a binlog that is archived meanwhile is never missed.
+        """
+
+        def look() -> Contents:
             chunks = self.chunks_in(lineage)
-            archived = self.archived(lineage)
+            archived = self.archived(lineage, entries=entries)
             growing = {name: chunks[name] for name in chunks.keys() - archived.binlogs.keys()}
-            if not any(map(has_hole, growing.values())):
-                break
-        return Contents(archived=archived, open=growing)
+            return Contents(archived=archived, open=growing)
+
+        return settled(look, lambda found: not any(map(has_hole, found.open.values())))
 
     def live_lineages(self) -> set[str]:
         """The ids of all lineages that have chunks, even without a lineage.json. One listing."""
@@ -336,26 +338,24 @@ class Catalog:
                 found.add(name.rstrip("/"))
                 continue
             key = self.layout.live + name
-            known = (self.layout.writers, self.layout.standbys)
-            if key not in known and not self.layout.is_probe(key):
+            if key not in _of_processes(self.layout) and not self.layout.is_probe(key):
                 self.foreign.add(key)
         return found
 
     def growing(self) -> tuple[dict[tuple[int, str], ObjectInfo], dict[str, Growing]]:
         """The writers' objects, and all chunks by lineage id. One listing."""
-        layout = self.layout
-        by_folder: dict[str, list[ObjectInfo]] = {}
-        for info in self.store.list(layout.live):
-            folder, slash, _ = info.key.removeprefix(layout.live).partition("/")
-            by_folder.setdefault(f"{folder}{slash}", []).append(info)
-        found: dict[str, Growing] = {}
-        for folder, infos in by_folder.items():
-            prefix = f"{layout.live}{folder}"
-            if LINEAGE_ID.fullmatch(folder.rstrip("/")):
-                found[folder.rstrip("/")] = self._chunks_of(infos, prefix, "")
-            elif prefix != layout.writers and not layout.is_probe(prefix):
-                self.foreign.add(prefix)
-        return self._writers(by_folder.get("writers/", [])), found
+        infos, writers = list[ObjectInfo](), list[ObjectInfo]()
+        for info in self.store.list(self.layout.live):
+            (writers if info.key.startswith(self.layout.writers) else infos).append(info)
+        found: dict[str, dict[BinlogName, set[Chunk]]] = {}
+        for place, _ in self._places(infos):
+            if place.chunk is not None and place.binlog is not None:
+                chunks = found.setdefault(place.lineage, {}).setdefault(place.binlog, set())
+                chunks.add(place.chunk)
+        return self._writers(writers), {
+            id_: {name: Chunks(frozenset(those)) for name, those in binlogs.items()}
+            for id_, binlogs in found.items()
+        }
 
     def first(self, lineage: Lineage) -> tuple[dict[BinlogName, ObjectInfo], bool]:
         """The first archived binlogs of a lineage, and whether they are all. One request.
@@ -364,7 +364,7 @@ class Catalog:
         """
         prefix = self.layout.binlogs(lineage.id)
         infos = [*islice(self.store.list(prefix), PAGE_KEYS)]
-        return self._named_of(infos, prefix, ""), len(infos) < PAGE_KEYS
+        return self._by_name(infos), len(infos) < PAGE_KEYS
 
     def entry(self, lineage: Lineage, name: BinlogName) -> Entry:
         """The entry of an archived binlog. Raises ObjectMissingError if it has none."""
@@ -393,45 +393,29 @@ class Catalog:
 
     def chunks_in(self, lineage: Lineage) -> dict[BinlogName, Chunks]:
         """The chunks of all binlogs of a lineage. One listing."""
-        return self._chunks(f"{self.layout.live}{lineage.id}/", "")
+        return self._chunks(f"{self.layout.live}{lineage.id}/")
 
     def chunks(self, lineage: Lineage, name: BinlogName) -> Chunks:
         """The chunks of a binlog. One listing."""
-        found = self._chunks(self.layout.chunks(lineage.id, name), f"{name}/")
-        return found.get(name, Chunks())
+        return self._chunks(self.layout.chunks(lineage.id, name)).get(name, Chunks())
 
-    def readable(self, lineage: Lineage) -> list[Listed]:
-        """The binlogs of a lineage that can be read, archived and open, in order.
-
-        Two listings: chunks first, so that a binlog that is archived meanwhile is never missed. A
-        hole can mean that chunks changed during the first listing, so both are repeated.
-        """
-        for _ in range(LISTINGS):
-            chunks = self.chunks_in(lineage)
-            archived = self.named(self.layout.binlogs(lineage.id), "")
-            if not any(has_hole(chunks[name]) for name in chunks.keys() - archived.keys()):
-                break
-        found = [Listed(name, info.size, "archived") for name, info in archived.items()]
-        found += [
-            Listed(name, those.end, "open")
-            for name, those in chunks.items()
-            if name not in archived and those.end
-        ]
-        return sorted(found, key=lambda listed: listed.name)
+    def sizes(self, lineage: Lineage) -> dict[BinlogName, int]:
+        """The binlogs of a lineage with how much of each can be read, in order. Two listings."""
+        return self.contents(lineage, entries=False).sizes
 
     def binlog(self, lineage: Lineage, name: BinlogName) -> Readable:
         """Where the bytes of a binlog are, and how to read them.
 
-        Chunks are listed first, see `readable`. They are put in parallel, so there may be some
+        Chunks are listed first, see `contents`. They are put in parallel, so there may be some
         after a hole: the binlog ends at the hole. A caller that knows of more bytes (from a
         heartbeat) asks for them with `Readable.blocks(end=...)`. Raises NoBinlogError if there is
         nothing to read, ArchiveError if what is there contradicts itself.
         """
         key, prefix = self.layout.binlog(lineage.id, name), self.layout.chunks(lineage.id, name)
-        for _ in range(LISTINGS):
-            chunks, archived = self._put_at(lineage, name), self.store.head(key)
-            if archived or not has_hole(Chunks(frozenset(chunks))):
-                break
+        chunks, archived = settled(
+            lambda: (self._put_at(lineage, name), self.store.head(key)),
+            lambda found: found[1] is not None or not has_hole(Chunks(frozenset(found[0]))),
+        )
         crc64 = self._crc64(lineage, name, archived.size) if archived else None
         whole = (Range(key, 0, archived.size, archived.last_modified),) if archived else ()
         ranges = whole or ranges_of(prefix, chunks)
@@ -460,13 +444,12 @@ class Catalog:
             key = self.layout.binlog(lineage.id, following)
             return [following] if self.store.head(key) else []
         prefix = self.layout.binlogs(lineage.id)
-        found = self.named(prefix, "", begin=f"{name.prefix}.", start_after=str(name))
+        found = self.named(prefix, begin=f"{name.prefix}.", start_after=str(name))
         return [one for one in found if one > name]
 
     def _put_at(self, lineage: Lineage, name: BinlogName) -> dict[Chunk, datetime]:
         """When each chunk of a binlog was put, by the store's clock. One listing."""
-        prefix = self.layout.chunks(lineage.id, name)
-        found = self._chunk_infos(self.store.list(prefix), prefix, f"{name}/")
+        found = self._chunk_infos(self.layout.chunks(lineage.id, name))
         return {chunk: info.last_modified for chunk, info in found.get(name, [])}
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
@@ -485,41 +468,25 @@ class Catalog:
 
     def chunk_objects(self, lineage: Lineage) -> dict[BinlogName, list[ObjectInfo]]:
         """The objects of all chunks of a lineage, by binlog. One listing."""
-        prefix = f"{self.layout.live}{lineage.id}/"
-        found = self._chunk_infos(self.store.list(prefix), prefix, "")
+        found = self._chunk_infos(f"{self.layout.live}{lineage.id}/")
         return {name: [info for _, info in those] for name, those in found.items()}
 
-    def _chunks(self, prefix: str, within: str) -> dict[BinlogName, Chunks]:
-        """All chunks below a prefix, which ends with `within`, by binlog."""
-        return self._chunks_of(self.store.list(prefix), prefix, within)
-
-    def _chunks_of(
-        self, infos: Iterable[ObjectInfo], prefix: str, within: str
-    ) -> dict[BinlogName, Chunks]:
-        found = self._chunk_infos(infos, prefix, within)
+    def _chunks(self, prefix: str) -> dict[BinlogName, Chunks]:
+        """All chunks below a prefix, by binlog."""
+        found = self._chunk_infos(prefix)
         return {name: Chunks(frozenset(one for one, _ in those)) for name, those in found.items()}
 
-    def _chunk_infos(
-        self, infos: Iterable[ObjectInfo], prefix: str, within: str
-    ) -> dict[BinlogName, list[tuple[Chunk, ObjectInfo]]]:
+    def _chunk_infos(self, prefix: str) -> dict[BinlogName, list[tuple[Chunk, ObjectInfo]]]:
         found: dict[BinlogName, list[tuple[Chunk, ObjectInfo]]] = {}
-        for info in infos:
-            binlog, _, rest = f"{within}{info.key.removeprefix(prefix)}".partition("/")
-            try:
-                name, chunk = BinlogName.parse(binlog), Chunk.parse(rest)
-            except ValueError:
-                self.foreign.add(info.key)
-                continue
-            if str(name) == binlog and chunk.size == info.size:
-                found.setdefault(name, []).append((chunk, info))
-            else:
-                self.foreign.add(info.key)
+        for place, info in self._places(self.store.list(prefix)):
+            if place.chunk is not None and place.binlog is not None:
+                found.setdefault(place.binlog, []).append((place.chunk, info))
         return found
 
     def named(
-        self, prefix: str, suffix: str, *, begin: str = "", start_after: str = "", end: str = ""
+        self, prefix: str, *, begin: str = "", start_after: str = "", end: str = ""
     ) -> dict[BinlogName, ObjectInfo]:
-        """The objects `<prefix><binlog><suffix>` by binlog. One listing, with several requests.
+        """The objects of binlogs below a prefix, by binlog. One listing, with several requests.
 
         Only names that begin with `begin`, and come after `start_after` in text order; and only
         keys before `end`, at which the listing ends.
@@ -528,24 +495,37 @@ class Catalog:
         infos = self.store.list(f"{prefix}{begin}", start_after=after)
         if end:
             infos = takewhile(lambda info: info.key.encode() < end.encode(), infos)
-        return self._named_of(infos, prefix, suffix)
+        return self._by_name(infos)
 
-    def _named_of(
-        self, infos: Iterable[ObjectInfo], prefix: str, suffix: str
-    ) -> dict[BinlogName, ObjectInfo]:
-        found = {}
+    def _by_name(self, infos: Iterable[ObjectInfo]) -> dict[BinlogName, ObjectInfo]:
+        return {place.binlog: info for place, info in self._places(infos) if place.binlog}
+
+    def _places(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[Place, ObjectInfo]]:
+        """What these are; what is not of this format is foreign."""
         for info in infos:
-            name = info.key.removeprefix(prefix)
-            try:
-                ours = BinlogName.parse(name.removesuffix(suffix))
-            except ValueError:
+            place = self.layout.place_of(info.key)
+            if place is None or (place.chunk is not None and place.chunk.size != info.size):
                 self.foreign.add(info.key)
-                continue
-            if name == f"{ours}{suffix}":
-                found[ours] = info
             else:
-                self.foreign.add(info.key)
-        return found
+                yield place, info
+
+
+def settled(look: Callable[[], Result], is_whole: Callable[[Result], bool]) -> Result:
+    """What a look at the bucket shows. Again if it is not whole: chunks change during a listing."""
+    for _ in range(LISTINGS - 1):
+        if is_whole(found := look()):
+            return found
+    return look()
+
+
+def _documents(layout: Layout) -> tuple[str, ...]:
+    """The prefixes below a source's archive that are of no lineage."""
+    return layout.turns, layout.backups, layout.stored_backups, layout.drills
+
+
+def _of_processes(layout: Layout) -> tuple[str, ...]:
+    """The prefixes below a source's `live/` that are of no lineage."""
+    return layout.writers, layout.standbys, layout.backup_runs
 
 
 def has_hole(chunks: Chunks) -> bool:

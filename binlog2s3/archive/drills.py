@@ -8,27 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog, read
-from binlog2s3.archive.fields import (
-    FORMAT,
-    backup_name,
-    check_place,
-    count,
-    lineage_name,
-    moment,
-    or_none,
-    parse,
-    reading,
-    render,
-    source_name,
-    text,
+from binlog2s3.archive.codec import (
+    BackupId,
+    Count,
+    Document,
+    LineageId,
+    Moment,
+    SourceName,
+    Text,
 )
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
-from binlog2s3.formatting import iso_text
 
 Outcome = Literal["proved", "failed"]
 DrillStep = Literal["choose", "restore", "start", "apply", "check"]
@@ -39,8 +33,8 @@ _MOST_READ = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrillResult:
-    """What one drill has shown.
+class DrillResult(Document):
+    """What one drill has shown: drills/<id>.json in the bucket.
 
     `step` and `error` say where and why it failed. `backup` is the id of the registered base
     backup. `goal` is `now` or the time that was asked for. The recovery ended at `position` of
@@ -50,27 +44,27 @@ class DrillResult:
     an older version did it; `ON_TRUST` if nothing has.
     """
 
-    id: str
-    source: str
+    id: BackupId
+    source: SourceName
     outcome: Outcome
-    step: DrillStep | None = None
-    error: str = ""
-    backup: str | None = None
-    label: str = ""
-    goal: str
-    lineage: str | None = None
-    binlog: BinlogName | None = None
-    position: int | None = None
-    proven_until: datetime | None = None
-    transactions: int = 0
-    tables: int = 0
-    statements: int = 0
-    restored: str = ""
-    server_version: str = ""
-    host: str
-    version: str
-    started_at: datetime
-    finished_at: datetime
+    step: DrillStep | None
+    error: Text
+    backup: BackupId | None
+    label: Text
+    goal: Text
+    lineage: LineageId | None
+    binlog: BinlogName | None
+    position: Count | None
+    proven_until: Moment | None
+    transactions: Count
+    tables: Count
+    statements: Count
+    restored: Text = ""
+    server_version: Text
+    host: Text
+    version: Text
+    started_at: Moment
+    finished_at: Moment
 
     MOST: ClassVar[int] = 1 << 20
 
@@ -98,80 +92,9 @@ class DrillResult:
         """How long it took."""
         return (self.finished_at - self.started_at).total_seconds()
 
-    def to_json(self) -> bytes:
-        """The document drills/<id>.json."""
-        return render({"format": FORMAT, **self.row()})
-
-    def row(self) -> dict[str, Any]:
-        """The fields of the document without `format`, as JSON has them."""
-        until = self.proven_until
-        return {
-            "id": self.id,
-            "source": self.source,
-            "outcome": self.outcome,
-            "step": self.step,
-            "error": self.error,
-            "backup": self.backup,
-            "label": self.label,
-            "goal": self.goal,
-            "lineage": self.lineage,
-            "binlog": str(self.binlog) if self.binlog is not None else None,
-            "position": self.position,
-            "proven_until": iso_text(until) if until is not None else None,
-            "transactions": self.transactions,
-            "tables": self.tables,
-            "statements": self.statements,
-            "restored": self.restored,
-            "server_version": self.server_version,
-            "host": self.host,
-            "version": self.version,
-            "started_at": iso_text(self.started_at),
-            "finished_at": iso_text(self.finished_at),
-        }
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a result; ArchiveError if it breaks the format, or has another key."""
-        document = parse(data, key, cls.MOST)
-        with reading(key):
-            found = cls(
-                id=backup_name(document["id"]),
-                source=source_name(document["source"]),
-                outcome=_outcome(document["outcome"]),
-                step=or_none(_step, document["step"]),
-                error=text(document["error"]),
-                backup=or_none(backup_name, document["backup"]),
-                label=text(document["label"]),
-                goal=text(document["goal"]),
-                lineage=or_none(lineage_name, document["lineage"]),
-                binlog=or_none(BinlogName.parse, document["binlog"]),
-                position=or_none(count, document["position"]),
-                proven_until=or_none(moment, document["proven_until"]),
-                transactions=count(document["transactions"]),
-                tables=count(document["tables"]),
-                statements=count(document["statements"]),
-                restored=text(document.get("restored", "")),
-                server_version=text(document["server_version"]),
-                host=text(document["host"]),
-                version=text(document["version"]),
-                started_at=moment(document["started_at"]),
-                finished_at=moment(document["finished_at"]),
-            )
-        check_place(key, "archive", found.source, "drills", f"{found.id}.json")
-        return found
-
-
-def _outcome(value: Any) -> Outcome:
-    if value not in ("proved", "failed"):
-        raise ValueError(f"{value!r:.40} is not the outcome of a drill")
-    return "proved" if value == "proved" else "failed"
-
-
-def _step(value: Any) -> DrillStep:
-    for step in ("choose", "restore", "start", "apply", "check"):
-        if value == step:
-            return step
-    raise ValueError(f"{value!r:.40} is not a step of a drill")
+    @property
+    def place(self) -> tuple[str, ...]:
+        return ("archive", self.source, "drills", f"{self.id}.json")
 
 
 def newest(catalog: Catalog) -> tuple[DrillResult | None, DrillResult | None]:

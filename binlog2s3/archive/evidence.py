@@ -11,10 +11,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.catalog import Catalog, Document, read
+from binlog2s3.archive.catalog import Catalog, read
+from binlog2s3.archive.codec import FORMAT, Document
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
-from binlog2s3.archive.fields import FORMAT
 from binlog2s3.archive.layout import Layout, Place
 from binlog2s3.archive.pages import Page, name_at
 from binlog2s3.archive.retired import Retired
@@ -49,7 +49,7 @@ class Evidence:
         if place is None:
             return "foreign"
         match place.kind:
-            case "binlog":
+            case "binlog" | "stored":
                 return "binlog"
             case "page":
                 return "cache"
@@ -76,21 +76,33 @@ class Evidence:
             return replace(found, raised_at=_ONCE)
         return found
 
-    def describes(self, key: str, data: bytes) -> tuple[str, int, int] | None:
+    def describes(self, key: str, data: bytes) -> Mapping[str, tuple[int, int]]:
         place = self._place(key)
-        if place is None or place.kind != "entry" or place.binlog is None:
-            return None
         try:
-            end = EntryEnd.from_json(data, key)
+            if place is not None and place.kind == "backup":
+                return self._stored(key, Backup.from_json(data, key))
+            if place is not None and place.kind == "entry" and place.binlog is not None:
+                end, layout = EntryEnd.from_json(data, key), self._layout(key)
+                return {layout.binlog(place.lineage, place.binlog): (end.size, end.crc64nvme)}
         except ArchiveError:
-            return None
-        return self._layout(key).binlog(place.lineage, place.binlog), end.size, end.crc64
+            pass
+        return {}
 
     def described_by(self, key: str) -> str | None:
         place = self._place(key)
+        if place is not None and place.kind == "stored":
+            return self._layout(key).backup(place.backup)
         if place is None or place.kind != "binlog" or place.binlog is None:
             return None
         return self._layout(key).entry(place.lineage, place.binlog)
+
+    def _stored(self, key: str, backup: Backup) -> Mapping[str, tuple[int, int]]:
+        """The objects of a stored backup, with size and CRC64NVME."""
+        layout, stored = self._layout(key), backup.stored
+        return {
+            layout.stored(backup.id, number): (one.size, one.crc64)
+            for number, one in enumerate(stored.objects if stored is not None else (), 1)
+        }
 
     def before(self, key: str) -> str | None:
         place = self._place(key)
@@ -119,7 +131,8 @@ class Evidence:
 
     def _chunks(self, layout: Layout, lineage: str, name: BinlogName) -> bool:
         """Whether there are chunks of a binlog."""
-        return any(map(layout.is_chunk, _keys(self._store, layout.chunks(lineage, name))))
+        places = map(layout.place_of, _keys(self._store, layout.chunks(lineage, name)))
+        return any(place is not None and place.kind == "chunk" for place in places)
 
     def _layout(self, key: str) -> Layout:
         """The keys of the source whose key this is."""

@@ -4,16 +4,18 @@ Law: an unknown join is never crossed; history begins after it. What follows a c
 dead branch and not part of the history. The streamer and all readers ask here, so they agree.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
-from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.writers import Heartbeat, Turn
-from binlog2s3.binlog.gtid import Flavour, either, parse
+from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, either, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC
+from binlog2s3.formatting import brief
 
 
 def current_of(lineages: Sequence[Lineage], turn: Turn | None) -> str:
@@ -68,13 +70,11 @@ class Leg:
         """Whether any byte of this binlog of the lineage belongs to the line."""
         if name < self.lineage.first_binlog:
             return False
-        return self.cut is None or (
-            self.cut.binlog is not None and name <= BinlogName.parse(self.cut.binlog)
-        )
+        return self.cut is None or (self.cut.binlog is not None and name <= self.cut.binlog)
 
     def end_of(self, name: BinlogName, size: int) -> int:
         """How many of a binlog's first `size` bytes belong to the line."""
-        if self.cut is not None and self.cut.binlog == str(name):
+        if self.cut is not None and self.cut.binlog == name:
             return min(size, self.cut.offset)
         return size
 
@@ -193,7 +193,7 @@ def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -
 
     Only its first binlog repeats something of the parent. MariaDB's numbers may go back after that.
     """
-    if lineage.flavour == "mariadb" and cut.binlog not in (None, str(lineage.first_binlog)):
+    if lineage.flavour == "mariadb" and cut.binlog not in (None, lineage.first_binlog):
         return False
     if cut.gtid_set and origin.gtid_set:
         try:
@@ -201,12 +201,12 @@ def _is_before(cut: Parent, origin: Parent, lineage: Lineage, parent: Lineage) -
             return not then <= parse(cut.gtid_set, lineage.flavour)
         except (ValueError, TypeError):
             return True
-    return cut.binlog == str(lineage.first_binlog) and _shared(lineage, parent, origin) > cut.offset
+    return cut.binlog == lineage.first_binlog and _shared(lineage, parent, origin) > cut.offset
 
 
 def _shared(lineage: Lineage, parent: Lineage | None, origin: Parent | None) -> int:
     """How many bytes of its first binlog the parent has, too: the same file of the same server."""
-    if parent is None or origin is None or origin.binlog != str(lineage.first_binlog):
+    if parent is None or origin is None or origin.binlog != lineage.first_binlog:
         return 0
     return origin.offset if parent.server_uuid == lineage.server_uuid else 0
 
@@ -233,28 +233,63 @@ def is_unlogged_between(*, rotated: bool, started: bool | None) -> bool:
     return rotated and bool(started)
 
 
-def breaks(one: Known, other: Known) -> bool:
-    """Whether the next binlog begins after other GTIDs than those at the end of this one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Break:
+    """Why a binlog does not follow the one before it, in words.
 
-    False if either is not known.
+    `gtids`: it begins after other GTIDs than those at the end of the one before. `unfinished`: the
+    end of the one before is not there. `unlogged`: the source left rows out in between.
     """
-    end, begin = one.gtids_after, other.gtids_before
-    return end is not None and begin is not None and end != begin
+
+    kind: Literal["gtids", "unfinished", "unlogged"]
+    text: str
+
+
+def break_between(one: Known, other: Known) -> Break | None:
+    """Why a binlog does not follow another one of its lineage; None if nothing shows a break.
+
+    That its name is the next one is for `missing_binlogs`. A transaction in damaged bytes may have
+    a GTID that only the next binlog shows: then that is a break, as nothing else tells of it.
+    """
+    if text := gtids_break(one.name, one.gtids_after, other.name, other.gtids_before):
+        return Break(kind="gtids", text=text)
+    if not _is_complete(one, other):
+        text = f"only the first {one.size} bytes of {one.name} are there"
+        return Break(kind="unfinished", text=text)
+    if is_unlogged_between(rotated=one.rotated, started=other.started):
+        return Break(kind="unlogged", text=UNLOGGED)
+    return None
+
+
+def gtids_break(one: BinlogName, end: Gtids | None, other: BinlogName, begin: Gtids | None) -> str:
+    """Why a binlog that begins after these GTIDs does not follow the one that ends with those.
+
+    "" if it does, or if either is not known.
+    """
+    if end is None or begin is None or end == begin:
+        return ""
+    text = f"{other} begins after {brief(begin)}, {one} ends with {brief(end)}"
+    if not (isinstance(begin, GtidSet) and isinstance(end, GtidSet)):
+        return text
+    parts = [f"{brief(begin - end)} is in no binlog"] if begin - end else []
+    parts += [f"{brief(end - begin)} is executed, but missing there"] if end - begin else []
+    return f"{text}: {', '.join(parts)}"
 
 
 def follows(one: Known, other: Known) -> bool:
     """Whether the other one is the next binlog and begins with exactly the GTIDs at this one's end.
 
-    False if numbers go back in this one, as MariaDB's may: its end does not show them all.
+    That is more than no break: both say their GTIDs, and this one's end shows them all, which it
+    does not if numbers go back in it, as MariaDB's may.
     """
     before, end = one.gtids_before, one.gtids_after
     is_more = before is None or end == either(before, one.gtids_added)
     same = (end or None) == (other.gtids_before or None)  # no GTIDs, or none yet
-    rows = is_unlogged_between(rotated=one.rotated, started=other.started)
-    return one.name.next() == other.name and is_more and same and not rows
+    is_next = one.name.next() == other.name
+    return is_next and is_more and same and break_between(one, other) is None
 
 
-def is_complete(one: Known, other: Known) -> bool:
+def _is_complete(one: Known, other: Known) -> bool:
     """Whether nothing is missing at a binlog's end: it has ended, or the next one proves it.
 
     The next one proves it by beginning after exactly its GTIDs, if they are all it has. Where one
@@ -262,6 +297,98 @@ def is_complete(one: Known, other: Known) -> bool:
     """
     end, all_named = one.gtids_after, not (one.anonymous or other.anonymous)
     return one.ended or (all_named and bool(end) and end == other.gtids_before)
+
+
+# How far, without a break
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """One binlog of a line; `leg` is the number of its leg.
+
+    `broken`: why the stretch before does not lead up to this one, "" if it does. `missing`: what is
+    known to be missing between them, "" if that is unknown.
+    """
+
+    leg: int
+    name: BinlogName
+    broken: str = ""
+    missing: str = ""
+
+
+def stretches(
+    line: Line,
+    names_of: Callable[[str], Sequence[BinlogName]],
+    is_next: Callable[[str, BinlogName, BinlogName], bool] | None = None,
+) -> Iterator[Stretch]:
+    """The binlogs of a line, one after the other, and the breaks that their names show.
+
+    `names_of`: those of a lineage that are there. `is_next`: whether nothing of it is missing
+    between two of them; else their names tell.
+    """
+    begun, gone = False, ""
+    for number, leg in enumerate(line.legs):
+        id_, first = leg.lineage.id, leg.lineage.first_binlog
+        names = [name for name in names_of(id_) if leg.holds(name)]
+        why, missing = gone, ""
+        if begun and leg.missing:
+            why, missing = why_gap(line, number), leg.missing
+        elif begun and names[:1] != [first]:
+            why = f"{first} of {id_} is missing"
+        for name in names[:1]:
+            yield Stretch(leg=number, name=name, broken=why if begun else "", missing=missing)
+        for one, other in pairwise(names):
+            text = f"the binlogs between {one} and {other} are missing"
+            is_there = is_next(id_, one, other) if is_next is not None else other == one.next()
+            broken = "" if is_there else text
+            yield Stretch(leg=number, name=other, broken=broken)
+        begun = begun or bool(names)
+        gone = "" if names else f"all of {id_} is missing"
+
+
+def why_gap(line: Line, number: int) -> str:
+    """Why something is missing between a leg and the one before; "" if nothing is."""
+    leg, cut = line.legs[number], line.legs[number - 1].cut if number else None
+    if cut is None or not leg.missing:
+        return ""
+    if cut.unlogged:
+        return UNLOGGED
+    return f"the source had purged what comes before {leg.lineage.first_binlog} of {leg.lineage.id}"
+
+
+def cut_is_missing(leg: Leg, name: BinlogName, size: int) -> str:
+    """Why a leg does not lead up to the next one, if its last binlog has this name and size."""
+    cut = leg.cut
+    if cut is None or (cut.binlog == name and size >= cut.offset):
+        return ""
+    return f"{leg.lineage.id} does not reach up to {cut.binlog}:{cut.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Stretches `first` to `last`, by number, between which nothing is missing.
+
+    `why_it_ends`: why the next one does not follow; "" for the last one of a history.
+    """
+
+    first: int
+    last: int
+    why_it_ends: str
+
+
+def extent(
+    binlogs: Sequence[Stretch], broken: Callable[[int], str] = lambda _: "", first: int = 0
+) -> Iterator[Interval]:
+    """The intervals that can be recovered without a break, in order, from stretch `first` on.
+
+    `broken`: why a stretch does not follow the one before, by more than their names; "" if it does.
+    """
+    for number in range(first + 1, len(binlogs)):
+        if why := binlogs[number].broken or broken(number):
+            yield Interval(first, number - 1, why)
+            first = number
+    if first < len(binlogs):
+        yield Interval(first, len(binlogs) - 1, "")
 
 
 # What is missing

@@ -11,11 +11,11 @@ key only among names of one width; longer names are listed by their first digits
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 from binlog2s3.archive.catalog import Archived, Catalog, read
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.documents import Facts, Lineage
 from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
@@ -27,7 +27,7 @@ _MOST_ROWS = 20_000
 _LEAST_WIDTH = 4
 """Shorter numbers have no digits in common that name a page's range."""
 
-ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, Entry]]
+ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, Facts]]
 """Reads entries, without those that are missing or cannot be read."""
 
 
@@ -72,7 +72,7 @@ class Index:
         self._written: dict[int, datetime] = {}
         self._runs: list[NumberRange] | None = None
         self._pages: dict[int, Page] = {}
-        self._rows: dict[int, Entry] = {}
+        self._rows: dict[int, Facts] = {}
         self._doubted: set[int] = set()
         self._ranges: dict[int, Archived] = {}
         self._tails: dict[int, Archived] = {}
@@ -128,7 +128,7 @@ class Index:
             return None
         return page
 
-    def entry(self, name: BinlogName, written: datetime) -> Entry | None:
+    def entry(self, name: BinlogName, written: datetime) -> Facts | None:
         """A binlog's entry as its page has it, without blocks; None if it must be read.
 
         `written` is when the store got the entry's object. Only an entry that is older than its
@@ -168,7 +168,7 @@ class Index:
 
     def _one_by_one(
         self, lineage: Lineage, names: Sequence[BinlogName]
-    ) -> Mapping[BinlogName, Entry]:
+    ) -> Mapping[BinlogName, Facts]:
         found = {}
         for name in names:
             try:
@@ -248,8 +248,8 @@ class Index:
         """Names of one width are listed up to the floor; with longer ones, all are."""
         end = f"{prefix}{self.lineage.begin}{suffix}"
         if self.lineage.begin.width > self.lineage.first_binlog.width:
-            return self.catalog.named(prefix, suffix)
-        return self.catalog.named(prefix, suffix, end=end)
+            return self.catalog.named(prefix)
+        return self.catalog.named(prefix, end=end)
 
     def undescribed(self) -> Iterator[BinlogName]:
         """The binlogs that were listed and have no entry."""
@@ -320,19 +320,19 @@ class Index:
         lineage, layout = self.lineage, self._layout
         entry_after = f"{start_after}.json" if start_after else ""
         binlogs = self.catalog.named(
-            layout.binlogs(lineage.id), "", begin=begin, start_after=start_after
+            layout.binlogs(lineage.id), begin=begin, start_after=start_after
         )
         entries: dict[BinlogName, ObjectInfo] = {}
         if self._lists_entries:
             entries = self.catalog.named(
-                layout.entries(lineage.id), ".json", begin=begin, start_after=entry_after
+                layout.entries(lineage.id), begin=begin, start_after=entry_after
             )
         found = Archived(lineage=lineage, binlogs=binlogs, entries=entries)
         return _within(found, low, high)
 
     # Times and GTIDs
 
-    def row(self, number: int) -> Entry | None:
+    def row(self, number: int) -> Facts | None:
         """The entry of an archived binlog without its blocks; None if it has none."""
         if not self.has(number):
             return None
@@ -350,14 +350,14 @@ class Index:
         found = self._read_entries(self.lineage, names[:_AT_ONCE])
         while self._rows and len(self._rows) + len(found) > _MOST_ROWS:
             del self._rows[next(iter(self._rows))]
-        self._rows |= {name.number: replace(entry, blocks=()) for name, entry in found.items()}
+        self._rows |= {name.number: entry.facts for name, entry in found.items()}
 
-    def row_at_hand(self, number: int) -> Entry | None:
+    def row_at_hand(self, number: int) -> Facts | None:
         """The same, if its page is in memory. It reads nothing."""
         page = self._pages.get(self.first_of(number))
         return page.entry(number) if page is not None else None
 
-    def _rows_of(self, begin: int, last: int) -> Iterator[Entry]:
+    def _rows_of(self, begin: int, last: int) -> Iterator[Facts]:
         """The entries of these binlogs, in order."""
         for run in self.runs():
             for number in range(max(run.first, begin), min(run.last, last) + 1):

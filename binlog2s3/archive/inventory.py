@@ -6,7 +6,7 @@ Chunks are listed first, so that a binlog that is archived meanwhile is never mi
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from binlog2s3.archive.catalog import LISTINGS, Catalog, has_hole
+from binlog2s3.archive.catalog import Catalog, has_hole, settled
 from binlog2s3.archive.chunks import Chunks
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.index import Index
@@ -49,7 +49,8 @@ def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> 
 
     A hole can mean that chunks changed during their listing, so both are repeated.
     """
-    for _ in range(LISTINGS):
+
+    def once() -> Inventory:
         chunks = catalog.chunks_in(lineage)
         index = look()
         growing = {
@@ -57,6 +58,6 @@ def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> 
             for name, those in chunks.items()
             if name != name_at(lineage, name.number) or not index.has(name.number)
         }
-        if not any(map(has_hole, growing.values())):
-            break
-    return Inventory(index=index, open=growing)
+        return Inventory(index=index, open=growing)
+
+    return settled(once, lambda found: not any(map(has_hole, found.open.values())))

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog2s3.archive.documents import Entry
+from binlog2s3.archive.documents import Entry, Facts
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
@@ -77,7 +77,7 @@ def added_gtids(known: Known) -> AddedGtids:
     )
 
 
-def known_from(entry: Entry, flavour: Flavour) -> Known:
+def known_from(entry: Facts, flavour: Flavour) -> Known:
     """What is known of an archived binlog from its entry. ArchiveError if its GTIDs are wrong."""
     return Known(
         name=entry.name,
@@ -95,7 +95,7 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
         gtids_added=_gtids(entry, entry.gtid_set_added, flavour),
         transactions=entry.transactions,
         anonymous=entry.anonymous_transactions,
-        blocks=entry.blocks,
+        blocks=entry.blocks if isinstance(entry, Entry) else (),
         damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
         server_id=entry.server_id,
         server_version=_version(entry),
@@ -108,7 +108,7 @@ def known_from(entry: Entry, flavour: Flavour) -> Known:
     )
 
 
-def _gtids_before(entry: Entry, flavour: Flavour) -> Gtids | None:
+def _gtids_before(entry: Facts, flavour: Flavour) -> Gtids | None:
     """An empty text means an empty set only if the server version has GTIDs at all."""
     if not entry.gtid_set_before:
         major, _, rest = _version(entry).partition(".")
@@ -120,11 +120,11 @@ def _gtids_before(entry: Entry, flavour: Flavour) -> Gtids | None:
     return _gtids(entry, entry.gtid_set_before, flavour)
 
 
-def _version(entry: Entry) -> str:
+def _version(entry: Facts) -> str:
     return str(entry.formats[0]["server_version"]) if entry.formats else ""
 
 
-def _gtids(entry: Entry, text: str, flavour: Flavour) -> Gtids:
+def _gtids(entry: Facts, text: str, flavour: Flavour) -> Gtids:
     try:
         return parse(text, flavour)
     except ValueError as error:

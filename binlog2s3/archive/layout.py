@@ -5,13 +5,13 @@ not of this format: nothing under it is read, changed or deleted.
 """
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.codec import BACKUP_ID, LINEAGE_ID
 from binlog2s3.archive.documents import floor_name
-from binlog2s3.archive.fields import BACKUP_ID, LINEAGE_ID
-from binlog2s3.archive.pages import SPAN, page_name
+from binlog2s3.archive.pages import SPAN, first_in, page_name
 from binlog2s3.binlog.names import BinlogName
 
 GENERATION_MOST = 10**18 - 1
@@ -22,6 +22,7 @@ _WRITER = re.compile(r"([0-9]{6,18})-([0-9a-f]{8,32})\.json")
 _STANDBY = re.compile(r"([0-9a-f]{8,32})\.json")
 _TURN = re.compile(r"([0-9]{8,18})\.json")
 _FLOOR = re.compile(r"([0-9]{10,18})\.json")
+_STORED = re.compile(rf"({BACKUP_ID.pattern})/([0-9]{{4}})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,35 @@ class Layout:
         """The id of the backup whose document this key is; None if of none."""
         id_ = key.removeprefix(self.backups).removesuffix(".json")
         return id_ if BACKUP_ID.fullmatch(id_) and self.backup(id_) == key else None
+
+    @property
+    def stored_backups(self) -> str:
+        """Prefix of the streams of the base backups that are stored here."""
+        return f"{self.archive}base/"
+
+    def stored(self, id_: str, number: int) -> str:
+        """Key of an object of a stored backup: the first one has number 1."""
+        return f"{self.stored_backups}{id_}/{number:04d}"
+
+    def stored_place(self, key: str) -> tuple[str, int] | None:
+        """The id of the backup, and the number of the object, that this key is of."""
+        match = _STORED.fullmatch(key.removeprefix(self.stored_backups))
+        place = (match[1], int(match[2])) if match else None
+        return place if place is not None and self.stored(*place) == key else None
+
+    @property
+    def backup_runs(self) -> str:
+        """Prefix of the objects of `backup run`: one that works, or the last one if it failed."""
+        return f"{self.live}backups/"
+
+    def backup_run(self, id_: str) -> str:
+        """Key of the object of a `backup run`."""
+        return f"{self.backup_runs}{id_}.json"
+
+    def backup_run_id(self, key: str) -> str | None:
+        """The id of the run whose object this key is; None if of none."""
+        id_ = key.removeprefix(self.backup_runs).removesuffix(".json")
+        return id_ if BACKUP_ID.fullmatch(id_) and self.backup_run(id_) == key else None
 
     @property
     def drills(self) -> str:
@@ -176,11 +206,6 @@ class Layout:
         number = int(match[1]) if match else None
         return number if number is not None and self.turn(number) == key else None
 
-    def is_binlog(self, key: str) -> bool:
-        """Whether a key could be that of an archived binlog."""
-        lineage, _, rest = key.removeprefix(self.archive).partition("/")
-        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(rest.removeprefix("binlogs/"))
-
     def probes(self, token: str) -> str:
         """Prefix of the objects that `check` puts to test its permissions, and deletes again."""
         return f"{self.live}check-{token}/"
@@ -213,21 +238,15 @@ class Layout:
         found = key.startswith(self.live) and _PROBE.fullmatch(key.removeprefix(self.live))
         return bool(found)
 
-    def is_chunk(self, key: str) -> bool:
-        """Whether a key could be that of a chunk."""
-        lineage, _, rest = key.removeprefix(self.live).partition("/")
-        binlog, _, chunk = rest.partition("/")
-        try:
-            Chunk.parse(chunk)
-        except ValueError:
-            return False
-        return bool(LINEAGE_ID.fullmatch(lineage)) and _is_name(binlog)
-
     def place_of(self, key: str) -> "Place | None":
-        """What an object below `archive/` is, by its key; None if it is of no format of ours."""
+        """What an object of the source is, by its key; None if it is of no format of ours."""
+        if key.startswith(self.live):
+            return self._live_place(key)
         first, _, rest = key.removeprefix(self.archive).partition("/")
-        folder, _, last = rest.partition("/")
-        found = Place("lineage", lineage=first)
+        if not key.startswith(self.archive):
+            return None
+        if LINEAGE_ID.fullmatch(first):
+            return self._lineage_place(key, first, *rest.partition("/")[::2])
         if key == self.retired:
             return Place("retired")
         if self.turn_number(key) is not None:
@@ -236,21 +255,37 @@ class Layout:
             return Place("backup")
         if self.drill_id(key) is not None:
             return Place("drill")
-        if not key.startswith(self.archive) or not LINEAGE_ID.fullmatch(first):
-            return None
-        if key == self.lineage(first):
-            return found
-        if self.floor_number(first, key) is not None:
-            return replace(found, kind="floor")
-        if folder == "pages":
-            return replace(found, kind="page")
-        name = last.removesuffix(".json") if folder == "entries" else last
-        if not _is_name(name):
-            return None
-        binlog = BinlogName.parse(name)
-        if key == self.entry(first, binlog):
-            return replace(found, kind="entry", binlog=binlog)
-        return replace(found, kind="binlog", binlog=binlog) if folder == "binlogs" else None
+        stored = self.stored_place(key)
+        return Place("stored", backup=stored[0]) if stored is not None else None
+
+    def _lineage_place(self, key: str, lineage: str, folder: str, last: str) -> "Place | None":
+        name = _name(last.removesuffix(".json") if folder == "entries" else last)
+        match folder:
+            case "binlogs" if name is not None:
+                return Place("binlog", lineage=lineage, binlog=name)
+            case "entries" if name is not None and key == self.entry(lineage, name):
+                return Place("entry", lineage=lineage, binlog=name)
+            case "pages" if first_in(last) is not None:
+                return Place("page", lineage=lineage)
+            case "floors" if self.floor_number(lineage, key) is not None:
+                return Place("floor", lineage=lineage)
+        return Place("lineage", lineage=lineage) if key == self.lineage(lineage) else None
+
+    def _live_place(self, key: str) -> "Place | None":
+        lineage, _, rest = key.removeprefix(self.live).partition("/")
+        if LINEAGE_ID.fullmatch(lineage):
+            text, _, last = rest.partition("/")
+            name, chunk = _name(text), _chunk(last)
+            if name is None or chunk is None:
+                return None
+            return Place("chunk", lineage=lineage, binlog=name, chunk=chunk)
+        if self.writer_rank(key) is not None:
+            return Place("writer")
+        if self.is_standby(key):
+            return Place("standby")
+        if self.backup_run_id(key) is not None:
+            return Place("backup-run")
+        return Place("probe") if self.is_probe(key) else None
 
     def _root(self) -> str:
         return f"{self.prefix}/" if self.prefix else ""
@@ -258,18 +293,41 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What an object below `archive/` is: of which lineage, and of which binlog, if of one."""
+    """What an object is: of which lineage, binlog and chunk, or of which stored backup."""
 
     kind: Literal[
-        "turn", "backup", "drill", "retired", "lineage", "floor", "page", "entry", "binlog"
+        "turn",
+        "backup",
+        "stored",
+        "drill",
+        "retired",
+        "lineage",
+        "floor",
+        "page",
+        "entry",
+        "binlog",
+        "chunk",
+        "writer",
+        "standby",
+        "backup-run",
+        "probe",
     ]
     lineage: str = ""
     binlog: BinlogName | None = None
+    chunk: Chunk | None = None
+    backup: str = ""
 
 
-def _is_name(text: str) -> bool:
+def _name(text: str) -> BinlogName | None:
     try:
-        BinlogName.parse(text)
+        name = BinlogName.parse(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return name if str(name) == text else None
+
+
+def _chunk(text: str) -> Chunk | None:
+    try:
+        return Chunk.parse(text)
+    except ValueError:
+        return None

@@ -4,14 +4,14 @@
 one binlog cannot be read, it is reported, and the others are listed.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, cast
 
 from binlog2s3.archive.catalog import Archived, Catalog, Contents
-from binlog2s3.archive.documents import Entry, Lineage, LineageFloor
+from binlog2s3.archive.codec import as_fields
+from binlog2s3.archive.documents import Facts, Lineage, LineageFloor
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
@@ -44,7 +44,7 @@ class Binlog:
     name: BinlogName
     size: int
     state: State
-    entry: Entry | None = None
+    entry: Facts | None = None
     hole: int | None = None
 
 
@@ -149,14 +149,14 @@ def _look(
     return lineages
 
 
-_Found = tuple[Archived, BinlogName, Entry | ArchiveError | None]
+_Found = tuple[Archived, BinlogName, Facts | ArchiveError | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
     """Entries by lineage and binlog, and the problems of those that cannot be used."""
 
-    found: Mapping[tuple[str, BinlogName], Entry]
+    found: Mapping[tuple[str, BinlogName], Facts]
     problems: Sequence[str]
 
 
@@ -168,7 +168,7 @@ def _entries(
     contents: Sequence[Contents],
 ) -> _Entries:
     """All entries: from pages if possible, otherwise read, several at a time."""
-    entries: dict[tuple[str, BinlogName], Entry] = {}
+    entries: dict[tuple[str, BinlogName], Facts] = {}
     problems: list[str] = []
     wanted: list[tuple[Archived, BinlogName]] = []
     for archived in (found.archived for found in contents):
@@ -192,7 +192,7 @@ def _entries(
     return _Entries(entries, sorted(problems))
 
 
-def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, Entry | None]]:
+def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, Facts | None]]:
     """The binlogs that have an entry, in order; None if no page has it."""
     for name in sorted(archived.binlogs.keys() & archived.entries.keys()):
         entry = index.entry(name, archived.entries[name].last_modified)
@@ -232,18 +232,18 @@ def _read_some(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) 
     return found
 
 
-def _entry(catalog: Catalog, archived: Archived, name: BinlogName) -> Entry | None:
+def _entry(catalog: Catalog, archived: Archived, name: BinlogName) -> Facts | None:
     lineage, size = archived.lineage, archived.binlogs[name].size
     try:
         entry = catalog.entry(lineage, name)
     except ObjectMissingError:
         return None
     entry.check_size(lineage.id, size)
-    return _small(entry)
+    return _small(entry.facts)
 
 
-def _small(entry: Entry) -> Entry:
-    return replace(entry, blocks=(), formats=())
+def _small(entry: Facts) -> Facts:
+    return replace(entry, formats=())
 
 
 def _left_alone(foreign: Iterable[str]) -> list[str]:
@@ -324,7 +324,7 @@ def document(listing: Listing) -> dict[str, Any]:
 
 def _lineage_document(listed: LineageListing) -> dict[str, Any]:
     lineage = listed.lineage
-    written = json.loads(lineage.to_json())
+    written = as_fields(lineage)
     fields = ("lineage", "server", "first_binlog", "first_binlog_time", "gtid_set", "parent")
     return {
         **{name: written[name] for name in fields},
@@ -367,7 +367,7 @@ _OF_ENTRY = (
 
 
 def _binlog_document(binlog: Binlog) -> dict[str, Any]:
-    row = binlog.entry.row() if binlog.entry is not None else {}
+    row = as_fields(binlog.entry) if binlog.entry is not None else {}
     return {
         "name": str(binlog.name),
         "size": binlog.size,

@@ -10,24 +10,20 @@ the object, of each binlog that it uses.
 import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.fields import (
+from binlog2s3.archive.codec import (
     FORMAT,
-    check_place,
-    count,
-    each,
-    lineage_name,
-    mapping,
-    microseconds,
-    or_none,
-    parse,
-    reading,
-    source_name,
+    Count,
+    Document,
+    LineageId,
+    Microseconds,
+    SourceName,
+    as_fields,
 )
+from binlog2s3.archive.documents import Facts, Lineage, prepare_facts
 from binlog2s3.archive.history import follows
 from binlog2s3.archive.known import known_from
 from binlog2s3.binlog.gtid import Flavour
@@ -73,10 +69,10 @@ class Step:
     Only the binlogs `first` to `last` have such a time and come after a binlog with a later one.
     """
 
-    from_us: int
-    to_us: int
-    first: int
-    last: int
+    from_us: Microseconds
+    to_us: Microseconds
+    first: Count
+    last: Count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +86,12 @@ class Running:
       more times and binlogs than necessary, never fewer.
     """
 
-    greatest_commit_us: int | None
-    unbroken_from: int
-    steps: tuple[Step, ...] = ()
+    greatest_commit_us: Microseconds | None
+    unbroken_from: Count
+    steps: tuple[Step, ...]
 
     def then(
-        self, entry: Entry | None, before: Entry | None, number: int, flavour: Flavour
+        self, entry: Facts | None, before: Facts | None, number: int, flavour: Flavour
     ) -> Self:
         """The summary with the next number, whose entry is `entry`; `before` is the one before."""
         if entry is None:
@@ -117,93 +113,67 @@ class Running:
         found = bisect_right(self.steps, at_us, key=lambda step: step.from_us) - 1
         return self.steps[found] if found >= 0 and at_us < self.steps[found].to_us else None
 
-    @classmethod
-    def from_document(cls, value: Any) -> Self:
-        """Read it. Raises KeyError, TypeError or ValueError."""
-        document = mapping(value)
-        return cls(
-            greatest_commit_us=or_none(microseconds, document["greatest_commit_us"]),
-            unbroken_from=count(document["unbroken_from"]),
-            steps=each(_step, document["steps"]),
-        )
-
 
 def at_start(lineage: Lineage) -> Running:
     """The summary before the first binlog, or before the floor."""
-    return Running(greatest_commit_us=None, unbroken_from=lineage.begin.number)
+    return Running(greatest_commit_us=None, unbroken_from=lineage.begin.number, steps=())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page:
+class Page(Document):
     """The entries of the numbers `first` to `last`, in order, without their blocks.
 
     `before` and `after`: the summary of the lineage without the page, and with it.
     """
 
-    source: str
-    lineage: str
-    first: int
-    last: int
+    source: SourceName
+    lineage: LineageId
+    first: Count
+    last: Count
     before: Running
     after: Running
-    entries: tuple[Entry, ...]
-    _numbers: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    entries: tuple[Facts, ...]
 
     MOST: ClassVar[int] = 16 << 20
     """Bytes of the document. A larger one is not written; readers read the entries instead."""
 
     def __post_init__(self) -> None:
-        """Remember the numbers, to look entries up."""
-        object.__setattr__(self, "_numbers", tuple(one.name.number for one in self.entries))
+        _check(self)
 
-    def entry(self, number: int) -> Entry | None:
-        """The entry of this number, without its blocks; None if the page has none."""
-        at = bisect_right(self._numbers, number) - 1
-        return self.entries[at] if at >= 0 and self._numbers[at] == number else None
+    def entry(self, number: int) -> Facts | None:
+        """The entry of this number; None if the page has none."""
+        at = bisect_right(self.entries, number, key=lambda one: one.name.number) - 1
+        found = self.entries[at] if at >= 0 else None
+        return found if found is not None and found.name.number == number else None
 
     @property
     def numbers(self) -> Sequence[int]:
         """The numbers that have an entry in this page."""
-        return self._numbers
+        return [one.name.number for one in self.entries]
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        name = page_name(self.first, self.last + 1 - self.first)
+        return ("archive", self.source, self.lineage, "pages", name)
+
+    @classmethod
+    def prepare(cls, document: dict[str, Any]) -> str:
+        rows = document.get("entries")
+        for row in rows if isinstance(rows, list) else ():
+            prepare_facts(row)
+        return ""
 
     def to_json(self) -> bytes:
         """The document pages/<first>-<last>.json, with one line for each entry."""
-        head = {
-            "format": FORMAT,
-            "source": self.source,
-            "lineage": self.lineage,
-            "first": self.first,
-            "last": self.last,
-            "before": asdict(self.before),
-            "after": asdict(self.after),
-        }
-        rows = ",\n".join(_dense(entry.row()) for entry in self.entries)
+        head = {"format": FORMAT, **as_fields(self)}
+        rows = ",\n".join(map(_dense, head.pop("entries")))
         return f'{_dense(head)[:-1]},"entries":[\n{rows}\n]}}\n'.encode()
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read a page; ArchiveError if it breaks the format, or has another key."""
-        document = parse(data, key, cls.MOST)
-        with reading(key):
-            page = cls(
-                source=source_name(document["source"]),
-                lineage=lineage_name(document["lineage"]),
-                first=count(document["first"]),
-                last=count(document["last"]),
-                before=Running.from_document(document["before"]),
-                after=Running.from_document(document["after"]),
-                entries=each(Entry.from_row, document["entries"]),
-            )
-            _check(page)
-        name = page_name(page.first, page.last + 1 - page.first)
-        check_place(key, "archive", page.source, page.lineage, "pages", name)
-        return page
 
 
 def build(
     lineage: Lineage,
     first: int,
-    entries: Mapping[int, Entry],
+    entries: Mapping[int, Facts],
     before: Page | None,
     *,
     end: int | None = None,
@@ -230,7 +200,7 @@ def build(
         last=end - 1,
         before=running,
         after=after,
-        entries=tuple(replace(entry, blocks=()) for entry in found),
+        entries=tuple(entry.facts for entry in found),
     )
 
 
@@ -254,7 +224,7 @@ def _check(page: Page) -> None:
         raise ValueError(f"{page.after.greatest_commit_us} is not the greatest commit time")
 
 
-def _follows(before: Entry, entry: Entry, flavour: Flavour) -> bool:
+def _follows(before: Facts, entry: Facts, flavour: Flavour) -> bool:
     try:
         return follows(known_from(before, flavour), known_from(entry, flavour))
     except ArchiveError:
@@ -282,16 +252,6 @@ def _both(one: Step, other: Step) -> Step:
         to_us=max(one.to_us, other.to_us),
         first=min(one.first, other.first),
         last=max(one.last, other.last),
-    )
-
-
-def _step(value: Any) -> Step:
-    document = mapping(value)
-    return Step(
-        from_us=microseconds(document["from_us"]),
-        to_us=microseconds(document["to_us"]),
-        first=count(document["first"]),
-        last=count(document["last"]),
     )
 
 

@@ -7,6 +7,7 @@ the bytes that the scanner saw, not of what the file contains later.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from binlog2s3.archive.codec import Count, Crc64, GtidText, Microseconds
 from binlog2s3.binlog.checksum import crc64_of_rest, crc64nvme
 from binlog2s3.binlog.scanner import Transaction
 
@@ -80,12 +81,12 @@ class Block:
     begins in it, None if none does. The GTID of an anonymous transaction is None, too.
     """
 
-    offset: int
-    size: int
-    crc64: int
-    first_offset: int | None = None
-    first_commit_us: int | None = None
-    first_gtid: str | None = None
+    offset: Count
+    size: Count
+    crc64: Crc64
+    first_offset: Count | None
+    first_commit_us: Microseconds | None
+    first_gtid: GtidText | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ class Digest:
         return Block(
             offset=offset,
             size=min(BLOCK_SIZE, self.size - offset),
-            crc64=crc,
+            crc64=Crc64(crc),
             first_offset=first.begin if first else None,
             first_commit_us=first.commit_us if first else None,
             first_gtid=first.gtid if first else None,

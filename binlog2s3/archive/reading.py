@@ -5,6 +5,7 @@ Law: every entry of a binlog is made here, by the streamer and by `verify --repa
 
 from datetime import UTC, datetime
 
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, EntryEnd
 from binlog2s3.archive.parts import BLOCK_SIZE, Digest, Grid
 from binlog2s3.binlog.gtid import Gtids
@@ -55,7 +56,7 @@ class BinlogReading:
         return self.scanner.formats[0].created > 0
 
     @property
-    def next_binlog(self) -> str | None:
+    def next_binlog(self) -> BinlogName | None:
         """The binlog that the rotate event at the end names; None without one."""
         rotate = self.scanner.rotate
         return rotate.next_binlog if rotate is not None else None
@@ -115,13 +116,13 @@ class BinlogReading:
         return Entry(
             name=self.name,
             size=end.size,
-            crc64=end.crc64,
-            first_time=self.created_at,
+            crc64nvme=end.crc64nvme,
+            format_event_time=self.created_at,
             server_id=form.server_id,
             least_commit_us=scanner.least_commit_us,
             greatest_commit_us=scanner.greatest_commit_us,
             reached_us=scanner.reached_us,
-            commit_exact=scanner.commit_exact,
+            commit_times="exact" if scanner.commit_exact else "seconds",
             gtid_set_before=end.gtid_set_before,
             gtid_set_added=end.gtid_set_added,
             transactions=scanner.transactions,
@@ -146,8 +147,9 @@ class BinlogReading:
         """The part of the entry that says how this binlog ends."""
         before = self.gtids_before()
         return EntryEnd(
+            name=self.name,
             size=self.size,
-            crc64=self.digest.crc64,
+            crc64nvme=Crc64(self.digest.crc64),
             gtid_set_before=str(before) if before is not None else "",
             gtid_set_added=str(self.scanner.gtids),
             anonymous_transactions=self.scanner.anonymous,

@@ -4,43 +4,20 @@
 """
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import ClassVar, Self
+from typing import ClassVar
 
-from binlog2s3.archive.fields import (
-    FORMAT,
-    check_place,
-    moment,
-    parse,
-    reading,
-    render,
-    source_name,
-)
-from binlog2s3.formatting import iso_text
+from binlog2s3.archive.codec import Document, Moment, SourceName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Retired:
-    """A source that has ended, as its operator said then."""
+class Retired(Document):
+    """A source that has ended, as its operator said then: retired.json in the bucket."""
 
-    source: str
-    retired_at: datetime
+    source: SourceName
+    retired_at: Moment
 
     MOST: ClassVar[int] = 1 << 20
 
-    def to_json(self) -> bytes:
-        """The document retired.json."""
-        at = iso_text(self.retired_at)
-        return render({"format": FORMAT, "source": self.source, "retired_at": at})
-
-    @classmethod
-    def from_json(cls, data: bytes, key: str) -> Self:
-        """Read it; ArchiveError if it breaks the format, or has another key."""
-        document = parse(data, key, cls.MOST)
-        with reading(key):
-            found = cls(
-                source=source_name(document["source"]),
-                retired_at=moment(document["retired_at"]),
-            )
-        check_place(key, "archive", found.source, "retired.json")
-        return found
+    @property
+    def place(self) -> tuple[str, ...]:
+        return ("archive", self.source, "retired.json")

@@ -1,8 +1,9 @@
 """Which sources a bucket has below a prefix, and what to say if the named one is missing."""
 
-from binlog2s3.archive.fields import SOURCE
+from binlog2s3.archive.codec import SOURCE
 from binlog2s3.archive.layout import Layout
 from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.formatting import some
 from binlog2s3.store.contract import Store
 
 _MOST_NAMES = 10
@@ -47,8 +48,7 @@ def _where_to_look(store: Store, prefix: str) -> str:
         names = []
     if not names:
         return "check that --s3-url is the streamer's bucket and prefix, and that it has started"
-    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"the sources there are: {', '.join(names[:_MOST_NAMES])}{more}"
+    return f"the sources there are: {some(names, _MOST_NAMES)}"
 
 
 def _is_source(folder: str) -> bool:

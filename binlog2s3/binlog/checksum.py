@@ -40,6 +40,15 @@ def crc64_of_rest(before: int, whole: int, size: int) -> int:
     return int(checksums.combine_crc64nvme(before, 0, size)) ^ whole
 
 
+def crc64_of_both(before: int, after: int, size: int) -> int:
+    """CRC64NVME of bytes, from those of the bytes before and of the last `size` bytes.
+
+    >>> crc64_hex(crc64_of_both(crc64nvme(b"123456"), crc64nvme(b"789"), 3))
+    'ae8b14860a799888'
+    """
+    return int(checksums.combine_crc64nvme(before, after, size))
+
+
 def crc64_base64(crc: int) -> str:
     """The checksum in the form of S3's headers and listings: base64 of 8 bytes, big-endian."""
     return base64.b64encode(crc.to_bytes(_BYTES, "big")).decode("ascii")

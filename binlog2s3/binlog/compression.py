@@ -6,6 +6,7 @@ header says or any server compresses. So nothing expands without end.
 """
 
 import zlib
+from collections.abc import Iterator
 from typing import Protocol
 
 import zstandard
@@ -21,6 +22,13 @@ DECOMPRESSED_MOST = 4 << 30
 _SKIPPABLE_FRAME = b"\x50\x2a\x4d\x18" + bytes(4)
 """An empty frame. After the frame of the payload, it makes zstd return all that is left."""
 _ZSTD, _NONE = 0, 255
+
+
+class Source(Protocol):
+    """Gives bytes when it is asked."""
+
+    def read(self, size: int, /) -> bytes:
+        """Up to `size` bytes; b"" at the end."""
 
 
 class Sink(Protocol):
@@ -176,3 +184,32 @@ def _payload_fields(head: Buffer) -> tuple[int, int, int]:
     if compression not in (_ZSTD, _NONE):
         raise ValueError(f"unknown compression of a transaction: {compression}")
     return compression, at, whole
+
+
+class ZstdStream:
+    """Compresses a stream of any length as one frame, which ends with a checksum of its content."""
+
+    def __init__(self) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=3, write_checksum=True).compressobj()
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next bytes; what of the frame is there now."""
+        return self._compressor.compress(data)
+
+    def end(self) -> bytes:
+        """The rest of the frame."""
+        return self._compressor.flush()
+
+
+def unzstd(source: Source) -> Iterator[bytes]:
+    """The content of all frames, as far as they go, in pieces. Raises ValueError.
+
+    What is cut off ends without an error: whoever needs all of it knows the size.
+    """
+    decompressor = zstandard.ZstdDecompressor(max_window_size=_WINDOW_MOST)
+    reader = decompressor.stream_reader(source, read_across_frames=True, closefd=False)  # type: ignore[arg-type]  # it only reads
+    try:
+        while piece := reader.read(PIECE):
+            yield piece
+    except zstandard.ZstdError as error:
+        raise ValueError(str(error).lower()) from error

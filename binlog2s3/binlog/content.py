@@ -12,7 +12,7 @@ right. Large events are read in pieces, so memory is bounded.
 
 import codecs
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Literal, TypeAlias
@@ -46,6 +46,7 @@ from binlog2s3.binlog.tables import (
     table_id,
 )
 from binlog2s3.binlog.walk import UNDECODABLE, EventWalk, payload_sink, wanted_types
+from binlog2s3.formatting import count_text, cut, some
 
 ChangeKind = Literal["insert", "update", "delete", "ddl", "other"]
 
@@ -112,6 +113,11 @@ class Change:
     table: str
     rows: int | None = None
 
+    def __str__(self) -> str:
+        kind = "" if self.kind == "other" else self.kind
+        rows = "" if self.rows is None else f"({count_text(self.rows, 'row')})"
+        return " ".join(filter(None, (kind, self.table, rows))) or "other"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
@@ -130,12 +136,26 @@ class Content:
     undone: bool = False
     lost: bool = False
 
+    def lines(self, first: Sequence[Change] = ()) -> list[str]:
+        """What it does, for people: its changes, those of `first` first, and its statements."""
+        changes = [*first, *(change for change in self.changes if change not in first)]
+        found = []
+        if changes:
+            found.append(some(changes, _CHANGES_SHOWN))
+            found[0] += " (compressed)" if self.compressed else ""
+        shown = self.statements[:_STATEMENTS_SHOWN]
+        found += [cut(" ".join(text.split()), _TEXT_SHOWN) for text in shown]
+        if more := len(self.statements) - len(shown):
+            found.append(f"and {count_text(more, 'statement')} more")
+        return found
+
 
 STATEMENT_MOST = 16 * 1024
 """Bytes of a statement that are parsed by default."""
 LOOKED_MOST = 60 * 1024
 """At most so many can be parsed: more may not be in the first part of the event."""
 _TABLES_MOST = 1000
+_CHANGES_SHOWN, _STATEMENTS_SHOWN, _TEXT_SHOWN = 8, 3, 300
 
 OnStatement: TypeAlias = Callable[[Statement], None]
 """Called for each statement."""
@@ -243,7 +263,7 @@ class ContentReader:
             lost=lost,
         )
 
-    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+    def _begin(self, event_type: int, head: bytes, _: int) -> Sink | None:
         """Take an event; returns a sink if the rest of its body is needed."""
         sink: Sink | None = None
         if event_type in ROWS_EVENTS:

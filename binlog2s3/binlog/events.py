@@ -161,7 +161,7 @@ class FormatEvent:
 class Rotate:
     """A rotate event: the log continues in `next_binlog` at `position` (always 4)."""
 
-    next_binlog: str
+    next_binlog: BinlogName
     position: int
 
 
@@ -212,7 +212,7 @@ def decode_format(buf: Buffer, *, offset: int) -> FormatEvent:
 def decode_rotate(buf: Buffer, at: int, end: int) -> Rotate:
     """Decode the body of a rotate event: position (u64), then the name of the next binlog."""
     return Rotate(
-        next_binlog=str(BinlogName.parse(bytes(buf[at + 8 : end]).decode())),
+        next_binlog=BinlogName.parse(bytes(buf[at + 8 : end]).decode()),
         position=int.from_bytes(buf[at : at + 8], "little"),
     )
 

@@ -1,21 +1,27 @@
 """The names of binlogs. Pure."""
 
 import re
-from dataclasses import dataclass
-from typing import Self
+from functools import total_ordering
+from typing import TYPE_CHECKING, Self
 
 _MOST_BYTES = 200
 """Room for a suffix within the 255 bytes of a file's name."""
 _NAME = re.compile(r"(?P<prefix>[^/-][^/]*)\.(?P<number>[0-9]{1,18})")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
 class BinlogName:
-    """The name of a binlog, `mysql-bin.000001`; ordered by prefix and number, not as text."""
+    """The name of a binlog, `mysql-bin.000001`; ordered by prefix and number, not as text.
 
-    prefix: str
-    number: int
-    width: int = 6
+    It is one text in documents, so it is no dataclass. It never changes.
+    """
+
+    __slots__ = ("number", "prefix", "width")
+
+    def __init__(self, prefix: str, number: int, width: int = 6) -> None:
+        self.prefix = prefix
+        self.number = number
+        self.width = width
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -29,6 +35,23 @@ class BinlogName:
             raise ValueError(f"not the name of a binlog: {text!r:.{_MOST_BYTES}}")
         digits = match["number"]
         return cls(match["prefix"], int(digits), len(digits))
+
+    if not TYPE_CHECKING:  # so that it is an error of types to compare a name with its text
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, BinlogName) and self._key() == other._key()
+
+    def __lt__(self, other: "BinlogName") -> bool:
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        return f"BinlogName({str(self)!r})"
+
+    def _key(self) -> tuple[str, int, int]:
+        return (self.prefix, self.number, self.width)
 
     def __str__(self) -> str:
         return f"{self.prefix}.{self.number:0{self.width}d}"

@@ -22,6 +22,8 @@ _TABLE_ID_SIZE = 6
 _POST_HEADER = 8
 """Table id and flags."""
 _STATEMENT_END = 0x01
+_COLUMN_NAMES = 4
+"""A field of a table map's optional metadata."""
 _PROGRAMS_MOST = 1024
 
 Column = tuple[int, int]
@@ -118,7 +120,7 @@ _SIZES: dict[int, tuple[int, _Size]] = {
 
 _AMBIGUOUS = {"mysql": frozenset[int](), "mariadb": frozenset({7, 11, 12})}
 """MariaDB with mysql56_temporal_format off may have fractions there, without saying so."""
-_JSON = 245
+_JSON, _BLOB, _GEOMETRY = 245, 252, 255
 
 
 def _columns(types: bytes, metadata: bytes, flavour: Flavour) -> tuple[Column, ...] | None:
@@ -223,15 +225,7 @@ def _quoted(name: str) -> str:
 
 def decode_table_map(body: bytes, flavour: Flavour) -> Table:
     """Decode the body of a TABLE_MAP event. It has no columns if they cannot be decoded."""
-    names: list[str] = []
-    at = _POST_HEADER
-    for _ in range(2):
-        size, at = length_encoded(body, at)
-        if at + size >= len(body):
-            raise ValueError("table map event too short")
-        names.append(body[at : at + size].decode(errors="replace"))
-        at += size + 1
-    name = table_name(*names)
+    name, at = _name_in(body)
     try:
         count, at = length_encoded(body, at)
         types = body[at : at + count]
@@ -246,6 +240,74 @@ def decode_table_map(body: bytes, flavour: Flavour) -> Table:
         columns=_columns(types, metadata, flavour),
         json_columns=types.count(_JSON),
     )
+
+
+def _name_in(body: bytes) -> tuple[str, int]:
+    """The name of a TABLE_MAP event's table, and where its columns begin. Raises ValueError."""
+    names: list[str] = []
+    at = _POST_HEADER
+    for _ in range(2):
+        size, at = length_encoded(body, at)
+        if at + size >= len(body):
+            raise ValueError("table map event too short")
+        names.append(body[at : at + size].decode(errors="replace"))
+        at += size + 1
+    return table_name(*names), at
+
+
+def numbered_map(body: bytes, number: int, flavour: Flavour, *, whole: bool = True) -> bytes:
+    """The body of a TABLE_MAP event for mysqlbinlog, with a number as the name of its table.
+
+    A GEOMETRY of MySQL is a BLOB there, which is stored in the same way: MySQL's mysqlbinlog cannot
+    print it, and skips the rest of the event. The optional metadata is left out then, and if the
+    body is not `whole`. Raises ValueError.
+    """
+    _, begin = _name_in(body)
+    count, at = length_encoded(body, begin)
+    types = body[at : at + count]
+    size, end = length_encoded(body, at + count)
+    end += size + (count + 7) // 8
+    if flavour == "mysql" and _GEOMETRY in types:
+        types, whole = types.replace(bytes([_GEOMETRY]), bytes([_BLOB])), False
+    rest = body[at + count :] if whole else body[at + count : end]
+    name = b"%d" % number
+    name = bytes([len(name)]) + name + b"\0"
+    return body[:_POST_HEADER] + b"\1t\0" + name + body[begin:at] + types + rest
+
+
+def column_names(body: bytes) -> tuple[str, ...]:
+    """The names of the columns in the body of a TABLE_MAP event; none if it does not have them all.
+
+    Servers write them if binlog_row_metadata is FULL: fields of a type, a length and a value follow
+    the bitmap of nullable columns (`Table_map_event::Optional_metadata_fields`).
+    """
+    try:
+        _, at = _name_in(body)
+        count, at = length_encoded(body, at)
+        size, at = length_encoded(body, at + count)
+        at += size + (count + 7) // 8
+        while at < len(body):
+            field = body[at]
+            size, at = length_encoded(body, at + 1)
+            if field == _COLUMN_NAMES:
+                names = _texts(body[at : at + size])
+                return names if len(names) == len(set(names)) == count else ()
+            at += size
+    except (ValueError, IndexError):
+        pass
+    return ()
+
+
+def _texts(data: bytes) -> tuple[str, ...]:
+    """Texts, each after its length."""
+    found, at = [], 0
+    while at < len(data):
+        size, at = length_encoded(data, at)
+        if at + size > len(data):
+            raise ValueError("a name is too short")
+        found.append(data[at : at + size].decode(errors="replace"))
+        at += size
+    return tuple(found)
 
 
 def table_id(body: Buffer) -> int:
@@ -271,6 +333,8 @@ KIND_OF_ROWS: dict[int, RowsKind] = {int(event_type): kind for event_type, kind 
 ROWS_EVENTS = frozenset(_KINDS)
 _OLD = frozenset({_E.WRITE_ROWS_V0, _E.UPDATE_ROWS_V0, _E.DELETE_ROWS_V0})
 """Of early versions of 5.1: rows have the layout of memory, and are not counted."""
+PRINTABLE_ROWS = ROWS_EVENTS - _OLD
+"""Those that mysqlbinlog prints."""
 _WITH_EXTRA = frozenset(
     {
         _E.WRITE_ROWS,
@@ -302,6 +366,18 @@ class RowsEvent:
     present: tuple[bytes, ...] = ()
     rows_at: int = 0
 
+    @property
+    def image_widths(self) -> tuple[int, ...]:
+        """How many columns each image has."""
+        whole = (1 << self.width) - 1  # the bits after the last column may be set
+        images = (int.from_bytes(image, "little") & whole for image in self.present)
+        return tuple(image.bit_count() for image in images)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether each image has every column, as a whole."""
+        return not self.partial and set(self.image_widths) == {self.width}
+
     def is_empty(self, body_size: int) -> bool:
         """Whether it has no rows, and only ends a statement."""
         return bool(self.present) and self.rows_at == body_size
@@ -318,6 +394,12 @@ class RowsEvent:
         # rows that have no bytes cannot be counted
         has_bytes = any(image.null_size or image.partial_size is not None for image in images)
         return RowCounter(*images) if has_bytes else None
+
+
+def as_statement_end(body: bytes) -> bytes:
+    """The body of a rows event, or its beginning, as that of the last one of its statement."""
+    flags = body[_TABLE_ID_SIZE] | _STATEMENT_END
+    return body[:_TABLE_ID_SIZE] + bytes([flags]) + body[_TABLE_ID_SIZE + 1 :]
 
 
 def decode_rows(event_type: int, body: bytes) -> RowsEvent:

@@ -22,9 +22,9 @@ UNDECODABLE = (ValueError, IndexError, KeyError, OverflowError, struct.error)
 _TYPE_AND_SIZE = struct.Struct("<4xB4xI")
 _TYPE_OFFSET = 4
 
-Begin: TypeAlias = Callable[[int, bytes], Sink | None]
-"""Called with an event's type and the beginning of its body. The sink that it returns, if any, gets
-the rest of the body."""
+Begin: TypeAlias = Callable[[int, bytes, int], Sink | None]
+"""Called with an event's type, the beginning of its body, and the size of the whole body. The sink
+that it returns, if any, gets the rest of the body."""
 
 
 def wanted_types(*types: int) -> bytes:
@@ -189,7 +189,7 @@ class EventWalk:
         body = bytes(data[HEADER_SIZE:end])
         self._rest = end - HEADER_SIZE - len(body)
         try:
-            self._sink = self._begin(data[_TYPE_OFFSET], body)
+            self._sink = self._begin(data[_TYPE_OFFSET], body, end - HEADER_SIZE)
         except UNDECODABLE:
             self.lost, self._sink = True, None
         if not self._rest:

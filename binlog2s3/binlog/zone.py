@@ -9,11 +9,12 @@ Law: a zone is what was asked of a server, on each `sampled_days` of one year. N
 from a name.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import date
 from typing import Self
 
+NAME_MOST = 1024
 OFFSET_MOST = 26 * 3600
 """No zone is further from UTC, in seconds."""
 YEARS = range(1970, 2038)
@@ -33,12 +34,12 @@ class SystemZone:
     """A server's system time zone in one year.
 
     `name` is `@@global.time_zone`: what its sessions begin with, `SYSTEM` or another zone.
-    `changes`: from each of these `sampled_days` on, the zone is so many seconds ahead of UTC; the
+    `offsets`: from each of these `sampled_days` on, the zone is so many seconds ahead of UTC; the
     first is January 1st.
     """
 
     name: str
-    changes: tuple[tuple[date, int], ...]
+    offsets: Mapping[date, int] = field(hash=False)
 
     @classmethod
     def of(cls, name: str, year: int, offsets: Sequence[int]) -> Self:
@@ -47,35 +48,36 @@ class SystemZone:
         pairs = list(zip(days, offsets, strict=True))
         before = [None, *offsets[:-1]]
         changes = (pair for pair, last in zip(pairs, before, strict=True) if pair[1] != last)
-        return cls(name=name, changes=tuple(changes))
+        return cls(name=name, offsets=dict(changes))
 
     def __post_init__(self) -> None:
-        days = [day for day, _ in self.changes]
+        days = list(self.offsets)
+        if len(self.name) > NAME_MOST:
+            raise ValueError("a time zone's name is too long")
         if not days or days[0] != date(days[0].year, 1, 1) or days[0].year not in YEARS:
             raise ValueError("a time zone's offsets do not begin on a January 1st")
         if days != sorted(set(days)) or not set(days) <= set(sampled_days(self.year)):
             raise ValueError("a time zone's offsets are not of the 1st and 15th days of a year")
-        if any(abs(offset) > OFFSET_MOST for _, offset in self.changes):
+        if any(abs(offset) > OFFSET_MOST for offset in self.offsets.values()):
             raise ValueError("a time zone's offset is none")
 
     @property
     def year(self) -> int:
         """The year that it was asked for."""
-        return self.changes[0][0].year
+        return next(iter(self.offsets)).year
 
     @property
-    def offsets(self) -> tuple[int, ...]:
+    def sampled(self) -> tuple[int, ...]:
         """The offset on each of the year's `sampled_days`, in seconds."""
-        found, changes = [], dict(self.changes)
-        offset = self.changes[0][1]
+        found, offset = [], 0
         for day in sampled_days(self.year):
-            offset = changes.get(day, offset)
+            offset = self.offsets.get(day, offset)
             found.append(offset)
         return tuple(found)
 
     def __str__(self) -> str:
         """`UTC+09:00`, or `UTC+01:00, from 2026-04-01 on UTC+02:00, ...`."""
-        first, *later = [(day, offset_text(offset)) for day, offset in self.changes]
+        first, *later = [(day, offset_text(offset)) for day, offset in self.offsets.items()]
         return ", ".join([first[1], *(f"from {day} on {text}" for day, text in later)])
 
 
@@ -88,7 +90,7 @@ def offset_text(seconds: int) -> str:
 
 def differs(one: SystemZone, other: SystemZone) -> str:
     """The first day on which two zones of one year differ, and how; "" if they do not."""
-    for day, a, b in zip(sampled_days(one.year), one.offsets, other.offsets, strict=True):
+    for day, a, b in zip(sampled_days(one.year), one.sampled, other.sampled, strict=True):
         if a != b:
             return f"{offset_text(a)} and {offset_text(b)} on {day}"
     return ""

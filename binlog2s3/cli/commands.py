@@ -20,6 +20,7 @@ from binlog2s3.config.file import FILE_OPTIONS, in_force
 from binlog2s3.config.file import example as example_file
 from binlog2s3.config.find import FIND, SHARED_OPTIONS
 from binlog2s3.config.pitr import PITR
+from binlog2s3.config.rows import ROWS
 from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
 from binlog2s3.config.values import OPTIONS, STREAM
@@ -271,6 +272,39 @@ def find(ctx: click.Context, /, **given: Any) -> None:
     nothing. An uncertain match is shown and marked. Times are UTC.
     """
     config = config_of(ctx, given, FIND)
+    from binlog2s3.inspect.find.command import run as search
+
+    config = replace(config, given=words_of(ctx, given, SHARED_OPTIONS))
+    ctx.exit(search(config, outside_of(ctx)))
+
+
+@command(
+    examples="""
+    Examples (with the streamer's own file; mysqlbinlog or mariadb-binlog must be installed):
+      # what did this transaction change? Each row, before and after
+      binlog2s3 rows --config /etc/binlog2s3/orders-primary.toml \\
+          --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
+
+      # without GTIDs: by the position that `find` shows
+      binlog2s3 rows --config /etc/binlog2s3/orders-primary.toml --at mysql-bin.000042:1234
+
+      # all rows of one table, for a program: the ids of what was deleted
+      binlog2s3 rows --config /etc/binlog2s3/orders-primary.toml --table shop.orders --limit 0 \\
+          --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213 --json |
+          jq -r '.transactions[0].rows[] | select(.kind == "delete").before.id'
+    """,
+)
+@declared(ROWS.options)
+@click.pass_context
+def rows(ctx: click.Context, /, **given: Any) -> None:
+    """Show what a transaction changed, row by row.
+
+    Each row is shown before and after the change, in the form of `mysqlbinlog -vv`: that program
+    prints it, and columns have their names if the binlog has them (binlog_row_metadata = FULL). It
+    only reads the bucket, with the binlog that is still open, and changes nothing. The exit code is
+    7 if the transaction is not found, or not all of its rows can be shown.
+    """
+    config = config_of(ctx, given, ROWS)
     from binlog2s3.inspect.find.command import run as search
 
     config = replace(config, given=words_of(ctx, given, SHARED_OPTIONS))

@@ -25,26 +25,38 @@ from binlog2s3.config.prune import PRUNE
       # what each one can be brought to
       binlog2s3 backup list --config /etc/binlog2s3/orders-primary.toml
 
+      # make one, and store it in the bucket while it is made
+      binlog2s3 backup run --config /etc/binlog2s3/orders-primary.toml --tool mysqldump
+
+      # read it back, checked
+      binlog2s3 backup get --config /etc/binlog2s3/orders-primary.toml monday | mysql
+
       # the backup was deleted
       binlog2s3 backup remove --config /etc/binlog2s3/orders-primary.toml 20260102T030405Z-1f2e3d4c
     """,
 )
-@click.argument("action", type=click.Choice(get_args(Action)), metavar="add|list|remove")
+@click.argument("action", type=click.Choice(get_args(Action)), metavar="|".join(get_args(Action)))
 @click.argument("backup_id", required=False, metavar="[ID|LABEL]")
 @declared(BACKUP["add"].options)
 @click.pass_context
 def backup(ctx: click.Context, /, *, action: Action, backup_id: str | None, **given: Any) -> None:
-    """Register base backups, and show what each one reaches.
+    """Make and register base backups; show what each reaches.
 
-    `add` writes a small document that says where a base backup ends and where it is. `list` shows
-    for each one whether it can be brought to now, without a gap. `remove` asks, and forgets one.
-    The backup itself is never touched. `pitr` chooses among the registered backups, and `prune`
-    keeps what they need.
+    `run` makes one and stores it in the bucket while it is made; `get` writes it to standard
+    output, checked. `add` registers one that is elsewhere: a small document says where it ends and
+    where it is. `list` shows for each one whether it can be brought to now, without a gap. `remove`
+    asks, and forgets one, or deletes one that is stored here. `pitr` chooses among the registered
+    backups, and `prune` keeps what they need.
     """
-    if (action == "remove") != (backup_id is not None):
-        needs = "needs the id or the label of the backup" if action == "remove" else "takes no id"
+    takes_id = action in ("remove", "get")
+    if takes_id != (backup_id is not None):
+        needs = "needs the id or the label of the backup" if takes_id else "takes no id"
         raise click.UsageError(f"backup {action} {needs}", ctx)
     config = config_of(ctx, given, BACKUP[action])
+    if action == "run":
+        from binlog2s3.retain.run import run as run_backup
+
+        ctx.exit(run_backup(config, outside_of(ctx)))
     from binlog2s3.retain.backup import run
 
     ctx.exit(run(config, action, backup_id, outside_of(ctx)))

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Self
 
+from binlog2s3.archive.codec import FORMAT
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
@@ -21,7 +22,7 @@ from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, ConfigError
 from binlog2s3.output import clean, page_on, say
 from binlog2s3.status.ask import Unanswered, ask, ask_health
-from binlog2s3.status.document import FORMAT, document
+from binlog2s3.status.document import document
 from binlog2s3.status.model import Status
 from binlog2s3.status.text import print_status, print_table
 from binlog2s3.workers import Workers

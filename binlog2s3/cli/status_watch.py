@@ -27,16 +27,15 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 
 from binlog2s3.errors import Binlog2s3Error
-from binlog2s3.formatting import duration_text, size_text
-from binlog2s3.output import Picture, Plain, is_terminal
+from binlog2s3.formatting import duration_text, moment_text, size_text
+from binlog2s3.output import Field, Picture, Plain, is_terminal
 from binlog2s3.status.model import Status
 from binlog2s3.status.text import (
-    Field,
+    LABEL,
     lag_of,
     line_of,
     line_of_all,
     place_text,
-    print_fields,
     print_head,
     print_table,
     seen_of,
@@ -145,7 +144,7 @@ def print_screen(course: Course, page: Plain, *, now: datetime, at: float) -> No
         print_head(status, page)
         page.line("")
         fields = _fields_of(status, course.best_rate, page)
-        print_fields([*fields, *seen_of(status, now, seen.why)], page)
+        page.fields([*fields, *seen_of(status, now, seen.why)], LABEL)
 
 
 def _fields_of(status: Status, best_rate: float, page: Plain) -> Iterator[Field]:
@@ -172,7 +171,7 @@ def footer_of(interval_seconds: float) -> str:
 
 def line_of_course(course: Course, *, now: datetime, at: float) -> str:
     """The line that is printed if standard output is not a terminal."""
-    moment = f"{now.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    moment = moment_text(now)
     if trouble := course.trouble(at):
         return f"{moment} {trouble}"
     seen = course.seen

@@ -1,5 +1,7 @@
 """The options of `backup`, and one frozen `BackupConfig` of them."""
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,12 +9,28 @@ from typing import Annotated, Any, Literal
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import FromLineage, reading
-from binlog2s3.config.given import CommandOptions, Given, contradiction, path_problems
+from binlog2s3.config.given import (
+    CommandOptions,
+    Given,
+    contradiction,
+    file_problems,
+    path_problems,
+)
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import Moment
-from binlog2s3.config.values import BY_NAME, S3Config, s3_of
+from binlog2s3.config.values import (
+    BY_NAME,
+    MYSQL_OPTIONS,
+    MysqlConfig,
+    S3Config,
+    login_problems,
+    s3_of,
+    server_of,
+)
 
-Action = Literal["add", "list", "remove"]
+Action = Literal["add", "run", "list", "get", "remove"]
+BackupTool = Literal["mysqldump", "mariadb-dump", "mariabackup", "xtrabackup"]
+PositionFrom = Literal["dump-header", "xtrabackup-log"]
 _ENDS = ("from-backup", "gtid-set", "binlog")
 MOST_CHARACTERS = 1024
 """Of a label, a location and a reason: that is what format 1 has room for."""
@@ -20,10 +38,41 @@ MOST_CHARACTERS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupConfig:
-    """What to register, list or remove. For `add`, one of the ends is set."""
+    """What to register, store, list, read or remove. For `add`, one of the ends is set.
+
+    For `run`, `tool` or `command` is set. `server`: how to log in to what is backed up.
+    """
 
     s3: S3Config
     source: str
+    server: MysqlConfig | None = None
+    tool: Annotated[
+        BackupTool | None,
+        Option("TOOL", "run: the backup program, with the options that a base backup needs."),
+    ] = None
+    program: Annotated[
+        Path | None,
+        Option("PATH", "run: the program of --tool.", otherwise="the first one on PATH"),
+    ] = None
+    tool_option: Annotated[
+        tuple[str, ...],
+        Option("OPTION", "run: option for --tool, after ours. May be given several times."),
+    ] = ()
+    command: Annotated[
+        str | None,
+        Option(
+            "COMMAND",
+            "run: another program and its arguments, without a shell, that writes one base backup "
+            "to its standard output. {defaults_file} is replaced by an option file with the login.",
+        ),
+    ] = None
+    position_from: Annotated[
+        PositionFrom | None,
+        Option("WHERE", "run: where the output of --command says where its backup ends."),
+    ] = None
+    no_compress: Annotated[
+        bool, Option("", "run: store the stream as it is, not compressed by zstd.")
+    ] = False
     from_backup: Annotated[
         Path | None,
         Option(
@@ -53,7 +102,7 @@ class BackupConfig:
             otherwise="when the file of --from-backup was written, else now",
         ),
     ] = None
-    label: Annotated[str | None, Option("TEXT", "add: a name for people.")] = None
+    label: Annotated[str | None, Option("TEXT", "add, run: a name for people.")] = None
     location: Annotated[
         str | None, Option("URL", "add: where the base backup is, for example s3://backups/monday.")
     ] = None
@@ -67,15 +116,16 @@ class BackupConfig:
         ),
     ] = None
     wait: Annotated[
-        float,
+        float | None,
         Option(
             "TIME",
-            "add: how long to wait until the archive has all that the base backup contains.",
+            "add, run: how long to wait until the archive has all that the base backup contains.",
             "duration",
+            otherwise="30s, for run 10m",
             least=0,
             most=86_400,
         ),
-    ] = 30.0
+    ] = None
     yes: Annotated[bool, Option("", "remove: do not ask.")] = False
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
 
@@ -83,11 +133,41 @@ class BackupConfig:
 BACKUP_OPTIONS = options_of(BackupConfig)
 """Those that only `backup` has."""
 _WRITING = tuple(BY_NAME[name] for name in ("sse", "sse-kms-key-id", "object-lock"))
-_SHARED = (*reading("Server in the bucket whose base backups these are."), *_WRITING)
+_STORING = tuple(BY_NAME[name] for name in ("storage-class", "checksum", "max-bandwidth"))
+_SERVER = tuple(o for o in MYSQL_OPTIONS if o.field not in ("mysqlbinlog", "server_id"))
+_SHARED = (
+    *reading("Server in the bucket whose base backups these are."),
+    *_WRITING,
+    *_STORING,
+    *_SERVER,
+)
+_FOR_RUN = ("tool", "program", "tool-option", "command", "position-from", "no-compress")
+_FOR_BOTH = ("label", "wait")
+_NEEDED = (
+    *("all-databases", "comments", "create-info", "data", "events", "routines"),
+    *("single-transaction", "triggers"),
+)
+_PARTIAL = (
+    *(f"no-{name}" for name in ("create-db", *_NEEDED)),
+    *("compact", "databases", "databases-exclude", "databases-file", "force", "ignore-database"),
+    *("ignore-table", "ignore-table-data", "ignore-views", "incremental-basedir"),
+    *("incremental-dir", "incremental-lsn", "result-file", "tab", "tables", "tables-exclude"),
+    *("tables-file", "where", "xml"),
+)
+_SHORT = frozenset("BTXdfnrtw")
+"""Options by which a tool backs up a part of the server, says less of it, or writes elsewhere."""
 
 
 def _config(values: Mapping[str, Any]) -> BackupConfig:
-    return fill(BackupConfig, BACKUP_OPTIONS, values, s3=s3_of(values), source=values["source"])
+    has_login = values.get("mysql-user") or values.get("mysql-defaults-file")
+    return fill(
+        BackupConfig,
+        BACKUP_OPTIONS,
+        values,
+        s3=s3_of(values),
+        source=values["source"],
+        server=server_of(values, _SERVER) if has_login else None,
+    )
 
 
 def _add_problems(given: Given) -> Iterable[str]:
@@ -100,14 +180,103 @@ def _add_problems(given: Given) -> Iterable[str]:
                 yield contradiction(given, "from-backup", name, "give one of them")
     yield from path_problems(given, "from-backup")
     yield from _not_asked(given)
+    yield from _only_for(given, "run", _FOR_RUN)
     if given.has("accept") and given.is_missing("from-backup"):
         yield f"{given.called('accept')} needs --from-backup"
-    for name in ("label", "location", "accept"):
-        if given.has(name) and len(given.values[name]) > MOST_CHARACTERS:
-            yield f"{given.called(name)} has more than {MOST_CHARACTERS} characters"
+    yield from _too_long(given)
     for one, other in (("binlog", "position"), ("position", "binlog")):
         if given.has(one) and given.is_missing(other):
             yield f"{given.called(one)} needs --{other}"
+
+
+def _too_long(given: Given) -> Iterable[str]:
+    for name in ("label", "location", "accept"):
+        if given.has(name) and len(given.values[name]) > MOST_CHARACTERS:
+            yield f"{given.called(name)} has more than {MOST_CHARACTERS} characters"
+
+
+def _only_for(given: Given, action: Action, names: Iterable[str]) -> Iterable[str]:
+    for name in names:
+        if given.wants(name):
+            yield f"{given.called(name)} is for `backup {action}`"
+
+
+def _run_problems(given: Given) -> Iterable[str]:
+    if given.is_missing("tool") and given.is_missing("command"):
+        yield "what makes the base backup is missing: --tool or --command"
+    if given.has("tool") and given.has("command"):
+        yield contradiction(given, "tool", "command", "give one of them")
+    if given.has("command"):
+        yield from _command_problems(given)
+    else:
+        yield from login_problems(given, "mysql")
+        yield from _only_with(given, "position-from", "command")
+    for name in ("program", "tool-option"):
+        yield from _only_with(given, name, "tool")
+    for option in given.values.get("tool-option") or ():
+        if not option.startswith("-"):
+            yield f"{given.called('tool-option')} {option}: it must begin with -"
+        elif _has_password(option):
+            yield (
+                f"{given.called('tool-option')}: a password in arguments is seen by all users of "
+                "the host; give --mysql-password-file"
+            )
+        elif given.has("tool") and _is_partial(option):
+            yield (
+                f"{given.called('tool-option')} {option}: what that makes is no base backup of the "
+                "whole server; `backup add` registers one with --accept"
+            )
+    own = {*_FOR_RUN, *_FOR_BOTH, "json"}
+    yield from _only_for(given, "add", [o.name for o in BACKUP_OPTIONS if o.name not in own])
+    yield from _too_long(given)
+    yield from file_problems(given, _SERVER)
+
+
+def _letters(option: str) -> str:
+    """The letters of a short option: several may stand together, up to one that has a value."""
+    return re.split(r"[PShu#]", option.removeprefix("-"), maxsplit=1)[0]
+
+
+def _long(option: str) -> tuple[str, str]:
+    """Name and value of a long option, as a tool reads it."""
+    name, _, value = option.removeprefix("--").partition("=")
+    return name.replace("_", "-").removeprefix("loose-"), value
+
+
+def _has_password(option: str) -> bool:
+    """Whether an option of a tool is the password; the name may be cut off where it is clear."""
+    if not option.startswith("--"):
+        return "p" in _letters(option)
+    name, _ = _long(option)
+    return name.startswith("pa") and "password".startswith(name)
+
+
+def _is_partial(option: str) -> bool:
+    """Whether an option of a tool is one of these; a name may be cut off where it is clear."""
+    if not option.startswith("--"):
+        return not _SHORT.isdisjoint(_letters(option))
+    name, value = _long(option)
+    positive = name.removeprefix("skip-").removeprefix("disable-")
+    if name != positive or value.lower() in ("0", "off", "false"):
+        return any(one.startswith(positive) for one in _NEEDED)
+    return any(one.startswith(name) for one in _PARTIAL)
+
+
+def _command_problems(given: Given) -> Iterable[str]:
+    try:
+        words = shlex.split(given.values["command"])
+    except ValueError as error:
+        yield f"{given.called('command')}: {error}"
+    else:
+        if not words:
+            yield f"{given.called('command')} is empty"
+    if given.is_missing("position-from"):
+        yield f"{given.called('command')} needs --position-from"
+
+
+def _only_with(given: Given, name: str, other: str) -> Iterable[str]:
+    if given.wants(name) and given.is_missing(other):
+        yield f"{given.called(name)} needs --{other}"
 
 
 def _not_asked(given: Given) -> Iterable[str]:
@@ -116,9 +285,9 @@ def _not_asked(given: Given) -> Iterable[str]:
 
 
 def _remove_problems(given: Given) -> Iterable[str]:
-    for option in BACKUP_OPTIONS:
-        if option.name not in ("json", "yes") and given.wants(option.name):
-            yield f"{given.called(option.name)} is for `backup add`"
+    yield from _only_for(given, "run", _FOR_RUN)
+    own = {*_FOR_RUN, "json", "yes"}
+    yield from _only_for(given, "add", [o.name for o in BACKUP_OPTIONS if o.name not in own])
 
 
 def _list_problems(given: Given) -> Iterable[str]:
@@ -129,6 +298,8 @@ def _list_problems(given: Given) -> Iterable[str]:
 _ALL = (*_SHARED, *BACKUP_OPTIONS)
 BACKUP: Mapping[Action, CommandOptions[BackupConfig]] = {
     "add": CommandOptions(_ALL, _add_problems, _config),
+    "run": CommandOptions(_ALL, _run_problems, _config),
     "list": CommandOptions(_ALL, _list_problems, _config),
+    "get": CommandOptions(_ALL, _list_problems, _config),
     "remove": CommandOptions(_ALL, _remove_problems, _config),
 }

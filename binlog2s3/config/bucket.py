@@ -108,6 +108,17 @@ def for_writing(s3: S3Config) -> StoreConfig:
     )
 
 
+def for_storing(s3: S3Config) -> StoreConfig:
+    """The same for a command that also stores base backups: like the archived binlogs."""
+    return replace(
+        for_writing(s3),
+        storage_class=s3.storage_class,
+        checksum=s3.checksum,
+        max_bandwidth=s3.max_bandwidth,
+        connect_timeout_seconds=10.0,
+    )
+
+
 def url(s3: S3Config) -> str:
     """Where the archive is: s3://bucket/prefix."""
     return f"s3://{s3.bucket}/{s3.prefix}".rstrip("/")

@@ -5,13 +5,24 @@ Its own options cannot be in the configuration file: the operator says each time
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from binlog2s3.config.bucket import reading
 from binlog2s3.config.given import CommandOptions, Given, contradiction
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import flavour_of, parse_gtids
-from binlog2s3.config.values import S3Config, s3_of
+from binlog2s3.config.values import MYSQL_OPTIONS, S3Config, s3_of
+
+Searched = Annotated[
+    str | None,
+    Option(
+        "ID",
+        "Search the history that ends in this lineage; all: search every lineage.",
+        otherwise="the last writer's",
+    ),
+]
+"""Which history is searched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,14 +89,7 @@ class FindConfig:
     ] = 0
     order: Annotated[Literal["newest", "oldest"], Option("ORDER", "Which come first.")] = "newest"
     limit: Annotated[int, Option("N", "End after this number; 0: show all.", least=0)] = 100
-    lineage: Annotated[
-        str | None,
-        Option(
-            "ID",
-            "Search the history that ends in this lineage; all: search every lineage.",
-            otherwise="the last writer's",
-        ),
-    ] = None
+    lineage: Searched = None
     print_only: Annotated[
         Literal["gtid"] | None,
         Option(
@@ -95,7 +99,16 @@ class FindConfig:
             name="print",
         ),
     ] = None
+    rows: Annotated[
+        bool,
+        Option(
+            "",
+            "Show what each transaction changed, row by row, before and after: of the given tables "
+            "and types, up to 100 rows. mysqlbinlog prints them.",
+        ),
+    ] = False
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    mysqlbinlog: Path | None = None
     given: tuple[str, ...] = ()
 
 
@@ -104,8 +117,13 @@ FIND_OPTIONS = options_of(FindConfig)
 SHARED_OPTIONS = reading("Server in the bucket whose history is searched.")
 
 
+MYSQLBINLOG = next(o for o in MYSQL_OPTIONS if o.field == "mysqlbinlog")
+"""The program that prints rows: an option of the streamer's, which may be in its file."""
+
+
 def _config(values: Mapping[str, Any]) -> FindConfig:
-    return fill(FindConfig, FIND_OPTIONS, values, s3=s3_of(values), source=values["source"])
+    options = (*FIND_OPTIONS, MYSQLBINLOG)
+    return fill(FindConfig, options, values, s3=s3_of(values), source=values["source"])
 
 
 def _problems(given: Given) -> Iterable[str]:
@@ -114,6 +132,8 @@ def _problems(given: Given) -> Iterable[str]:
         yield f"{given.called('gtid')} has GTIDs of MySQL and of MariaDB"
     if given.has("print") and given.wants("json"):
         yield contradiction(given, "print", "json", "give one of them")
+    if given.has("print") and given.wants("rows"):
+        yield contradiction(given, "print", "rows", "give one of them")
 
 
-FIND = CommandOptions((*FIND_OPTIONS, *SHARED_OPTIONS), _problems, _config)
+FIND = CommandOptions((*FIND_OPTIONS, MYSQLBINLOG, *SHARED_OPTIONS), _problems, _config)

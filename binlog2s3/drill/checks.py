@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.formatting import some
 from binlog2s3.server.connection import Server
 
 _TABLES = """\
@@ -23,9 +24,8 @@ def check_tables(server: Server) -> int:
     tables = server.rows(_TABLES)
     bad = [text for row in tables for text in _problems(server, str(row["db"]), str(row["name"]))]
     if bad:
-        more = f" (and {len(bad) - _MOST_SHOWN} more)" if len(bad) > _MOST_SHOWN else ""
         raise RecoveryError(
-            f"CHECK TABLE found {'; '.join(bad[:_MOST_SHOWN])}{more}",
+            f"CHECK TABLE found {some(bad, _MOST_SHOWN)}",
             hint="the base backup is damaged, or was not made consistently: test an older one",
         )
     return len(tables)

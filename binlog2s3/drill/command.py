@@ -18,8 +18,9 @@ from functools import partial
 from pathlib import Path
 
 from binlog2s3 import __version__
-from binlog2s3.archive.backups import Backup, new_id, registered
+from binlog2s3.archive.backups import Backup, new_id, registered, restorable
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.drills import ON_TRUST, DrillResult, DrillStep
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -56,7 +57,7 @@ from binlog2s3.formatting import (
     moment_text,
     one_line,
 )
-from binlog2s3.output import page_on, say
+from binlog2s3.output import Field, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
 from binlog2s3.recover.backup import start_of_registered
@@ -110,7 +111,7 @@ def run(config: DrillConfig) -> int:
     if error is not None:
         raise RecoveryError(failure, hint=error.hint) from error
     if config.as_json:
-        print(json.dumps(result.row(), indent=1))  # noqa: T201
+        print(json.dumps(as_fields(result), indent=1))  # noqa: T201
     else:
         _print(result)
     return 0
@@ -146,16 +147,7 @@ class _Drill:
         self._is_dump = False
         now = datetime.now(UTC)
         goal = config.to_time.text if config.to_time is not None else "now"
-        self._result = DrillResult(
-            id=new_id(now),
-            source=config.source,
-            outcome="failed",
-            goal=goal,
-            host=_host(),
-            version=__version__,
-            started_at=now,
-            finished_at=now,
-        )
+        self._result = _failed(new_id(now), config.source, goal, now)
         id_ = self._result.id
         self._workspace = Workspace(
             config.work_dir.absolute(),
@@ -200,7 +192,7 @@ class _Drill:
         )
         if error is None:
             return replace(result, outcome="proved", step=None)
-        text = cut(printable(str(error)), _MOST_ERROR)
+        text = cut(one_line(str(error)), _MOST_ERROR)
         return replace(result, step=self._step, error=text, proven_until=None)
 
     def _at(self, step: DrillStep) -> None:
@@ -272,7 +264,7 @@ class _Drill:
         with progress_of("entries") as advance:
             survey = survey_of(self._store, self._catalog, workers, advance, url(self._config.s3))
             unreadable: list[ArchiveError] = []
-            backups = [one for one in registered(self._catalog, unreadable) if one.counts]
+            backups = restorable(self._catalog, registered(self._catalog, unreadable))
             for error in unreadable:
                 say("warning", f"{error}; it is not used")
             if not backups:
@@ -310,7 +302,7 @@ class _Drill:
         data = self._workspace.data
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
-            version = printable(str(row["version"]))
+            version = one_line(str(row["version"]))
             self._result = replace(self._result, server_version=version)
             if is_other_series(version, self._source_version):
                 say(
@@ -379,7 +371,7 @@ def version_of_source(plan: Plan, history: BucketHistory) -> str:
     The lineage says the version with which it began: an upgrade continues it.
     """
     said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
-    return printable(said or plan.server_version)
+    return one_line(said or plan.server_version)
 
 
 def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
@@ -426,12 +418,33 @@ def _refusal(backup: Backup, goal: Goal, history: BucketHistory) -> str:
 
 
 def _host() -> str:
-    return printable(socket.gethostname())
+    return one_line(socket.gethostname())
 
 
-def printable(text: str) -> str:
-    """The text on one line, without characters that a document may not have."""
-    return "".join(one if one.isprintable() else "?" for one in one_line(text))
+def _failed(id_: str, source: str, goal: str, started_at: datetime) -> DrillResult:
+    """The result of a drill that has shown nothing so far."""
+    return DrillResult(
+        id=id_,
+        source=source,
+        outcome="failed",
+        step=None,
+        error="",
+        backup=None,
+        label="",
+        goal=goal,
+        lineage=None,
+        binlog=None,
+        position=None,
+        proven_until=None,
+        transactions=0,
+        tables=0,
+        statements=0,
+        server_version="",
+        host=_host(),
+        version=__version__,
+        started_at=started_at,
+        finished_at=started_at,
+    )
 
 
 def _write(catalog: Catalog, result: DrillResult) -> None:
@@ -450,17 +463,11 @@ def _report_left(config: DrillConfig, catalog: Catalog, left: LeftDrill) -> None
     say("warning", f"drill {left.id} of {left.source}: {text}; its data were removed{where}")
     if left.source != config.source:
         return
-    result = DrillResult(
-        id=left.id,
-        source=left.source,
-        outcome="failed",
+    result = replace(
+        _failed(left.id, left.source, "unknown", left.started_at),
         step=left.step,
         error=text,
         backup=left.backup,
-        goal="unknown",
-        host=_host(),
-        version=__version__,
-        started_at=left.started_at,
         finished_at=datetime.now(UTC),
     )
     try:
@@ -474,15 +481,16 @@ def _print(result: DrillResult) -> None:
     until = f", to {moment_text(result.proven_until)}" if result.proven_until is not None else ""
     took = duration_text(result.seconds)
     page.line(f"proved: {moment_text(result.finished_at)}{until}, took {took}", "bold green")
-    page.field("base backup", f"{result.backup} {result.label}".rstrip(), _ROOM)
-    if result.is_of_backup:
-        page.field("shown by", result.restored, _ROOM)
-    else:
-        page.field("", "restored by the command, as its operator says; nothing has shown it", _ROOM)
-    page.field("reached", f"{result.binlog}:{result.position} of {result.lineage}", _ROOM)
-    page.field("applied", count_text(result.transactions, "transaction"), _ROOM)
-    if result.statements:
-        page.field("checked", count_text(result.statements, "statement"), _ROOM)
-    else:
-        page.field("checked", count_text(result.tables, "table"), _ROOM)
-    page.field("started", iso_text(result.started_at), _ROOM)
+    checked = (result.statements, "statement") if result.statements else (result.tables, "table")
+    shown: tuple[Field, ...] = (("shown by", result.restored, ""),)
+    if not result.is_of_backup:
+        shown = (("", "restored by the command, as its operator says; nothing has shown it", ""),)
+    fields = (
+        ("base backup", f"{result.backup} {result.label}".rstrip(), ""),
+        *shown,
+        ("reached", f"{result.binlog}:{result.position} of {result.lineage}", ""),
+        ("applied", count_text(result.transactions, "transaction"), ""),
+        ("checked", count_text(*checked), ""),
+        ("started", iso_text(result.started_at), ""),
+    )
+    page.fields(fields, _ROOM)

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from binlog2s3 import private
+from binlog2s3.archive.codec import BACKUP_ID
 from binlog2s3.archive.drills import DrillStep
-from binlog2s3.archive.fields import BACKUP_ID
 from binlog2s3.drill.children import end_all
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import iso_text

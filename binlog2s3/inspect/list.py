@@ -23,16 +23,23 @@ from binlog2s3.archive.listing import (
 )
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.formatting import count_text, moment_of, moment_text, size_text
-from binlog2s3.output import Plain, clean, page_on, say
+from binlog2s3.formatting import count_text, moment_text, size_text
+from binlog2s3.output import Column, Field, Plain, Table, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
 
-_HEADINGS = ("binlog", "size", "state", "first commit", "last commit", "archived", "GTIDs added")
-_SIZE, _STATE, _TIMES = 1, 2, (3, 4, 5)
-_TIME_WIDTH, _DATE_WIDTH = len("2026-01-02 03:04:05Z"), len("first commit")
-_GTIDS_WIDTH = len("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-999")
+_ROOM = 8
+_DATE = len("2026-01-02")
+_COLUMNS = (
+    Column(name="binlog"),
+    Column(name="size", right=True),
+    Column(name="state"),
+    Column(name="first commit", least=_DATE),
+    Column(name="last commit", least=_DATE),
+    Column(name="archived", least=_DATE),
+    Column(name="GTIDs added", least=len("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-999"), below=True),
+)
 _STYLES: Mapping[State, str] = {
     "archived": "green",
     "open": "cyan",
@@ -108,20 +115,20 @@ def _missing_line(lineage: Lineage, missing: MissingBinlogs) -> Notice:
     return Notice(f"GAP: missing in {lineage.id}: {names}")
 
 
-def head_of(listed: LineageListing) -> list[tuple[str, str]]:
+def head_of(listed: LineageListing) -> list[Field]:
     """The lines before a lineage's binlogs: names and values."""
     lineage, parent = listed.lineage, listed.lineage.parent
     begins = f"{lineage.first_binlog}, {moment_text(lineage.first_binlog_time)}"
     head = [
-        ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}"),
-        ("begins", begins),
-        ("after", lineage.gtid_set or "no earlier GTIDs"),
+        ("server", f"{lineage.server_uuid}, {lineage.flavour} {lineage.server_version}", ""),
+        ("begins", begins, ""),
+        ("after", lineage.gtid_set or "no earlier GTIDs", ""),
     ]
     if parent is not None:
-        head.append(("parent", f"{parent.place}, join {parent.join}"))
-        head.append(("", f"after {parent.gtid_set or 'no earlier GTIDs'}"))
+        head.append(("parent", f"{parent.place}, join {parent.join}", ""))
+        head.append(("", f"after {parent.gtid_set or 'no earlier GTIDs'}", ""))
     if (floor := lineage.floor) is not None:
-        head.append(("pruned", f"before {floor.binlog}, {moment_text(floor.raised_at)}"))
+        head.append(("pruned", f"before {floor.binlog}, {moment_text(floor.raised_at)}", ""))
     return head
 
 
@@ -134,10 +141,10 @@ def cells_of(binlog: Binlog) -> tuple[str, ...]:
         str(binlog.name),
         str(binlog.size),
         binlog.state,
-        _moment_of_us(found.least_commit_us),
-        _moment_of_us(found.reached_us),
+        moment_text(found.least_commit_us, "-"),
+        moment_text(found.reached_us, "-"),
         moment_text(found.archived_at),
-        clean(found.gtid_set_added) or "-",
+        found.gtid_set_added or "-",
     )
 
 
@@ -164,8 +171,7 @@ def print_page(listing: Listing, page: Plain) -> None:
                 _print_notice(page, notice)
             current = " (current)" if listed.current else ""
             page.line(f"lineage {listed.lineage.id}{current}", "bold")
-            for name, value in head_of(listed):
-                page.line(f"  {name:<6}  {value}")
+            page.fields(head_of(listed), _ROOM, indent=2)
             _print_binlogs(page, tuple(lines_of(listed)))
             page.line(f"  {summary_of(listed)}", "dim")
         page.line("")
@@ -181,46 +187,9 @@ def _print_binlogs(page: Plain, lines: Sequence[Binlog | Notice]) -> None:
     rows = [cells_of(line) for line in lines if isinstance(line, Binlog)]
     if not rows:
         return
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    if page.width is not None:
-        widths = _fitting(widths, page.width)
-    count = len(widths)
-    page.row(_HEADINGS[:count], widths, ["bold"] * count, right=(_SIZE,))
+    table = Table(page, _COLUMNS, rows, head=3)
     for line in lines:
         if isinstance(line, Notice):
             _print_notice(page, line)
-            continue
-        cells = cells_of(line)
-        shown = cells if page.width is None else _foldable(cells)
-        styles = ["", "", _STYLES[line.state]]
-        page.row(shown[:count], widths, styles, right=(_SIZE,))
-        if count < len(cells) and line.entry:
-            page.line(f"    {cells[-1]}", "dim")
-
-
-def _foldable(cells: Sequence[str]) -> list[str]:
-    """The cells, with times that can be wrapped between date and clock."""
-    return [cell.replace("T", " ") if at in _TIMES else cell for at, cell in enumerate(cells)]
-
-
-def _fitting(widths: Sequence[int], room: int) -> list[int]:
-    """Column widths for a terminal of this width; one column less if GTIDs do not fit."""
-    *widths, gtids = widths
-    for least in (min(gtids, _GTIDS_WIDTH), None):
-        for most in (_TIME_WIDTH, _DATE_WIDTH):
-            chosen = [min(w, most) if at in _TIMES else w for at, w in enumerate(widths)]
-            left = room - sum(chosen) - 2 * len(chosen)
-            if least is None and left >= 0:
-                return chosen
-            if least is not None and left >= least + 2:
-                return [*chosen, min(gtids, left - 2)]
-    return chosen
-
-
-def _moment_of_us(us: int | None) -> str:
-    if us is None:
-        return "-"
-    try:
-        return moment_text(moment_of(us))
-    except OverflowError:
-        return f"{us} us"
+        else:
+            table.row(cells_of(line), ["", "", _STYLES[line.state]])

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol, cast
 
-import zstandard
-
 from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.compression import unzstd
 from binlog2s3.binlog.gtid import Flavour, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
@@ -44,9 +43,8 @@ LIMIT = 8 << 20
 """The bytes at a file's beginning, decompressed, that must say where the backup ends."""
 TAIL = 1 << 20
 """The bytes at the end of a dump: MariaDB's GTIDs, and the line that says it is complete."""
-LONG_WINDOW = 128 << 20
-"""The most memory for decompression: what `zstd` itself accepts without --long=31."""
 PIECE = 1 << 16
+_NO_END = "nothing in it says that it is complete: make it without --compact and --skip-comments"
 BLOCK = 1 << 20
 """The bytes of a dump that are read at once, to see what it contains."""
 
@@ -197,14 +195,47 @@ def examined(
     except OSError as error:
         raise _unreadable(path, error) from None
     content = reader.end()
+    return _with_content(point, content), content
+
+
+def _with_content(point: BackupPoint, content: DumpContent) -> BackupPoint:
+    """The point with what a dump has, and with what is wrong with that."""
     defects, warnings = tuple(dict.fromkeys((*point.defects, *content.defects))), point.warnings
     if content.ends is None:
         warnings += ("it has no comments that could say whether it is complete",)
     warnings += content.doubts
     is_doubtful = point.is_doubtful or bool(content.doubts)
     is_sure = content.ends is True and content.is_whole and not is_doubtful
-    checked = replace(point, defects=defects, warnings=warnings, is_checked=is_sure and not defects)
-    return checked, content
+    return replace(point, defects=defects, warnings=warnings, checked=is_sure and not defects)
+
+
+class StreamedDump:
+    """A dump that goes by, plain: `feed` each block, then `end`. It is read as `examined` reads.
+
+    One that does not say that it is complete is not taken: whoever makes it can have it say so.
+    """
+
+    def __init__(self) -> None:
+        self._reader = DumpReader()
+        self._begin = bytearray()
+        self._tail = bytearray()
+
+    def feed(self, block: bytes) -> None:
+        """Read on."""
+        self._reader.feed(block.replace(b"\r\n", b"\n"))
+        if len(self._begin) <= LIMIT:
+            self._begin += block[: LIMIT + 1 - len(self._begin)]
+        self._tail += block
+        del self._tail[:-TAIL]
+
+    def end(self, name: str) -> BackupPoint:
+        """Where it ends, and what is wrong with it. Raises RecoveryError if it does not say."""
+        whole = len(self._begin) <= LIMIT
+        begin, tail = _decoded(bytes(self._begin[:LIMIT])), _decoded(bytes(self._tail))
+        point, content = parse_dump(name, begin, tail, whole=whole), self._reader.end()
+        if content.ends is None:
+            point = replace(point, defects=(*point.defects, _NO_END))
+        return _with_content(point, content)
 
 
 def refuse_defects(
@@ -232,12 +263,12 @@ def _blocks(path: Path, file: BinaryIO) -> Iterator[bytes]:
         return
     gathered = bytearray()
     try:
-        for piece in (_gunzip if kind == "gzip" else _unzstd)(file):
+        for piece in (_gunzip if kind == "gzip" else unzstd)(file):
             gathered += piece
             if len(gathered) >= BLOCK:
                 yield bytes(gathered)
                 gathered.clear()
-    except (zlib.error, zstandard.ZstdError) as error:
+    except (zlib.error, ValueError) as error:
         raise refusal(str(path), f"it cannot be decompressed: {str(error).lower()}") from None
     yield bytes(gathered)
 
@@ -427,11 +458,11 @@ def _decompressed(path: Path, file: BinaryIO, *, gzipped: bool) -> bytes:
     source = cast("BinaryIO", _Beginning(file, 2 * LIMIT))
     data = bytearray()
     try:
-        for piece in (_gunzip if gzipped else _unzstd)(source):
+        for piece in (_gunzip if gzipped else unzstd)(source):
             data += piece
             if len(data) > LIMIT:
                 break
-    except (OSError, zlib.error, zstandard.ZstdError) as error:
+    except (OSError, zlib.error, ValueError) as error:
         raise refusal(str(path), f"it cannot be decompressed: {str(error).lower()}") from None
     return bytes(data)
 
@@ -448,14 +479,6 @@ def _gunzip(source: BinaryIO) -> Iterator[bytes]:
             if member.eof:
                 piece = member.unused_data.lstrip(b"\0")
                 member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-
-
-def _unzstd(source: BinaryIO) -> Iterator[bytes]:
-    """The content of all frames, as far as they go."""
-    decompressor = zstandard.ZstdDecompressor(max_window_size=LONG_WINDOW)
-    reader = decompressor.stream_reader(source, read_across_frames=True, closefd=False)
-    while piece := reader.read(PIECE):
-        yield piece
 
 
 def _decoded(data: bytes) -> str:

@@ -41,7 +41,7 @@ class BackupPoint:
     writes its time zone, so they have none and cannot be compared with commit times.
     `sets_gtids`: a server into which it is loaded has these GTIDs then, or ends in that place.
     `defects`: why a server that is restored from it does not have all of the dumped one's data, or
-    not those of this point. `is_doubtful`: it does not say enough to exclude that. `is_checked`:
+    not those of this point. `is_doubtful`: it does not say enough to exclude that. `checked`:
     all of it was read, and it has neither. `innodb`: where the last transaction of InnoDB's data
     ended in the binlog, if the data files say so.
     """
@@ -58,7 +58,7 @@ class BackupPoint:
     sets_gtids: bool = False
     defects: tuple[str, ...] = ()
     is_doubtful: bool = False
-    is_checked: bool = False
+    checked: bool = False
     innodb: tuple[BinlogName, int] | None = None
 
 
@@ -264,6 +264,27 @@ def parse_xtrabackup(
         finished_at=time_of(_setting(info, "end_time")),
     )
     return replace(found, innodb=_innodb_place(innodb_pos))
+
+
+_POSITION_IN_LOG = re.compile(
+    r"\b(?:MySQL|MariaDB|Percona\S*) binlog position: filename '([^'\n]*)', position '([0-9]*)'"
+    r"(?:, GTID of the last change '([^']*)')?"
+)
+
+
+def parse_xtrabackup_log(where: str, log: str, *, of_mariadb: bool) -> BackupPoint:
+    """What xtrabackup or mariabackup printed while it made a backup; `log` is its end.
+
+    (Source: `storage/innobase/xtrabackup/src/backup_mysql.cc`; MariaDB's `extra/mariabackup`.)
+    """
+    found = only(where, "positions", [match.groups("") for match in _POSITION_IN_LOG.finditer(log)])
+    if found is None:
+        raise refusal(where, "its log has no binlog position: has the server no binary log?")
+    name, position, gtids = found
+    said = parse_xtrabackup(where, f"{name}\t{position}\t{gtids}\n", mariadb_names=of_mariadb)
+    if "completed OK!" not in log[-1000:]:
+        said = replace(said, defects=(*said.defects, "its log does not end with `completed OK!`"))
+    return said
 
 
 def _innodb_place(text: str) -> tuple[BinlogName, int] | None:

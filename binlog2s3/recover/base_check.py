@@ -17,10 +17,10 @@ from typing import Literal
 
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.formatting import count_text, moment_text
+from binlog2s3.formatting import count_text, moment_text, some
 from binlog2s3.recover.backup import examined, refuse_defects
 from binlog2s3.recover.dump_content import SYSTEM, DumpContent
-from binlog2s3.recover.target import quoted, some
+from binlog2s3.recover.target import quoted
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
 

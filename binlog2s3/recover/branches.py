@@ -17,7 +17,7 @@ from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, VersionConflictError
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text
 from binlog2s3.recover.route import Route
 
 _ENDLESS = 1 << 63
@@ -127,7 +127,7 @@ class Branches:
                     one.id,
                     (
                         f"lineage {one.id}, which is left out{_from(leg)}, has transactions up to "
-                        f"{time_text(later)}: later than all in lineage {self._route.tip.id}"
+                        f"{iso_text(later)}: later than all in lineage {self._route.tip.id}"
                     ),
                 )
 

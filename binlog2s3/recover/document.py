@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.formatting import iso_text, time_text
+from binlog2s3.formatting import iso_text
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -72,7 +72,7 @@ def _plan(plan: Plan, about: About) -> dict[str, Any]:
         "reachable": {
             "first": _place(plan.reach.first),
             "last": _place(plan.reach.last),
-            "earliest": time_text(plan.reach.earliest_us),
+            "earliest": iso_text(plan.reach.earliest_us),
             "latest": _time(plan.reach.latest_us),
             "gtids": _gtids(plan.reach.gtids),
         },
@@ -85,7 +85,7 @@ def _goal(goal: Goal) -> dict[str, Any]:
     """Where to stop, as it was asked for."""
     found: dict[str, Any] = {"to": _GOALS[type(goal)]}
     if isinstance(goal, ToTime):
-        found["time"] = time_text(goal.at_us)
+        found["time"] = iso_text(goal.at_us)
     elif isinstance(goal, ToGtid | BeforeGtid):
         found["gtid"] = goal.gtid
     elif isinstance(goal, ToPosition):
@@ -131,7 +131,7 @@ def _gtids(gtids: Gtids | None) -> str | None:
 
 
 def _time(us: int | None) -> str | None:
-    return None if us is None else time_text(us)
+    return None if us is None else iso_text(us)
 
 
 def _place(place: BinlogPosition) -> dict[str, Any]:
@@ -161,7 +161,7 @@ def _shown(shown: Shown) -> dict[str, Any]:
         "begin": transaction.begin,
         "end": transaction.end,
         "gtid": transaction.gtid,
-        "committed": time_text(transaction.commit_us),
+        "committed": iso_text(transaction.commit_us),
         "commit_time": "exact" if transaction.commit_exact else "seconds",
         "compressed": content.compressed,
         "changes": [

@@ -243,6 +243,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
         tail = text[first.start() :]
     behind, tail_known = "", tail is not None or whole
     if first and tail:
+        behind = tail.partition("\n")[2]  # of a line of data that is longer than the tail
         for last in _DATA.finditer(tail):
             behind = tail[last.end() :]
     title = _TITLE.search(header)

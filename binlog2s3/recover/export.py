@@ -17,12 +17,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from binlog2s3.archive.fields import LINEAGE_ID
+from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import RecoveryError
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text, moment_text
 from binlog2s3.output import clean
 from binlog2s3.recover.extract import contradicts
 from binlog2s3.recover.manifest import MANIFEST, Manifest, WrittenFile
@@ -77,7 +77,7 @@ def to_directory(
     the stream is not what the plan says.
     """
     began = time.monotonic()
-    planned = (WrittenFile(piece=piece, size=0, crc64=0) for piece in plan.pieces)
+    planned = (WrittenFile.of(piece, 0, 0) for piece in plan.pieces)
     manifest = _manifest(plan, about, before, planned)
     manifest.check_size()
     prepare(directory)
@@ -93,15 +93,15 @@ def to_directory(
                 inner[piece.lineage] = stack.enter_context(top.new(_lineage_of(piece)))
             parts = done.parts(piece, checked)
             size, crc64 = inner[piece.lineage].write(_binlog_of(piece), parts)
-            written.append(WrittenFile(piece=piece, size=size, crc64=crc64))
+            written.append(WrittenFile.of(piece, size, crc64))
             files.append(name)
-        if tuple(one.piece for one in written) != plan.pieces:
+        if tuple(one.piece(plan.flavour) for one in written) != plan.pieces:
             raise RecoveryError("the binlogs that were written are not those of the plan")
         if statements := _to_commit_empty(plan, about):
             top.write(SKIPPED, statements)
             files.append(SKIPPED)
         top.write(README, [_readme(plan, about, files, directory).encode()])
-        top.write(MANIFEST, [replace(manifest, files=tuple(written)).to_json()])
+        top.write(MANIFEST, [replace(manifest, files=tuple(written)).written()])
     return Result(
         how="output-dir",
         where=str(directory),
@@ -150,11 +150,15 @@ def _manifest(
         server_version=plan.server_version,
         lineage=plan.lineage,
         written_at=datetime.now(UTC),
-        before=_newest(before),
-        added=plan.adds,
-        skipped=plan.skipped_text,
+        gtids_before=_text(_newest(before)),
+        gtids_added=_text(plan.adds),
+        gtids_skipped=plan.skipped_text or None,
         files=tuple(files),
     )
+
+
+def _text(gtids: Gtids | None) -> str | None:
+    return None if gtids is None else str(gtids)
 
 
 def _newest(gtids: Gtids | None) -> Gtids | None:
@@ -351,7 +355,7 @@ def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
     lines = [
         f"Binlogs of {about.source}, for a point-in-time recovery",
         "",
-        f"written      {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} by binlog2s3, from {about.archive}",
+        f"written      {moment_text(datetime.now(UTC))} by binlog2s3, from {about.archive}",
         f"server       {plan.flavour} {plan.server_version}",
         f"lineage      {plan.lineage}",
         f"from         {_from_text(plan, about)}",
@@ -367,7 +371,7 @@ def _readme(plan: Plan, about: About, files: list[str], directory: Path) -> str:
         lines.append(f"skipped      {plan.skipped_text}")
     last = max((piece.greatest_commit_us or 0 for piece in plan.pieces), default=0)
     if last:
-        lines.append(f"last commit  {time_text(last)}")
+        lines.append(f"last commit  {iso_text(last)}")
     lines += [f"warning      {warning}" for warning in plan.warnings]
     lines = [*map(clean, lines), "", *_how_to(directory, tool, client, binlogs)]
     if SKIPPED in files:

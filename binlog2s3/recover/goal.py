@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from binlog2s3.archive.history import extent
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
@@ -17,7 +18,7 @@ from binlog2s3.binlog.place import ExecutedPart, MysqlPart, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -28,9 +29,8 @@ from binlog2s3.recover.model import (
     ToPosition,
     ToTime,
 )
-from binlog2s3.recover.route import Route
+from binlog2s3.recover.route import SECOND_US, Route
 
-SECOND_US = 1_000_000
 _SHORT_US = 10 * SECOND_US
 _MOST_IN_A_ROW = 3
 _MOST_BEHIND = 20
@@ -77,8 +77,8 @@ class Search:
     def reach(self) -> Reachable:
         """From the oldest binlog that leads up to the newest without a break."""
         route, last = self.route, len(self.route) - 1
-        broken = [number for number, one in enumerate(route.stretches) if one.broken]
-        first = max(broken, default=0)
+        *_, newest_interval = extent(route.stretches)
+        first = newest_interval.first
         oldest, newest = route.known(first), route.known(last)
         before = newest.gtids_before
         return Reachable(
@@ -337,8 +337,9 @@ class Search:
             case BeforeGtid(gtid):
                 number, found = self.gtid(gtid, start.number, have)
                 return RoutePosition(number, found.begin)
-            case ToPosition(binlog, offset):
-                return self.place(binlog, offset, self._chosen(binlog, offset), option="--lineage")
+            case ToPosition(binlog, offset, lineage):
+                lineage = lineage or self._chosen(binlog, offset)
+                return self.place(binlog, offset, lineage, option="--lineage")
             case Latest():
                 last = len(self.route) - 1
                 return RoutePosition(last, self.route.end(last))
@@ -407,15 +408,15 @@ class _TimeSearch:
         if received is None or is_credible(self._goal.at_us, received):
             return True
         self._passed = (
-            f"{known.name} has commit times up to {time_text(known.greatest_commit_us or 0)}, but "
-            f"was received by {time_text(received)}: all of it counts as committed by then"
+            f"{known.name} has commit times up to {iso_text(known.greatest_commit_us or 0)}, but "
+            f"was received by {iso_text(received)}: all of it counts as committed by then"
         )
         self._search.warnings.append(self._passed)
         return False
 
     def _too_early(self) -> RecoveryError:
         """The error for a time before this history begins; it names the lineage that has it."""
-        begins = time_text(self._route.known(0).first_us)
+        begins = iso_text(self._route.known(0).first_us)
         other = self._search.branches.begun_before(self._goal.at_us)
         if not other:
             pruned = self._route.pruned
@@ -435,19 +436,17 @@ class _TimeSearch:
         """
         route = self._route
         for number in range(self._start.number - 1, -1, -1):
-            known = route.known(number)
-            if self._is_later(known.reached_us):
-                is_repeated = route.is_repeated(number, 0)
+            newest_us = route.newest_own_us(number)
+            if newest_us is None:
+                continue
+            if self._is_later(newest_us):
+                known, is_repeated = route.known(number), route.is_repeated(number, 0)
                 for one in route.transactions(number):
                     is_later = one.commit_us > self._goal.at_us and known.is_credible(one)
                     if is_later and not is_repeated(one):
                         raise self._past(one)
-            if known.reached_us is not None:
-                return
-        known = route.known(0)
-        if (
-            known.gtids_before or route.pruned
-        ) and self._goal.at_us < known.first_us + SECOND_US - 1:
+            return
+        if self._goal.at_us < route.begins_us:
             raise self._too_early()  # when it began is known to the second
 
     def _first_later(self, number: int) -> Transaction | None:
@@ -478,7 +477,7 @@ class _TimeSearch:
         name = f"{one.gtid} of " if one.gtid else "a transaction of "
         who = self._search.who_has(parse(one.gtid, self._route.flavour) if one.gtid else None)
         return self._search.refused(
-            f"{who} is already past {self._goal.text}: it has {name}{time_text(one.commit_us)}",
+            f"{who} is already past {self._goal.text}: it has {name}{iso_text(one.commit_us)}",
             "restore an older base backup",
         )
 
@@ -489,7 +488,7 @@ class _TimeSearch:
         if self._lie is not None:
             number, one = self._lie
             known = self._route.known(number)
-            by = "" if known.received_us is None else f", by {time_text(known.received_us)}"
+            by = "" if known.received_us is None else f", by {iso_text(known.received_us)}"
             lie = f"{self._named(number, one)} was received before that time{by}"
         if not is_reached:
             why, hint = lie or self._passed, "--latest takes all that there is"
@@ -548,7 +547,7 @@ class _TimeSearch:
                 )
 
     def _named(self, number: int, one: Transaction) -> str:
-        return f"{one.gtid or self._route.place(number, one.begin)} ({time_text(one.commit_us)})"
+        return f"{one.gtid or self._route.place(number, one.begin)} ({iso_text(one.commit_us)})"
 
 
 class _Disorder:

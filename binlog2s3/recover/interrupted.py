@@ -14,7 +14,7 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import parents_first
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
-from binlog2s3.output import clean
+from binlog2s3.formatting import some
 from binlog2s3.recover import replicate, target
 from binlog2s3.recover.applier_error import place_of
 from binlog2s3.recover.channel import channel_of
@@ -124,7 +124,7 @@ class Standing:
             return error
         if mark is None or mark == frozenset(tables):
             return None
-        names = ", ".join(clean(one) for one in sorted(mark))
+        names = ", ".join(sorted(mark))
         wanted = "all tables" if not tables else f"only {', '.join(sorted(tables))}"
         return RecoveryError(
             f"the target, {self._facts.address}, is a scratch server to which only {names} was "
@@ -136,7 +136,7 @@ class Standing:
 
     def _stands_elsewhere(self, note: Note, where: str, other: str) -> RecoveryError:
         return RecoveryError(
-            f"the target is at {where}, where a run that began at {clean(note.begun)} was "
+            f"the target is at {where}, where a run that began at {note.begun} was "
             "interrupted; this run would begin elsewhere",
             hint=f"run the same command as then: it continues from there{other}; if the base "
             f"backup was restored again since: DROP DATABASE {self._notes.database}",
@@ -145,9 +145,9 @@ class Standing:
     def _refuse_restarted(self, note: Note) -> None:
         if note.started != (started := self._server_start()):
             raise RecoveryError(
-                f"a run that began at {clean(note.begun)} was interrupted, the target was "
+                f"a run that began at {note.begun} was interrupted, the target was "
                 f"restarted since ({started} UTC), and it has tables without transactions: "
-                f"{target.some(self._facts.not_transactional)}; it is unknown what reached them",
+                f"{some(self._facts.not_transactional)}; it is unknown what reached them",
                 hint=f"restore the base backup again and DROP DATABASE {self._notes.database}, or "
                 "--allow-non-transactional if their rows do not matter",
             )

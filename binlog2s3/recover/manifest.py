@@ -8,33 +8,24 @@ binlogs, never paths; what is not as its format says is an error.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import pairwise
-from typing import Any, ClassVar, Self, get_args
+from typing import ClassVar, Self
 
-from binlog2s3.archive.fields import (
-    FORMAT,
-    count,
-    each,
-    gtids,
-    lineage_name,
-    mapping,
-    moment,
-    or_none,
-    parse,
-    printable,
-    reading,
-    render,
-    source_name,
-    text,
+from binlog2s3.archive.codec import (
+    Count,
+    Crc64,
+    Document,
+    GtidText,
+    LineageId,
+    Moment,
+    SourceName,
+    Text,
 )
 from binlog2s3.binlog import gtid
-from binlog2s3.binlog.checksum import crc64_from_hex, crc64_hex
 from binlog2s3.binlog.gtid import Flavour, Gtids, empty, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import iso_text, us_of
-from binlog2s3.recover.document import piece_document
+from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.recover.model import PlanPiece
 
 MANIFEST = "manifest.json"
@@ -44,73 +35,104 @@ AGAIN = "write the directory again with `binlog2s3 pitr --output-dir`, into anot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenFile:
-    """One binlog in the directory: its head and the bytes of `piece`.
+    """One binlog in the directory: its head and the bytes of a piece of the plan.
 
-    `size` bytes with the CRC64NVME `crc64`.
+    The piece has `bytes` bytes, the file has `size`.
     """
 
-    piece: PlanPiece
-    size: int
-    crc64: int
+    lineage: LineageId
+    binlog: BinlogName
+    begin: Count
+    end: Count
+    left_out: tuple[tuple[Count, Count], ...]
+    bytes: Count
+    transactions: Count
+    gtids: GtidText | None
+    greatest_commit: Moment | None
+    size: Count
+    crc64nvme: Crc64
+
+    def __post_init__(self) -> None:
+        bounds = [self.begin, *(at for pair in self.left_out for at in pair), self.end]
+        # the head of a piece that begins later in its binlog is shorter than what comes before
+        if any(low > high for low, high in pairwise(bounds)) or self.size > self.end:
+            raise ValueError("its offsets contradict each other")
+
+    @classmethod
+    def of(cls, piece: PlanPiece, size: int, crc64: int) -> Self:
+        """The file of this piece, which has so many bytes with this CRC64NVME."""
+        us = piece.greatest_commit_us
+        return cls(
+            lineage=piece.lineage,
+            binlog=piece.binlog,
+            begin=piece.begin,
+            end=piece.end,
+            left_out=piece.left_out,
+            bytes=piece.size,
+            transactions=piece.transactions,
+            gtids=str(piece.gtids) or None,
+            greatest_commit=None if us is None else moment_of(us),
+            size=size,
+            crc64nvme=Crc64(crc64),
+        )
+
+    def piece(self, flavour: Flavour) -> PlanPiece:
+        """The piece of the plan. Raises ValueError if its GTIDs are none of this flavour."""
+        commit = self.greatest_commit
+        return PlanPiece(
+            lineage=self.lineage,
+            binlog=self.binlog,
+            begin=self.begin,
+            end=self.end,
+            left_out=self.left_out,
+            transactions=self.transactions,
+            gtids=_gtids(self.gtids, flavour) or empty(flavour),
+            greatest_commit_us=None if commit is None else us_of(commit),
+        )
 
     @property
     def name(self) -> str:
         """Where it is in the directory: `LINEAGE/BINLOG`."""
-        return f"{self.piece.lineage}/{self.piece.binlog}"
+        return f"{self.lineage}/{self.binlog}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
+class Manifest(Document):
     """What is in the directory: `files` in the order of the plan.
 
-    `lineage`: the last one of the history. `before`: the GTIDs executed before the first file, None
-    if the history does not tell. `added`: those in the files. `skipped`: those that were left out
-    on request, as text.
+    `lineage`: the last one of the history. `gtids_before`: those executed before the first file,
+    None if the history does not tell. `gtids_added`: those in the files. `gtids_skipped`: those
+    that were left out on request.
     """
 
-    source: str
+    source: SourceName
     flavour: Flavour
-    server_version: str
-    lineage: str
-    written_at: datetime
-    before: Gtids | None
-    added: Gtids | None
-    skipped: str
+    server_version: Text
+    lineage: LineageId
+    written_at: Moment
+    gtids_before: GtidText | None
+    gtids_added: GtidText | None
+    gtids_skipped: str | None
     files: tuple[WrittenFile, ...]
 
     MOST: ClassVar[int] = 16 << 20
-    """Bytes of the document."""
 
-    def befores(self) -> Iterator[Gtids | None]:
-        """The GTIDs executed before each file, None where that is unknown."""
-        before = self.before
+    def __post_init__(self) -> None:
+        names = [one.name for one in self.files]
+        if len(set(names)) < len(names):
+            raise ValueError("a binlog is there twice")
+
+    def pieces(self) -> Iterator[tuple[PlanPiece, Gtids | None]]:
+        """The piece of each file, and the GTIDs executed before it, None where that is unknown."""
+        before = _gtids(self.gtids_before, self.flavour)
         for one in self.files:
-            yield before
-            before = joined(before, one.piece.gtids)
+            piece = one.piece(self.flavour)
+            yield piece, before
+            before = joined(before, piece.gtids)
 
-    def to_json(self) -> bytes:
+    def written(self) -> bytes:
         """The document. Raises RecoveryError if it is larger than may be read again."""
-        found = render(
-            {
-                "format": FORMAT,
-                "source": self.source,
-                "flavour": self.flavour,
-                "server_version": self.server_version,
-                "lineage": self.lineage,
-                "written_at": iso_text(self.written_at),
-                "gtids_before": None if self.before is None else str(self.before),
-                "gtids_added": None if self.added is None else str(self.added),
-                "gtids_skipped": self.skipped or None,
-                "files": [
-                    {
-                        **piece_document(one.piece),
-                        "size": one.size,
-                        "crc64nvme": crc64_hex(one.crc64),
-                    }
-                    for one in self.files
-                ],
-            }
-        )
+        found = self.to_json()
         if len(found) > self.MOST:
             raise RecoveryError(
                 f"the manifest of {len(self.files)} binlogs has {len(found)} bytes, more than "
@@ -121,66 +143,28 @@ class Manifest:
 
     def check_size(self) -> None:
         """Raise RecoveryError if the manifest will be too large, whatever the files' sizes are."""
-        most = tuple(replace(one, size=one.piece.end) for one in self.files)
-        replace(self, files=most).to_json()
+        most = tuple(replace(one, size=one.end) for one in self.files)
+        replace(self, files=most).written()
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        return (MANIFEST,)
 
     @classmethod
-    def from_json(cls, data: bytes, path: str) -> Self:
+    def read(cls, data: bytes, path: str) -> Self:
         """Read it. Raises RecoveryError, which names the path, if it is none."""
         try:
-            document = parse(data, path, cls.MOST)
-            with reading(path):
-                return cls._of(document)
+            found = cls.from_json(data, path)
         except ArchiveError as error:
             raise RecoveryError(str(error), hint=AGAIN) from error
-
-    @classmethod
-    def _of(cls, document: dict[str, Any]) -> Self:
-        flavour = document["flavour"]
-        if flavour not in get_args(Flavour):
-            raise ValueError(f"{flavour!r:.40} is not a flavour")
-        found = cls(
-            source=source_name(document["source"]),
-            flavour=flavour,
-            server_version=text(document["server_version"]),
-            lineage=lineage_name(document["lineage"]),
-            written_at=moment(document["written_at"]),
-            before=_gtids(document["gtids_before"], flavour),
-            added=_gtids(document["gtids_added"], flavour),
-            skipped=or_none(printable, document["gtids_skipped"]) or "",
-            files=each(lambda one: _file(mapping(one), flavour), document["files"]),
-        )
-        names = [one.name for one in found.files]
-        if len(set(names)) < len(names):
-            raise ValueError("a binlog is there twice")
+        try:
+            _gtids(found.gtids_added, found.flavour)
+            for _ in found.pieces():
+                pass
+        except ValueError as error:
+            raise RecoveryError(f"{path}: {error!s:.200}", hint=AGAIN) from error
         return found
 
 
-def _gtids(value: Any, flavour: Flavour) -> Gtids | None:
-    found = or_none(gtids, value)
-    return None if found is None else gtid.parse(found, flavour)
-
-
-def _file(document: Any, flavour: Flavour) -> WrittenFile:
-    commit = or_none(moment, document["greatest_commit"])
-    piece = PlanPiece(
-        lineage=lineage_name(document["lineage"]),
-        binlog=BinlogName.parse(document["binlog"]),
-        begin=count(document["begin"]),
-        end=count(document["end"]),
-        left_out=each(_range, document["left_out"]),
-        transactions=count(document["transactions"]),
-        gtids=_gtids(document["gtids"], flavour) or empty(flavour),
-        greatest_commit_us=None if commit is None else us_of(commit),
-    )
-    bounds = [piece.begin, *(at for pair in piece.left_out for at in pair), piece.end]
-    size = count(document["size"])
-    # the head of a piece that begins later in its binlog is shorter than what comes before
-    if any(low > high for low, high in pairwise(bounds)) or size > piece.end:
-        raise ValueError("its offsets contradict each other")
-    return WrittenFile(piece=piece, size=size, crc64=crc64_from_hex(document["crc64nvme"]))
-
-
-def _range(value: Any) -> tuple[int, int]:
-    begin, end = each(count, value)
-    return begin, end
+def _gtids(text: str | None, flavour: Flavour) -> Gtids | None:
+    return None if text is None else gtid.parse(text, flavour)

@@ -14,7 +14,7 @@ from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text
 
 Result = TypeVar("Result")
 Search: TypeAlias = Callable[[Iterable[Transaction]], Result]
@@ -52,10 +52,14 @@ class BeforeGtid:
 
 @dataclass(frozen=True, slots=True)
 class ToPosition:
-    """Stop at this offset of a binlog, which must be between two transactions."""
+    """Stop at this offset of a binlog, which must be between two transactions.
+
+    `lineage`: the lineage that has the binlog, if it is known.
+    """
 
     binlog: BinlogName
     offset: int
+    lineage: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +294,8 @@ class Reachable:
         """From when to when, in words; "" if only one place is within reach."""
         if self.first == self.last:
             return ""
-        latest = "unknown" if self.latest_us is None else time_text(self.latest_us)
-        return f"{time_text(self.earliest_us)} to {latest}"
+        latest = "unknown" if self.latest_us is None else iso_text(self.latest_us)
+        return f"{iso_text(self.earliest_us)} to {latest}"
 
     @property
     def besides(self) -> str:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.output import clean
 from binlog2s3.recover.target import DATABASE, TargetFacts, quoted
 from binlog2s3.server.connection import Server
 
@@ -273,7 +272,7 @@ class Notes:
         return str(self._server.rows("SELECT @@datadir AS it")[0]["it"])[:600]
 
     def _foreign(self, names: list[str]) -> RecoveryError:
-        first = clean(names[0])
+        first = names[0]
         return RecoveryError(
             f"the target, {self._facts.address}, has a note of a recovery that this version did "
             f"not write on this server: {first}",

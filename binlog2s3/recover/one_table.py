@@ -16,11 +16,10 @@ from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.statements import UPKEEP, Statement
 from binlog2s3.binlog.tables import table_name
 from binlog2s3.errors import RecoveryError
-from binlog2s3.formatting import count_text, cut, size_text
-from binlog2s3.output import clean
+from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.model import Checked, Plan, PlanPiece, Stream
 from binlog2s3.recover.plan_source import OpenStream
-from binlog2s3.recover.target import TargetFacts, other_channels, some
+from binlog2s3.recover.target import TargetFacts, other_channels
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
 
@@ -120,7 +119,7 @@ class StatementCheck:
             )
         if not self.moved.count:
             return None
-        words = " ".join(f"--table '{clean(name)}'" for name in sorted(self.others))
+        words = " ".join(f"--table '{name}'" for name in sorted(self.others))
         add = f"add {words}; or " if words and len(self.others) < _MOST_OTHERS else ""
         exchange = "exchanges" if self.moved.count == 1 else "exchange"
         return RecoveryError(
@@ -188,7 +187,7 @@ class _Noted:
     def add(self, found: Statement) -> None:
         self.count += 1
         if len(self.shown) < _SHOWN:
-            self.shown.append(cut(" ".join(clean(found.clear.text).split()), _MOST_TEXT))
+            self.shown.append(cut(" ".join(found.clear.text.split()), _MOST_TEXT))
 
 
 def _others(found: Statement) -> tuple[set[str], set[str]]:
@@ -429,7 +428,7 @@ class Examination:
             missing += sorted(more)
             there |= _folded(more)
         if missing:
-            words = " ".join(f"--table '{clean(name)}'" for name in missing)
+            words = " ".join(f"--table '{name}'" for name in missing)
             self.refusals.append(
                 RecoveryError(
                     f"--table cannot be applied safely: at the target, {facts.address}, foreign "

@@ -10,7 +10,6 @@ binlog has exactly these GTIDs at exactly this position.
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 
 from binlog2s3.archive.documents import Lineage, Parent
@@ -27,10 +26,10 @@ from binlog2s3.binlog.gtid import (
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.binlog.place import ExecutedPart, NoPlaceError, is_state
+from binlog2s3.binlog.place import ExecutedPart, MysqlPart, NoPlaceError, is_state
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import count_text, gtids_text
+from binlog2s3.formatting import count_text, gtids_text, moment_text
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, BucketHistory, Start
 from binlog2s3.recover.pieces import WHERE_IT_ENDS
@@ -91,7 +90,7 @@ def _ends_later(one: Leg, other: Leg) -> bool:
 
 
 def _place(cut: Parent) -> tuple[int, int]:
-    return (BinlogName.parse(cut.binlog).number if cut.binlog else -1, cut.offset)
+    return (cut.binlog.number if cut.binlog else -1, cut.offset)
 
 
 def tip_of(lineages: Sequence[Lineage], lineage: str, line: Line) -> str:
@@ -308,13 +307,21 @@ def unlogged_at(route: Route, stands: RouteExecuted, start: Start) -> int | None
     of the base backup, or its lineage, tells them apart. None if nothing is in doubt.
     """
     number = stands.start
-    while number is not None and not stands.part.touches(number, route.brief(number).gtids_added):
+    while number is not None and not stands.part.touches(number, _own_gtids(route, number)):
         if route.is_unlogged_before(number):
             return None if _is_behind(route, number, start) else number
         if not number:
             return None
         number -= 1
     return None
+
+
+def _own_gtids(route: Route, number: int) -> Gtids:
+    """The GTIDs that a stretch adds, without those that it repeats: they show no later state."""
+    added, before = route.brief(number).gtids_added, route.repeated(number)
+    if isinstance(added, GtidSet) and isinstance(before, MysqlPart):
+        return added - before.gtids
+    return added
 
 
 def outside(route: Route, start: int) -> Gtids:
@@ -532,8 +539,8 @@ class Origin:
             return ""
         begins = self._line.legs[0].lineage.first_binlog_time
         return (
-            f"; if the backup was made after {_time(begins)}, when this history begins, the bucket "
-            "does not have all of its GTIDs yet"
+            f"; if the backup was made after {moment_text(begins)}, when this history begins, the "
+            "bucket does not have all of its GTIDs yet"
         )
 
     def _met(self, lineage: str) -> Meeting:
@@ -589,7 +596,7 @@ class Origin:
         )
 
     def _ambiguous(self, twice: str, lineage: str, ours: str) -> RecoveryError:
-        begins = {one.id: _time(one.first_binlog_time) for one in self._history.lineages}
+        begins = {one.id: moment_text(one.first_binlog_time) for one in self._history.lineages}
         other = tip_of(self._history.lineages, lineage, self._line)
         return self._search.refused(
             f"{gtids_text(twice)} are GTIDs of two different histories, this one and {lineage}: "
@@ -598,7 +605,3 @@ class Origin:
             f"--from-lineage {ours} (begins {begins[ours]}), or "
             f"--lineage {other} --from-lineage {lineage} (begins {begins[lineage]})",
         )
-
-
-def _time(at: datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%SZ")

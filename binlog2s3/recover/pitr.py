@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from binlog2s3.archive.backups import Backup, one_of, registered
+from binlog2s3.archive.backups import Backup, one_of, registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import last_of
 from binlog2s3.archive.evidence import Evidence
@@ -326,7 +326,7 @@ class _Recovery:
         self._warnings += [f"{error}; it is not used" for error in unreadable]
         if self._config.from_backup_id is not None:
             return one_of(backups, self._config.from_backup_id)
-        backups = [one for one in backups if one.counts]
+        backups = restorable(self._catalog, backups)
         if not backups:
             raise RecoveryError(
                 "no target, and no base backup is registered that could be restored",
@@ -535,9 +535,8 @@ class _Recovery:
                 )
         except KeyboardInterrupt:
             if self._told is None:
-                print(  # noqa: T201
-                    "interrupted; run the same command again: it continues where the target is now",
-                    file=sys.stderr,
+                page_on(sys.stderr).line(
+                    "interrupted; run the same command again: it continues where the target is now"
                 )
             raise
 

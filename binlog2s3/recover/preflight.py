@@ -15,10 +15,10 @@ from contextlib import suppress
 from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
 from binlog2s3.config.pitr import Address
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.formatting import count_text
+from binlog2s3.formatting import count_text, some
 from binlog2s3.recover.channel import channel_of
 from binlog2s3.recover.model import Plan
-from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, some
+from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from binlog2s3.server.version import ServerVersion

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TextIO
 
-from binlog2s3.formatting import duration_text, size_text, time_text
-from binlog2s3.progress import LINE_SECONDS, progress_display
+from binlog2s3.formatting import duration_text, moment_text, size_text
+from binlog2s3.progress import LINE_SECONDS, ProgressDisplay
 from binlog2s3.recover.model import OnProgress, ProgressReport
 
 _RATE_SECONDS = 20.0
@@ -72,7 +72,7 @@ def words_of(progress: ProgressReport, pace: Throughput) -> list[str]:
         f"{progress.transactions:,}{of_transactions} transactions",
     ]
     if progress.commit_us is not None:
-        words.append(f"at {time_text(progress.commit_us)[:19]}Z")
+        words.append(f"at {moment_text(progress.commit_us)}")
     rates = pace.rates()
     if rates is not None:
         words.append(f"{size_text(rates[0])}/s, {rates[1]:,.0f} transactions/s")
@@ -97,7 +97,7 @@ def showing(
 ) -> Iterator[OnProgress]:
     """A callback that shows reports on `out`: a bar on a terminal, else a line every 10 s."""
     pace = Throughput(clock)
-    with progress_display(out, clock=clock, line_seconds=line_seconds, at_once=True) as display:
+    with ProgressDisplay(out, clock=clock, line_seconds=line_seconds, at_once=True) as display:
 
         def show(progress: ProgressReport) -> None:
             pace.take(progress)

@@ -16,7 +16,6 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.branches import Branches
-from binlog2s3.recover.goal import SECOND_US
 from binlog2s3.recover.model import (
     BinlogPosition,
     BucketHistory,
@@ -222,35 +221,34 @@ def _begin(
     binlog's own time says it only to the second.
     """
     number = _number(route, begin)
-    earliest = _earliest_us(route, number, begin.offset)
+    earliest = _newest_us(route, number, begin.offset, number)
     earlier = _earlier(route, number)
     is_first = earlier is None or _number(route, first) <= earlier
     return (first if is_first or earlier is None else route.place(earlier, 0)), earliest
 
 
-def _earliest_us(route: Route, number: int, offset: int) -> int:
-    """The newest commit before an offset of a stretch: no earlier time is reachable.
+def _newest_us(route: Route, number: int, offset: int, first: int) -> int:
+    """The newest commit before an offset of a stretch: who is there is brought to no earlier time.
 
-    That of a binlog before it counts, if the stretch has none. Microseconds, UTC.
+    That of a binlog before it counts, if the stretch has none that is not repeated from `first` on.
+    Microseconds, UTC.
     """
-    known = route.known(number)
+    known, is_repeated = route.known(number), route.is_repeated(number, first)
     before = [
         one.commit_us
         for one in route.transactions(number)
-        if known.is_credible(one) and one.end <= offset
+        if known.is_credible(one) and one.end <= offset and not is_repeated(one)
     ]
     earlier = _earlier(route, number)
     if earlier is not None:
-        before.append(route.brief(earlier).reached_us or 0)
-    return max(before, default=route.brief(number).first_us + SECOND_US - 1)
+        before.append(route.newest_own_us(earlier, is_brief=True) or 0)
+    return max(before) if before else route.begins_us
 
 
 def _earlier(route: Route, number: int) -> int | None:
-    """The nearest stretch before this one that has a commit; None if none has."""
-    for earlier in range(number - 1, -1, -1):
-        if route.brief(earlier).reached_us is not None:
-            return earlier
-    return None
+    """The nearest stretch before this one that has a commit of its own; None if none has."""
+    numbers = range(number - 1, -1, -1)
+    return next((at for at in numbers if route.newest_own_us(at, is_brief=True) is not None), None)
 
 
 def _number(route: Route, place: BinlogPosition) -> int:
@@ -278,13 +276,31 @@ def _up_to_break(
     route = Route(history, across.lineage)
     begin = across.begin if across.pieces else across.stop
     first = _number(route, begin)
-    for number, _, _ in route.breaks(first, len(route) - 1):
-        end = route.place(number - 1, route.end(number - 1))
-        goal = ToPosition(end.binlog, end.offset)
-        try:
-            make(replace(request, goal=goal, lineage=end.lineage), history)
-        except (RecoveryError, ArchiveError):
-            return replace(reach, end=None, to_us=None)
-        to_us = route.known(number - 1).reached_us
-        return replace(reach, end=end, to_us=to_us)
-    return replace(reach, end=None, to_us=None)
+    place = _last_place(route, first, begin.offset)
+    if place is None:
+        return replace(reach, end=None, to_us=None)
+    end = route.place(*place)
+    goal = ToPosition(end.binlog, end.offset, end.lineage)
+    try:
+        make(replace(request, goal=goal), history)
+    except (RecoveryError, ArchiveError):
+        return replace(reach, end=None, to_us=None)
+    return replace(reach, end=end, to_us=_newest_us(route, *place, first))
+
+
+def _last_place(route: Route, first: int, offset: int) -> tuple[int, int] | None:
+    """Up to where a route can be read from an offset of a stretch on; None if not at all.
+
+    That is before the first break, and before the first damaged bytes.
+    """
+    last = next(route.extent(first)).last
+    while last > first and route.end(last) <= route.shared(last, first):
+        last -= 1  # all of it is in the binlog before, too
+    for number in range(first, last + 1):
+        bad = [at for at, end in route.known(number).damaged if number > first or end > offset]
+        if bad:
+            ends = (one.end for one in route.transactions(number) if one.end <= min(bad))
+            if end := max(ends, default=0):
+                return number, end
+            return (number - 1, route.end(number - 1)) if number > first else None
+    return last, route.end(last)

@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import gtid_text
 from binlog2s3.errors import Binlog2s3Error, RecoveryError, SourceError
-from binlog2s3.output import clean
 from binlog2s3.recover.applier_error import (
     ApplierFailure,
     Transactions,
@@ -275,7 +274,7 @@ class Replication:
         while not source.has_client.wait(0.1):
             code, text = self._state().receive_error
             if code or time.monotonic() > deadline:
-                raise self._unreached(source.address, clean(text) or "it reports no error")
+                raise self._unreached(source.address, text or "it reports no error")
 
     def _see_filters(self, state: State, tables: Sequence[tuple[str, str]]) -> None:
         """See that the channel leaves out what this run wants, and nothing else."""
@@ -385,7 +384,7 @@ class Replication:
         elif not state.receives and not source.has_sent_all.is_set():
             raise RecoveryError(
                 f"the target, {self._where}, has stopped receiving: "
-                f"{clean(state.receive_error[1]) or 'somebody stopped it'}",
+                f"{state.receive_error[1] or 'somebody stopped it'}",
                 hint=_AGAIN,
                 transient=True,
             )
@@ -459,7 +458,7 @@ class Replication:
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
             hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {_AGAIN}"
-        said = f"{clean(failure.text)[:600]}{code}; everything before {reached or 'it'} was applied"
+        said = f"{failure.text[:600]}{code}; everything before {reached or 'it'} was applied"
         return RecoveryError(
             f"the target, {self._where}, refused {named}: {said}",
             hint=hint,

@@ -8,18 +8,21 @@ Law: a stretch follows the one before it without a break only if names, GTIDs an
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeVar
 
-from binlog2s3.archive.documents import UNLOGGED, Parent
+from binlog2s3.archive.documents import Parent
 from binlog2s3.archive.history import (
+    Interval,
     Leg,
     Line,
-    breaks,
-    is_complete,
+    Stretch,
+    break_between,
+    cut_is_missing,
+    extent,
     is_unlogged_between,
     is_within,
     line_of,
+    stretches,
 )
 from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.executed import gathered
@@ -50,20 +53,7 @@ from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.recover.model import BinlogPosition, BucketHistory, Search
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """One binlog of the line; `leg` is the number of its leg.
-
-    `broken`: why the stretch before does not lead up to this one, "" if it does. `missing`: what is
-    known to be missing between them, "" if that is unknown.
-    """
-
-    leg: int
-    name: BinlogName
-    broken: str = ""
-    missing: str = ""
+SECOND_US = 1_000_000
 
 
 class Route:
@@ -78,7 +68,7 @@ class Route:
         self.line: Line = line_of(history.lineages, tip)
         self.tip = self.line.legs[-1].lineage
         self.flavour: Flavour = self.tip.flavour
-        self.stretches = tuple(_stretches(self.line, history))
+        self.stretches = tuple(stretches(self.line, history.names))
         self._known: dict[int, Known] = {}
         self._repeated: dict[int, ExecutedPart | None] = {}
         self._added: list[AddedGtids] = []
@@ -100,6 +90,15 @@ class Route:
                 begin = min(begin, self.stretches[0].name)
             return f"the binlogs before {begin} of {leg.lineage.id} were pruned"
         return ""
+
+    @property
+    def begins_us(self) -> int:
+        """The earliest time to which who has nothing of it can be brought.
+
+        If something was executed before it began, that time is known to the second.
+        """
+        known = self.known(0)
+        return known.first_us + (SECOND_US - 1 if known.gtids_before or self.pruned else 0)
 
     def _begins_at(self, name: BinlogName) -> bool:
         return bool(self.stretches) and self.stretches[0].name == name
@@ -191,7 +190,7 @@ class Route:
     def is_cut(self, number: int) -> bool:
         """Whether the binlog has bytes after those that belong to the line."""
         cut = self.leg(number).cut
-        if cut is None or cut.binlog != str(self.stretches[number].name):
+        if cut is None or cut.binlog != self.stretches[number].name:
             return False
         return self.size(number) < self.known(number).size
 
@@ -250,6 +249,28 @@ class Route:
 
         return repeated
 
+    def newest_own_us(self, number: int, *, is_brief: bool = False) -> int | None:
+        """When the newest credible commit of a stretch was made that is in no leg before.
+
+        None if it has none. What a server after a fail-over repeats has other times there.
+        `is_brief`: as a cache says it.
+        """
+        known = self.brief(number) if is_brief else self.known(number)
+        if known.reached_us is None:
+            return None
+        is_first = self.stretches[number].leg == self.stretches[0].leg
+        before = None if is_first else self.repeated(number)
+        repeats = before is not None and before.touches(number, known.gtids_added)
+        if not (repeats or self.shared(number, 0) or self.is_cut(number)):
+            return known.reached_us
+        is_repeated, known = self.is_repeated(number, 0), self.known(number)
+        own = (
+            one.commit_us
+            for one in self.transactions(number)
+            if known.is_credible(one) and not is_repeated(one)
+        )
+        return max(own, default=None)
+
     def repeated(self, number: int) -> ExecutedPart | None:
         """What the leg of a stretch has in common with the stretches before that leg."""
         first = self.leg_numbers(number)[0]
@@ -269,8 +290,9 @@ class Route:
             return _UpTo((first, shared))
         before = self.known(first).gtids_before
         end = self.known(first - 1).gtids_after
-        if self.stretches[first - 1].leg == leg - 1 and cut.binlog == str(
-            self.stretches[first - 1].name
+        if (
+            self.stretches[first - 1].leg == leg - 1
+            and cut.binlog == self.stretches[first - 1].name
         ):
             end = parse(cut.gtid_set, "mariadb") if cut.gtid_set else None
         if not isinstance(end, MariadbGtidList) or end == before:
@@ -294,10 +316,21 @@ class Route:
         """
         for number in range(begin + 1, end + 1):
             stretch = self.stretches[number]
-            if stretch.broken:
-                yield number, stretch.broken, stretch.missing
-            elif why := _contradiction(self, number - 1, number, is_brief=is_brief):
-                yield number, why, ""
+            if why := stretch.broken or self._broken(number, is_brief=is_brief):
+                yield number, why, stretch.missing
+
+    def extent(self, first: int) -> Iterator[Interval]:
+        """The intervals of stretches, from this one on, between which nothing is missing."""
+        return extent(self.stretches, self._broken, first)
+
+    def _broken(self, number: int, *, is_brief: bool = False) -> str:
+        """Why a stretch does not follow the one before, although their names do; "" if it does."""
+        known = self.brief if is_brief else self.known
+        before, after = known(number - 1), known(number)
+        if self.leg_numbers(number)[0] == number:
+            return cut_is_missing(self.leg(number - 1), before.name, before.size)
+        found = break_between(before, after)
+        return found.text if found is not None else ""
 
     def is_unlogged_before(self, number: int) -> bool:
         """Whether the source left rows out just before this stretch."""
@@ -488,12 +521,21 @@ class RouteGtids:
             past = bisect_left(numbers, x=True, key=lambda n: not self._is_covered(n, have))
             if past:
                 found = numbers[past - 1]
-            if found is not None and not (cut is not None and self._covers_cut(cut, have)):
+            is_past = cut is not None and self._covers_cut(numbers[-1], cut, have)
+            if found is not None and not is_past:
                 return found
         return found
 
-    def _covers_cut(self, cut: Parent, have: GtidSet) -> bool:
-        return bool(cut.gtid_set) and parse(cut.gtid_set, "mysql") <= have
+    def _covers_cut(self, number: int, cut: Parent, have: GtidSet) -> bool:
+        """Whether a state has all before a cut, which is in this stretch if that is there.
+
+        A cut without GTIDs does not say whether there were none: the bytes before it do.
+        """
+        if cut.gtid_set:
+            return parse(cut.gtid_set, "mysql") <= have
+        if cut.binlog != self._route.stretches[number].name:
+            return False
+        return self.before(number, self._route.size(number)) == empty("mysql")
 
     def _is_covered(self, number: int, have: GtidSet) -> bool:
         before = self._route.known(number).gtids_before
@@ -522,57 +564,3 @@ def _name(stretch: Stretch) -> BinlogName:
 
 def _covers(gtids: Gtids, others: Gtids | None) -> bool:
     return others is not None and type(gtids) is type(others) and others <= gtids
-
-
-def _contradiction(route: Route, one: int, other: int, *, is_brief: bool) -> str:
-    """Why a stretch does not lead up to the next one, although their names do."""
-    known = route.brief if is_brief else route.known
-    before, after = known(one), known(other)
-    if route.leg_numbers(other)[0] != other:
-        if breaks(before, after):
-            return (
-                f"{after.name} begins after {after.gtids_before or 'no GTIDs'}, "
-                f"{before.name} ends with {before.gtids_after or 'none'}"
-            )
-        if not is_complete(before, after):
-            return f"only the first {before.size} bytes of {before.name} are there"
-        if is_unlogged_between(rotated=before.rotated, started=after.started):
-            return UNLOGGED
-        return ""
-    cut = route.leg(one).cut
-    if cut is not None and (cut.binlog != str(before.name) or before.size < cut.offset):
-        return f"{route.lineage(one)} does not reach up to {cut.binlog}:{cut.offset}"
-    return ""
-
-
-def why_gap(line: Line, number: int) -> str:
-    """Why something is missing between a leg and the one before; "" if nothing is."""
-    leg, cut = line.legs[number], line.legs[number - 1].cut if number else None
-    if cut is None or not leg.missing:
-        return ""
-    if cut.unlogged:
-        return UNLOGGED
-    return f"the source had purged what comes before {leg.lineage.first_binlog} of {leg.lineage.id}"
-
-
-def _stretches(line: Line, history: BucketHistory) -> Iterator[Stretch]:
-    begun, gone = False, ""
-    for number, leg in enumerate(line.legs):
-        names = [name for name in history.names(leg.lineage.id) if leg.holds(name)]
-        first = leg.lineage.first_binlog
-        why, missing = gone, ""
-        if begun and leg.missing:
-            why, missing = why_gap(line, number), leg.missing
-        elif begun and names[:1] != [first]:
-            why = f"{first} of {leg.lineage.id} is missing"
-        yield from _numbered(number, names, why if begun else "", missing)
-        begun = begun or bool(names)
-        gone = "" if names else f"all of {leg.lineage.id} is missing"
-
-
-def _numbered(leg: int, names: Sequence[BinlogName], why: str, missing: str) -> Iterator[Stretch]:
-    for name in names[:1]:
-        yield Stretch(leg=leg, name=name, broken=why, missing=missing)
-    for one, other in pairwise(names):
-        broken = "" if other == one.next() else f"the binlogs between {one} and {other} are missing"
-        yield Stretch(leg=leg, name=other, broken=broken)

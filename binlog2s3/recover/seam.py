@@ -23,7 +23,6 @@ from binlog2s3.binlog.content import ROW_KINDS, TEXT_MOST, Content
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.statements import statement_of
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.output import clean
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
@@ -176,7 +175,7 @@ def told_executed(place: Gtids | None, gtid: str | None) -> str:
 
 def _unknown(facts: TargetFacts, found: Next, place: Gtids | None) -> RecoveryError:
     named = f" {found.gtid}" if found.gtid else ""
-    text = " ".join(clean(" ".join(found.content.statements)).split())[:_SHOWN]
+    text = " ".join(" ".join(found.content.statements).split())[:_SHOWN]
     told = told_executed(place, found.gtid)
     look = (
         "look at the target: if it has carried it out, {} there, and run the same command again; "

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from binlog2s3.archive.blocks import Blocks, Found
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.documents import Entry, Facts, Lineage
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
@@ -108,17 +108,17 @@ class _EntryReader:
 
     def without_blocks(
         self, lineage: Lineage, names: Sequence[BinlogName]
-    ) -> Mapping[BinlogName, Entry]:
+    ) -> Mapping[BinlogName, Facts]:
         """Entries without their blocks, which would fill the memory; they are not kept."""
 
-        def bare(name: BinlogName) -> Entry | None:
+        def bare(name: BinlogName) -> Facts | None:
             try:
-                return replace(self._catalog.entry(lineage, name), blocks=())
+                return self._catalog.entry(lineage, name).facts
             except ObjectMissingError:
                 return None
 
         found = self._do({name: partial(bare, name) for name in names})
-        return {name: entry for name, entry in found.items() if isinstance(entry, Entry)}
+        return {name: entry for name, entry in found.items() if isinstance(entry, Facts)}
 
     def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
         """Do these, several at a time. Those that fail with an ArchiveError are left out."""
@@ -169,7 +169,7 @@ class Survey:
         self._vanished: set[tuple[str, BinlogName]] = set()
         self.doubts = 0
         self._found: dict[tuple[str, BinlogName], Found] = {}
-        self._briefs: dict[tuple[str, BinlogName], tuple[Entry, Known]] = {}
+        self._briefs: dict[tuple[str, BinlogName], tuple[Facts, Known]] = {}
         self.unreadable: list[ArchiveError] = []
         self.problems: list[ArchiveError] = []
         self._lost: dict[str, str] = {}
@@ -553,5 +553,5 @@ class Survey:
         lineage, name = there.lineage.id, entry.name
         entry.check_size(lineage, size)  # the object was not looked at when the entry was read
         row = there.index.row_at_hand(name.number)
-        if row is not None and row != replace(entry, blocks=()):
+        if row is not None and row != entry.facts:
             self._doubt(lineage, name, "has another entry")

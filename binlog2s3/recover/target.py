@@ -5,7 +5,7 @@ Asking changes nothing. What is done here is only what the operator allowed.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,6 @@ from binlog2s3.binlog.content import Xid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
-from binlog2s3.output import clean
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from binlog2s3.server.version import ServerVersion, is_on
@@ -251,12 +250,6 @@ def _not_transactional(server: Server) -> tuple[str, ...]:
         "('mysql', 'sys', 'performance_schema', 'information_schema') ORDER BY 1, 2"
     )
     return tuple(f"{row['db']}.{row['name']} ({row['engine']})" for row in rows)
-
-
-def some(names: Sequence[str], most: int = 3) -> str:
-    """The first few names, and how many more there are."""
-    more = len(names) - most
-    return ", ".join(clean(one) for one in names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager

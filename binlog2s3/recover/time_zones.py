@@ -34,13 +34,11 @@ from binlog2s3.binlog.statements import Statement, without_secrets
 from binlog2s3.binlog.walk import EventWalk, payload_sink, wanted_types
 from binlog2s3.binlog.zone import SystemZone, differs, fixed_tz, sampled_days
 from binlog2s3.errors import RecoveryError
-from binlog2s3.formatting import count_text, cut, size_text
-from binlog2s3.output import clean
+from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.applier_error import Transactions, next_transaction
 from binlog2s3.recover.model import BinlogPosition, Checked, Plan, PlanPiece, Stream
 from binlog2s3.recover.one_table import LOOKED_AT_MOST
 from binlog2s3.recover.plan_source import OpenStream
-from binlog2s3.recover.target import some
 from binlog2s3.server.connection import Server
 
 _WANTED = wanted_types(*QUERIES, EventType.TRANSACTION_PAYLOAD)
@@ -299,7 +297,7 @@ class _Reader:
         if self._events.lost:
             self.found = self.found or "an event that cannot be read"
 
-    def _begin(self, event_type: int, head: bytes) -> Sink | None:
+    def _begin(self, event_type: int, head: bytes, _: int) -> Sink | None:
         if event_type == EventType.TRANSACTION_PAYLOAD:
             return payload_sink(head, self._begin, self._take_end, wanted=_WANTED)
         status_at, db_at, _ = query_layout(event_type, head, 0)
@@ -308,7 +306,7 @@ class _Reader:
         if zone == _SYSTEM or is_compressed or _UNTOLD.search(head):
             statement = statement_in(event_type, head)
             if statement is not None and (zone == _SYSTEM or _is_untold(statement, zone)):
-                text = " ".join(clean(without_secrets(statement.clear.text)).split())
+                text = " ".join(without_secrets(statement.clear.text).split())
                 self.found = self.found or cut(text, _MOST_TEXT)
         return None
 
@@ -378,7 +376,7 @@ def tz_of(zones: Collection[SystemZone]) -> str | None:
 
     It is never a text of the bucket: made of numbers, or a name in this machine's own database.
     """
-    offsets = {offset for zone in zones for offset in zone.offsets}
+    offsets = {offset for zone in zones for offset in zone.sampled}
     names = {zone.name for zone in zones}
     known = zoneinfo.available_timezones()
     if len(offsets) == 1 and not names & known:
@@ -401,7 +399,7 @@ def _is_installed(name: str) -> bool:
 
 def _fits(name: str, zone: SystemZone) -> bool:
     of_name = zoneinfo.ZoneInfo(name)
-    for day, offset in zip(sampled_days(zone.year), zone.offsets, strict=True):
+    for day, offset in zip(sampled_days(zone.year), zone.sampled, strict=True):
         moment = datetime(day.year, day.month, day.day, tzinfo=UTC)
         found = moment.astimezone(of_name).utcoffset()
         if found is None or found.total_seconds() != offset:

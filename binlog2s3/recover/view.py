@@ -9,10 +9,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog2s3.binlog.content import AlterName, Change, Content, TwoPhase
+from binlog2s3.binlog.content import AlterName, Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
-from binlog2s3.formatting import count_text, cut, duration_text, gtids_text, size_text, time_text
-from binlog2s3.output import Plain, clean
+from binlog2s3.formatting import (
+    count_text,
+    duration_text,
+    gtids_text,
+    iso_text,
+    moment_text,
+    size_text,
+)
+from binlog2s3.output import Column, Field, Plain, Table
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -30,8 +37,16 @@ from binlog2s3.recover.one_table import OnlyTables
 _ROOM = 11
 _MOST_ROWS = 24
 """Of more binlogs than this, only the first and the last are shown, and how many are between."""
-_MOST_CHANGES = 8
-_MOST_TEXT = 300
+_COLUMNS = (
+    Column(name="binlog"),
+    Column(name="bytes", right=True),
+    Column(name="transactions", right=True),
+    Column(name="left out", right=True),
+    Column(name="from"),
+    Column(name="up to"),
+    Column(name="last commit", least=len("2026-01-02")),
+    Column(name="lineage"),
+)
 RATES = (2000, 50_000_000)
 """Transactions and bytes a second that servers were measured to apply, roughly."""
 _ONCE: Mapping[Flavour, Sequence[str]] = {
@@ -107,8 +122,7 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     """Print a plan onto a page."""
     page.line(f"{about.source}  {goal_text(plan.goal)}", "bold")
     page.line("")
-    for name, value, style in _fields(plan, about):
-        page.field(name, value, _ROOM, style)
+    page.fields(_fields(plan, about), _ROOM)
     _print_pieces(plan, page)
     _print_shown("last transactions kept", plan.kept, "green", page)
     _print_shown("first transactions left out", plan.left_out, "yellow", page)
@@ -131,13 +145,13 @@ def _print_unsafe(only: OnlyTables | None, page: Plain) -> None:
     page.line("")
     page.line("cannot be filtered safely", "bold")
     for text in only.unsafe:
-        page.field("", text, 2, "yellow")
+        page.line(text, "yellow", indent=2)
 
 
 def goal_text(goal: Goal) -> str:
     """Where to stop, as it was asked for."""
     if isinstance(goal, ToTime):
-        at = time_text(goal.at_us)
+        at = iso_text(goal.at_us)
         said = "" if goal.text == at else f" ({goal.text})"
         return f"to {at}{said}: before the first transaction that was committed later"
     if isinstance(goal, ToGtid):
@@ -165,7 +179,7 @@ def estimate_seconds(plan: Plan) -> float:
     return max(plan.transactions / transactions, plan.size / size)
 
 
-def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+def _fields(plan: Plan, about: About) -> Iterator[Field]:
     yield "history", f"{about.archive}, {plan.flavour} {plan.server_version}", ""
     yield "", f"lineage {plan.lineage}", ""
     for other in plan.others:
@@ -203,7 +217,7 @@ def _fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
         yield "", about.streamer, "yellow"
 
 
-def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+def _exceptional_fields(plan: Plan, about: About) -> Iterator[Field]:
     if plan.holes:
         yield "holes", f"{gtids_text(plan.holes)} (applied first: --allow-holes)", "yellow"
     if plan.skipped:
@@ -211,7 +225,7 @@ def _exceptional_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, st
         yield "skip", f"{plan.skipped_text} ({then})", "yellow"
 
 
-def _only_fields(only: OnlyTables | None) -> Iterator[tuple[str, str, str]]:
+def _only_fields(only: OnlyTables | None) -> Iterator[Field]:
     if only is not None:
         yield "only", ", ".join(only.tables), "bold"
         yield "", "the target is marked first: its other tables stay as they are", ""
@@ -227,7 +241,7 @@ def _amount_text(plan: Plan) -> str:
     return f"{binlogs}, {size_text(plan.size)}, {count_text(plan.transactions, 'transaction')}"
 
 
-def _way_fields(plan: Plan, about: About) -> Iterator[tuple[str, str, str]]:
+def _way_fields(plan: Plan, about: About) -> Iterator[Field]:
     if about.applies:
         yield "", "the target replicates it from this process", ""
     if about.once:
@@ -248,29 +262,17 @@ def _print_pieces(plan: Plan, page: Plain) -> None:
     several = len({piece.lineage for piece in pieces}) > 1
     shown = (*pieces[:half], *pieces[-half:]) if between else pieces
     rows = [_cells(piece, several=several) for piece in shown]
-    headings = _headings(several=several)
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    if page.width is not None and sum(widths) + 2 * len(widths) > page.width:
-        over = sum(widths) + 2 * len(widths) - page.width
-        widest = max(range(len(widths)), key=lambda at: widths[at])
-        widths[widest] = max(10, widths[widest] - over)
-    page.row(headings, widths, ["bold"] * len(widths), right=(1, 2, 3))
+    table = Table(page, _COLUMNS if several else _COLUMNS[:-1], rows)
     for at, cells in enumerate(rows):
         if between and at == half:
             size, count = sum(p.size for p in between), sum(p.transactions for p in between)
             text = f"... {count_text(len(between), 'binlog')} more, {size} bytes, "
             page.line(f"  {text}{count_text(count, 'transaction')}", "dim")
-        page.row(cells, widths, (), right=(1, 2, 3))
-
-
-def _headings(*, several: bool) -> tuple[str, ...]:
-    headings = ("binlog", "bytes", "transactions", "left out", "from", "up to", "last commit")
-    return (*headings, "lineage") if several else headings
+        table.row(cells)
 
 
 def _cells(piece: PlanPiece, *, several: bool) -> tuple[str, ...]:
     left_out = sum(end - begin for begin, end in piece.left_out)
-    commit = piece.greatest_commit_us
     cells = (
         str(piece.binlog),
         str(piece.size),
@@ -278,7 +280,7 @@ def _cells(piece: PlanPiece, *, several: bool) -> tuple[str, ...]:
         str(left_out) if left_out else "-",
         str(piece.begin),
         str(piece.end),
-        "-" if commit is None else f"{time_text(commit)[:19].replace('T', ' ')}Z",
+        moment_text(piece.greatest_commit_us, "-"),
     )
     return (*cells, piece.lineage) if several else cells
 
@@ -289,40 +291,27 @@ def _print_shown(title: str, shown: Sequence[Shown], style: str, page: Plain) ->
     page.line("")
     page.line(title, "bold")
     for one in shown:
-        page.field("", _head_of(one), 2, style)
+        page.line(_head_of(one), style, indent=2)
         for line in content_lines(one.content):
-            page.field("", line, 6)
+            page.line(line, indent=6)
 
 
 def _head_of(shown: Shown) -> str:
     transaction = shown.transaction
-    when = commit_text(transaction.commit_us, exact=transaction.commit_exact)
+    text = iso_text if transaction.commit_exact else moment_text
+    when = text(transaction.commit_us)
     where = f"{shown.binlog}:{transaction.begin}-{transaction.end}"
     return f"{when}  {transaction.gtid or 'no GTID'}  {where}"
-
-
-def commit_text(us: int, *, exact: bool) -> str:
-    """A commit's time: with microseconds if they are known."""
-    text = time_text(us)
-    return text if exact or not text.endswith(".000000Z") else f"{text[:-8]}Z"
 
 
 def content_lines(content: Content) -> Iterator[str]:
     """What a transaction does, in a few lines."""
     if content.two_phase is not None:
         yield phase_text(content.two_phase)
-    if content.changes:
-        parts = [_change_text(change) for change in content.changes[:_MOST_CHANGES]]
-        more = len(content.changes) - len(parts)
-        parts += [f"and {more} more"] if more > 0 else []
-        yield ", ".join(parts) + (" (compressed)" if content.compressed else "")
-    elif not content.statements and content.two_phase is None:
+    lines = content.lines()
+    yield from lines
+    if not lines and content.two_phase is None:
         yield "(unknown content)"
-    for statement in content.statements[:2]:
-        text = " ".join(statement.split())
-        yield cut(text, _MOST_TEXT)
-    if len(content.statements) > 2:
-        yield f"and {count_text(len(content.statements) - 2, 'statement')} more"
 
 
 def phase_text(phase: TwoPhase) -> str:
@@ -340,12 +329,6 @@ def phase_text(phase: TwoPhase) -> str:
         "commit": f"commits {name}",
         "rollback": f"rolls back {name}",
     }[phase.phase]
-
-
-def _change_text(change: Change) -> str:
-    kind = "" if change.kind == "other" else change.kind
-    rows = "" if change.rows is None else f"({count_text(change.rows, 'row')})"
-    return " ".join(filter(None, (kind, change.table, rows))) or "other"
 
 
 # The question and the result
@@ -379,7 +362,7 @@ def print_result(result: Result, page: Plain) -> None:
             "replication disabled these events; enable those that the source had enabled:", "yellow"
         )
         for statement in result.disabled_events:
-            page.line(f"  {clean(statement)}")
+            page.line(f"  {statement}")
     for name in result.prepared or ():
         page.line(
             f"prepared, neither committed nor rolled back: XA {name}; it holds its locks until "

@@ -241,7 +241,7 @@ class Feed:
             return
         trailer = CHECKSUM_SIZE if self.checksum else 0
         names = decode_rotate(event, HEADER_SIZE, len(event) - trailer).next_binlog
-        if successor is None or names == successor:
+        if successor is None or str(names) == successor:
             yield from self.settled()
             yield EventPart(event, len(event))
             self.position += len(event)

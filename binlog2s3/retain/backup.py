@@ -1,8 +1,9 @@
 """`binlog2s3 backup`: registers base backups, and lists what each one reaches.
 
-Law: only the document is written or deleted, never the backup itself. A backup to which nothing in
-the archive can be applied is not registered; one that does not have the whole server is only if its
-operator accepts that, and counts nowhere then.
+Law: only the document is written or deleted, never a backup that is elsewhere; what `backup run`
+has stored is deleted after its document. A backup to which nothing in the archive can be applied is
+not registered; one that does not have the whole server is only if its operator accepts that, and
+counts nowhere then.
 """
 
 import json
@@ -11,27 +12,31 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
-from binlog2s3.archive.backups import Backup, id_of, new_id, registered
-from binlog2s3.archive.catalog import Catalog, refuse_left
+from binlog2s3.archive.backups import Backup, id_of, lost_of, new_id, one_of, registered
+from binlog2s3.archive.catalog import Catalog, read, refuse_left
+from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of
+from binlog2s3.archive.stored import Stored, read_stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.backup import Action, BackupConfig
 from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError
 from binlog2s3.formatting import (
     count_text,
+    duration_text,
     gtids_text,
+    iso_text,
     moment_of,
     moment_text,
-    time_text,
+    size_text,
 )
-from binlog2s3.output import Plain, confirm, page_on, say
+from binlog2s3.output import Column, Field, Plain, Table, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
     examined,
@@ -42,6 +47,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
+from binlog2s3.retain.leftovers import delete_stored
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
@@ -52,10 +58,21 @@ from binlog2s3.workers import Workers
 FORMAT = 1
 _ROOM = 10
 _LOOK_SECONDS = 2.0
+_WAIT_SECONDS = 30.0
 _SKEW = timedelta(minutes=5)
 MOST_DEFECTS = 20
-_HEADINGS = ("id", "label", "taken", "tool", "reaches", "ends at", "location")
-_LEAST_WIDTH = 12
+_WORDS = 12
+_COLUMNS = (
+    Column(name="id"),
+    Column(name="label", least=_WORDS),
+    Column(name="taken", least=_WORDS),
+    Column(name="tool"),
+    Column(name="reaches", least=_WORDS),
+    Column(name="ends at", least=len("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-9")),
+    Column(name="location", least=2 * _WORDS),
+)
+_BELOW = ("counts", "accepted", "stored", "checked", "reaches", "")
+"""The fields of a backup that stand below the table, if it does not reach now."""
 Row = tuple[Backup, list[BackupReach]]
 """A backup, and what it can be brought to: see `reaches_of`."""
 
@@ -68,6 +85,9 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
         if action == "remove":
             hold_on = store.settings.hold_on if store.settings.has_object_lock() else None
             remove(catalog, id_ or "", hold_on, yes=config.yes)
+            return 0
+        if action == "get":
+            get(catalog, id_ or "", sys.stdout.buffer)
             return 0
         with progress_of("entries") as advance:
             workers = Workers(min(config.s3.concurrency, MOST_THREADS))
@@ -92,8 +112,9 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
     else:
         print_rows(config.source, rows, is_new=is_new, is_one=action == "add")
         if note:
-            print()  # noqa: T201
-            page_on(sys.stdout).line(note, style)
+            page = page_on(sys.stdout)
+            page.line("")
+            page.line(note, style)
     return 0
 
 
@@ -124,10 +145,49 @@ def listed(catalog: Catalog, survey: Survey) -> list[Row]:
     backups = registered(catalog, unreadable)
     for error in unreadable:
         say("warning", f"{error}; it is not listed")
-    return [(backup, reaches_of_backup(backup, survey)) for backup in backups]
+    lost = lost_of(catalog, backups)
+    return [
+        (one, [_nothing(lost[one.id])] if one.id in lost else reaches_of_backup(one, survey))
+        for one in backups
+    ]
 
 
-# Adding and removing
+def _nothing(why: str) -> BackupReach:
+    return BackupReach(is_complete=False, why=why, hint="`backup remove` forgets it")
+
+
+# Reading, adding and removing
+
+
+def get(catalog: Catalog, named: str, out: BinaryIO) -> None:
+    """Write the stream of the stored backup with this id or label, checked and decompressed.
+
+    Raises ArchiveError if there is no such backup, or it is damaged; RecoveryError if the bucket
+    does not have it, or `out` is a terminal or takes no more.
+    """
+    backup = one_of(registered(catalog), named)
+    if backup.stored is None:
+        where = f": it is at {backup.location}" if backup.location else ""
+        raise RecoveryError(
+            f"{backup.name} is only registered here{where}",
+            hint="`backup get` is for what `backup run` stored",
+        )
+    if out.isatty():
+        raise RecoveryError(
+            "the backup is not written to a terminal",
+            hint="redirect it: binlog2s3 backup get ... > FILE, or into the restoring program",
+        )
+    with progress_of("bytes of the base backup") as advance:
+        try:
+            out.writelines(
+                read_stored(catalog.store, catalog.layout, backup.id, backup.stored, advance)
+            )
+            out.flush()
+        except OSError as error:
+            raise RecoveryError(
+                f"the backup could not be written: {error.strerror}",
+                hint="what was written so far is only its begin",
+            ) from error
 
 
 def add(
@@ -152,26 +212,53 @@ def add(
                     f"{known.name} keeps its label; `backup remove` and `backup add` change it",
                 )
             return (known, reaches_of_backup(known, survey)), False
-    left = config.wait if _is_written(catalog) else 0.0
+    wait = _WAIT_SECONDS if config.wait is None else config.wait
+    backup, reaches, survey = reachable(
+        backup, survey, look, wait=wait if _is_written(catalog) else 0.0, sleep=sleep
+    )
+    base = start_of_registered(backup, backup.flavour).base
+    lacks = innodb_lacks(replace(base, innodb=innodb), survey) if base is not None else ""
+    backup = _accepted(config, backup, (*backup.defects, *filter(None, [lacks])))
+    put_backup(catalog, backup)
+    return (backup, reaches), True
+
+
+def reachable(
+    backup: Backup,
+    survey: Survey,
+    look: Callable[[], Survey],
+    *,
+    wait: float,
+    sleep: Callable[[float], object],
+) -> tuple[Backup, list[BackupReach], Survey]:
+    """The backup with its lineage, and what it reaches, once the archive has all that it contains.
+
+    Waits for that at most `wait` seconds. Raises RecoveryError if it does not get there, or if
+    nothing can be applied to the backup.
+    """
     while True:
         if backup.lineage is None:
             backup = replace(backup, lineage=_lineage_of(backup, survey))
         reaches = reaches_of_backup(backup, survey)
         if reaches[0].lineage:
-            break
+            return backup, reaches, survey
         behind = is_ahead(start_of_registered(backup, backup.flavour), survey)
-        if not behind or left <= 0:
+        if not behind or wait <= 0:
             raise _unusable(backup, reaches[0], behind=behind)
-        sleep(min(_LOOK_SECONDS, left))
-        left -= _LOOK_SECONDS
+        sleep(min(_LOOK_SECONDS, wait))
+        wait -= _LOOK_SECONDS
         survey = look()
-    base = start_of_registered(backup, backup.flavour).base
-    lacks = innodb_lacks(replace(base, innodb=innodb), survey) if base is not None else ""
-    backup = _accepted(config, backup, (*backup.defects, *filter(None, [lacks])))
+
+
+def put_backup(catalog: Catalog, backup: Backup) -> None:
+    """Write the document of a backup. Raises PreconditionError if there is another one."""
     key, data = catalog.layout.backup(backup.id), backup.to_json()
     Backup.from_json(data, key)  # never write what could not be read again
-    where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
-    return (backup, reaches), True
+    try:
+        where_absent(lambda absent: catalog.store.put(key, data, if_absent=absent, kept=True))
+    except PreconditionError:  # ours, if an answer was lost
+        if read(catalog.store, key, Backup) != backup:
+            raise
 
 
 def _unusable(backup: Backup, reach: BackupReach, *, behind: bool) -> RecoveryError:
@@ -208,7 +295,7 @@ def _is_same(known: Backup, backup: Backup, *, timed: bool) -> bool:
         registered_at=known.registered_at,
         lineage=backup.lineage or known.lineage,
         taken_at=backup.taken_at if timed else known.taken_at,
-        is_checked=known.is_checked,
+        checked=known.checked,
         defects=known.defects,
         accepted=known.accepted,
     )
@@ -252,7 +339,7 @@ def _accepted(config: BackupConfig, backup: Backup, defects: tuple[str, ...]) ->
             "registers it all the same, and then it counts nowhere",
         )
     return replace(
-        backup, defects=defects[:MOST_DEFECTS], accepted=config.accept or "", is_checked=False
+        backup, defects=defects[:MOST_DEFECTS], accepted=config.accept or "", checked=False
     )
 
 
@@ -264,7 +351,7 @@ def _described(
     All of a dump is read. Raises RecoveryError.
     """
     taken_at = _taken_at(config, now)
-    innodb, is_checked = None, False
+    innodb, checked = None, False
     defects: tuple[str, ...] = ()
     tool, server, binlog, position = "other", "", config.binlog, config.position
     gtid_set = None
@@ -283,7 +370,7 @@ def _described(
             say("warning", f"{config.from_backup}: {warning}")
         tool, server = point.tool, point.server_uuid or ""
         gtid_set, binlog, position = point.gtid_set, point.binlog, point.position
-        innodb, is_checked, defects = point.innodb, point.is_checked, point.defects
+        innodb, checked, defects = point.innodb, point.checked, point.defects
         if position is None:
             binlog = None
     location = config.location or ""
@@ -303,7 +390,7 @@ def _described(
         lineage=config.from_lineage,
         taken_at=taken_at,
         registered_at=now,
-        is_checked=is_checked,
+        checked=checked,
     )
     return _accepted(config, backup, defects), innodb
 
@@ -324,8 +411,13 @@ def remove(
     }
     id_ = id_of(labels, named, exact=True)
     key, name = catalog.layout.backup(id_), known[id_].name if id_ in known else f"backup {id_}"
-    hold = hold_on(key) if hold_on is not None else Hold()
-    if hold.keeps(datetime.now(UTC)):
+    is_stored = id_ in known and known[id_].stored is not None
+    folder = catalog.layout.stored(id_, 1).rpartition("/")[0]
+    objects = [info.key for info in catalog.store.list(f"{folder}/")]
+    hold = next(
+        (hold for one in (key, *objects) if (hold := _hold(one, hold_on)) is not None), None
+    )
+    if hold is not None:
         until = "" if hold.until is None else f" until {moment_text(hold.until)}"
         raise ArchiveError(
             f"Object Lock keeps {name}{' by a legal hold' if hold.is_legal else until}",
@@ -333,14 +425,23 @@ def remove(
         )
     if not yes:
         is_last = " It is the only one." if len(labels) == 1 else ""
+        what = "delete" if is_stored else "forget"
         confirm(
-            f"forget {name}? prune will not keep what only this backup needs.{is_last}",
+            f"{what} {name}? prune will not keep what only this backup needs.{is_last}",
             "removed",
             hint="--yes removes without asking",
         )
     catalog.store.delete([key])
     refuse_left(catalog.store, [key])
-    print(f"removed {name}; the backup itself was not touched")  # noqa: T201
+    delete_stored(catalog, id_)
+    rest = "its objects are deleted" if objects else "the backup itself was not touched"
+    page_on(sys.stdout).line(f"removed {name}; {rest}")
+
+
+def _hold(key: str, hold_on: Callable[[str], Hold] | None) -> Hold | None:
+    """What keeps a key now; None if nothing does."""
+    hold = hold_on(key) if hold_on is not None else Hold()
+    return hold if hold.keeps(datetime.now(UTC)) else None
 
 
 # What is said
@@ -353,7 +454,8 @@ def document(source: str, rows: list[Row]) -> dict[str, Any]:
         "source": source,
         "backups": [
             {
-                **backup.row(),
+                **as_fields(backup),
+                "stored": backup.stored.summary() if backup.stored is not None else None,
                 "reach": _reach_document(reaches[0]),
                 "branches": [_reach_document(reach) for reach in reaches[1:]],
             }
@@ -368,8 +470,8 @@ def _reach_document(reach: BackupReach) -> dict[str, Any]:
         "lineage": reach.lineage or None,
         "begin": str(reach.begin) if reach.begin is not None else None,
         "end": str(reach.end) if reach.end is not None else None,
-        "from": time_text(reach.from_us) if reach.from_us is not None else None,
-        "to": time_text(reach.to_us) if reach.to_us is not None else None,
+        "from": iso_text(reach.from_us) if reach.from_us is not None else None,
+        "to": iso_text(reach.to_us) if reach.to_us is not None else None,
         "why": reach.why or None,
     }
 
@@ -377,10 +479,10 @@ def _reach_document(reach: BackupReach) -> dict[str, Any]:
 def reach_text(reach: BackupReach) -> str:
     """What a backup reaches, in words."""
     if reach.is_complete:
-        to = time_text(reach.to_us) if reach.to_us is not None else str(reach.end)
+        to = iso_text(reach.to_us) if reach.to_us is not None else str(reach.end)
         return f"up to {to}, the newest in the bucket, no gap"
     if reach.end is not None:
-        to = f", {time_text(reach.to_us)}" if reach.to_us is not None else ""
+        to = f", {iso_text(reach.to_us)}" if reach.to_us is not None else ""
         return f"up to {reach.end} of {reach.lineage}{to}: {reach.why}"
     return f"nothing: {reach.why}" if not reach.lineage else f"not up to now: {reach.why}"
 
@@ -395,36 +497,27 @@ def print_rows(source: str, rows: list[Row], *, is_new: bool, is_one: bool) -> N
         page.line("")
         title = f"{backup.id}  {backup.label}".rstrip() + f"  {_taken_text(backup)}"
         page.line(f"{'registered ' if is_new else 'registered already: '}{title}", "bold")
-        for name, value, style in _lines(backup, reaches):
-            page.field(name, value, _ROOM, style)
+        page.fields(_fields(backup, reaches), _ROOM)
 
 
 def _print_table(source: str, rows: list[Row], page: Plain) -> None:
-    """A row for each backup, and below the table what does not fit there."""
+    """A row for each backup; below the table what was stored, and why one does not reach now."""
     page.line(f"{source}  {count_text(len(rows), 'base backup')}", "bold")
     if not rows:
         return
     page.line("")
     cells = [_cells(backup, reaches[0]) for backup, reaches in rows]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *cells, strict=True)]
-    if page.width is not None:
-        over = sum(widths) + 2 * len(widths) - page.width
-        for at in sorted(range(len(widths)), key=lambda one: -widths[one]):
-            shorter = min(widths[at], max(_LEAST_WIDTH, widths[at] - max(0, over)))
-            over -= widths[at] - shorter
-            widths[at] = shorter
-    page.row(_HEADINGS, widths, ["bold"] * len(widths))
+    table = Table(page, _COLUMNS, cells, head=2)
     for (backup, reaches), row in zip(rows, cells, strict=True):
         style = "green" if _is_good(backup, reaches[0]) else "bold red"
-        page.row(row, widths, ["", "", "", "", style])
+        table.row(row, ["", "", "", "", style])
     for backup, reaches in rows:
-        if _is_good(backup, reaches[0]) and len(reaches) == 1:
-            continue
-        page.line("")
-        page.line(backup.name, "bold")
-        for name, value, line_style in _lines(backup, reaches):
-            if name != "ends at":
-                page.field(f"  {name}", value, _ROOM + 2, line_style)
+        is_good = _is_good(backup, reaches[0]) and len(reaches) == 1
+        said = ("stored", "checked") if is_good else _BELOW
+        if shown := [one for one in _fields(backup, reaches) if one[0] in said]:
+            page.line("")
+            page.line(backup.name, "bold")
+            page.fields(shown, _ROOM, indent=2)
 
 
 def _is_good(backup: Backup, reach: BackupReach) -> bool:
@@ -432,7 +525,7 @@ def _is_good(backup: Backup, reach: BackupReach) -> bool:
 
 
 def _cells(backup: Backup, reach: BackupReach) -> tuple[str, ...]:
-    end = str(reach.end) if reach.to_us is None else moment_text(moment_of(reach.to_us))
+    end = str(reach.end) if reach.to_us is None else moment_text(reach.to_us)
     if not backup.counts:
         reached = "counts nowhere"
     elif reach.is_complete:
@@ -444,11 +537,14 @@ def _cells(backup: Backup, reach: BackupReach) -> tuple[str, ...]:
     return backup.id, label, taken, backup.tool, reached, _end_text(backup), where
 
 
-def _lines(backup: Backup, reaches: list[BackupReach]) -> Iterator[tuple[str, str, str]]:
+def _fields(backup: Backup, reaches: list[BackupReach]) -> Iterator[Field]:
     reach = reaches[0]
     if backup.defects:
         yield "counts", f"nowhere: {'; '.join(backup.defects)}", "bold red"
         yield "accepted", backup.accepted, "yellow"
+    if (stored := backup.stored) is not None:
+        yield "stored", _stored_text(stored), ""
+        yield "checked", _checked_text(backup), ""
     yield "reaches", reach_text(reach), "green" if _is_good(backup, reach) else "bold red"
     if reach.hint:
         yield "", reach.hint, "yellow"
@@ -467,6 +563,22 @@ def _end_text(backup: Backup) -> str:
     if backup.gtid_set is not None:
         ends.append(f"GTIDs {gtids_text(backup.gtid_set) or 'none'}")
     return ", ".join(ends)
+
+
+def _checked_text(backup: Backup) -> str:
+    """What was checked of a backup before `backup run` registered it."""
+    read = "all of it was read, and is whole; " if backup.checked else ""
+    return f"{read}the objects have the bytes that were sent"
+
+
+def _stored_text(stored: Stored) -> str:
+    """Size, duration and rate of what `backup run` stored."""
+    packed = f", {stored.compression}" if stored.compression != "none" else ""
+    rate = f", {size_text(stored.size / stored.seconds)}/s" if stored.seconds else ""
+    return (
+        f"{size_text(stored.size)} in {duration_text(stored.seconds)}{rate}; "
+        f"{size_text(stored.stored_size)} in {count_text(len(stored.objects), 'object')}{packed}"
+    )
 
 
 def _taken_text(backup: Backup) -> str:

@@ -31,13 +31,17 @@ _WHOLE = 2  # object and entry
 class KnownBackup:
     """A base backup by the name that messages give it, and what it can be brought to.
 
-    `is_checked`: all of it was read when it was registered, or a drill has proved it; None if
-    nobody has looked, False if the last drill of it has failed.
+    `checked`: all of it was read when it was registered, or a drill has proved it; None if
+    nobody has looked, False if the last drill of it has failed, or the bucket does not have all of
+    it. `id` is that of one that is
+    registered; `is_stored`: the bucket has it.
     """
 
     name: str
     reach: BackupReach
-    is_checked: bool | None = None
+    checked: bool | None = None
+    id: str = ""
+    is_stored: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,8 @@ class Choice:
 
     `ignored`: the names of those for which nothing is kept, because they are no base backups of the
     whole server. `unreached`: those to which nothing in the bucket can be applied. `held`: of those
-    that a newer one would replace, had anything checked that.
+    that a newer one would replace, had anything checked that. `backups`: all that count; `wanted`:
+    those that binlogs are kept for.
     """
 
     given_up: tuple[GivenUp, ...]
@@ -69,6 +74,8 @@ class Choice:
     lost: tuple[KnownBackup, ...]
     ignored: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    backups: tuple[KnownBackup, ...] = ()
+    wanted: tuple[KnownBackup, ...] = ()
     unreached: tuple[KnownBackup, ...] = ()
 
 
@@ -89,15 +96,30 @@ class Below:
     locked_until: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """A stored backup that may be deleted now: its document and its objects, with their bytes.
+
+    `kept`: why Object Lock does not let it be deleted, "" if it does.
+    """
+
+    id: str
+    name: str
+    size: int
+    kept: str = ""
+
+
 @dataclass(slots=True, kw_only=True)
 class PruneOutcome:
     """What was done: floors raised, keys deleted, by lineage; how many old turns were deleted.
 
-    Before that, or in a dry run, `turns` says how many there are.
+    Before that, or in a dry run, `turns` says how many there are. `backups`: those that were stored
+    and are deleted.
     """
 
     floors: dict[str, str] = field(default_factory=dict)
     deleted: list[Below] = field(default_factory=list)
+    backups: list[Spent] = field(default_factory=list)
     turns: int = 0
     retired: bool = False
 
@@ -125,7 +147,7 @@ def needed_in_window(
 
 def _is_as_good(other: KnownBackup, one: KnownBackup) -> bool:
     """Whether as much is known for a backup as for another one, and nothing against it."""
-    return other.is_checked is True or (other.is_checked is None and not one.is_checked)
+    return other.checked is True or (other.checked is None and not one.checked)
 
 
 def is_usable(
@@ -137,6 +159,33 @@ def is_usable(
         floor is None or (name is not None and floor <= name)
         for floor, name in ((floors.get(id_), name) for id_, name in needs.items())
     )
+
+
+def spent_ids(
+    backups: Sequence[KnownBackup],
+    wanted: Sequence[KnownBackup],
+    floors: Mapping[str, BinlogName],
+    lineages: Sequence[Lineage],
+) -> list[str]:
+    """The stored backups that are of no use any more: no window needs one, nor can one be used.
+
+    `floors`: those whose grace is over. A backup that reaches nothing at all is not spent: it is
+    unknown why, and perhaps it will again. One along several histories is if it is along each. None
+    is while no other can be used that nothing speaks against: then they are all that there is.
+    """
+    good = (one for one in (*wanted, *backups) if one.checked is not False)
+    if not any(is_usable(one, floors, lineages) for one in good):
+        return []
+    found: dict[str, bool] = {}
+    for one in backups:
+        if one.is_stored:
+            is_over = (
+                bool(one.reach.lineage)
+                and one not in wanted
+                and not is_usable(one, floors, lineages)
+            )
+            found[one.id] = found.get(one.id, True) and is_over
+    return [id_ for id_, is_over in found.items() if is_over]
 
 
 def _supersedes(newer: BackupReach, older: BackupReach, window_us: int) -> bool:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import Backup, lost_of, registered
 from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
@@ -35,7 +35,7 @@ from binlog2s3.errors import (
     PreconditionError,
     RecoveryError,
 )
-from binlog2s3.formatting import us_of
+from binlog2s3.formatting import moment_text, us_of
 from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover.backup import (
@@ -53,13 +53,16 @@ from binlog2s3.retain.choose import (
     Choice,
     KnownBackup,
     PruneOutcome,
+    Spent,
     Unfinished,
     given_up,
     is_usable,
     needed_in_window,
     needs_of,
+    spent_ids,
 )
-from binlog2s3.retain.view import document, print_choice, print_outcome
+from binlog2s3.retain.leftovers import Leftovers, clear, delete_stored, leftovers_of
+from binlog2s3.retain.view import Deletable, document, print_choice, print_outcome
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.s3 import S3Store, opened
@@ -134,30 +137,39 @@ class Prune:
                 raise survey.unreadable[0]
             choice = self.choice(survey)
         below = list(self._below(choice, self._abandoned(survey)))
+        spent = self._spent(choice, survey)
+        left = self._left()
         self.outcome.turns = len(turns := self._old_turns())
         for text in self._bucket.notes():
             say("warning", text)
         if not config.as_json:
-            print_choice(config, choice, below, self.outcome.turns, page_on(sys.stdout))
+            shown = Deletable(below=below, spent=spent, left=left, turns=self.outcome.turns)
+            print_choice(config, choice, shown, page_on(sys.stdout))
         self._warn()
         self._check(choice)
         is_new = any(one.is_new for one in choice.given_up)
-        has_work = bool(is_new or turns or any(one.keys for one in below))
+        is_spent = any(not one.kept for one in spent)
+        is_left = bool(left.uploads or left.objects)
+        has_work = bool(is_new or turns or is_spent or is_left or any(one.keys for one in below))
         is_done = has_work and not config.dry_run
         if is_done:
             self._confirm()
         try:
             if is_done:
                 self._do(choice, survey, turns)
+                clear(self._catalog, self._left())  # one of these may be registered by now
         finally:  # what was deleted before an error is said, too
             if config.as_json:
-                shown = document(config, choice, below, self.outcome)
-                print(json.dumps(shown, indent=1))  # noqa: T201
+                found = Deletable(below=below, spent=spent, left=left, turns=self.outcome.turns)
+                print(json.dumps(document(config, choice, found, self.outcome), indent=1))  # noqa: T201
             elif is_done:
                 print_outcome(config, self.outcome, self._bucket.is_versioned, page_on(sys.stdout))
             elif config.dry_run:
                 page_on(sys.stdout).line(NO_CHANGE)
         return 0
+
+    def _left(self) -> Leftovers:
+        return leftovers_of(self._catalog, self._bucket.now, self._bucket.hold_on)
 
     # What is given up
 
@@ -194,6 +206,8 @@ class Prune:
             lost=tuple(lost),
             ignored=tuple(ignored),
             held=tuple(held),
+            backups=tuple(backups),
+            wanted=tuple(wanted),
             unreached=tuple(one for name, one in unreached.items() if name not in names),
         )
 
@@ -201,12 +215,17 @@ class Prune:
         """The registered backups along each history, and the names of those that do not count."""
         unreadable: list[ArchiveError] = []
         there = registered(self._catalog, unreadable)
-        verdicts = verdicts_of(self._catalog, there)
+        lost = lost_of(self._catalog, there)
+        for why in lost.values():
+            say("warning", f"{why}; it replaces no other one")
+        verdicts = verdicts_of(self._catalog, there) | dict.fromkeys(lost, False)
         found = [
             KnownBackup(
                 name=one.name,
                 reach=reach,
-                is_checked=verdicts.get(one.id, one.is_checked or None),
+                checked=verdicts.get(one.id, one.checked or None),
+                id=one.id,
+                is_stored=one.stored is not None,
             )
             for one in there
             if one.counts
@@ -294,17 +313,40 @@ class Prune:
         Chunks, too, of the lineages that are `abandoned`. Without a grace the floors of this choice
         count as `raised`, unless they could not be.
         """
-        latest = self._bucket.now - timedelta(seconds=self._config.grace)
+        graced = self._graced(choice, raised=raised)
+        for one in choice.given_up:
+            if (binlog := graced.get(one.lineage.id)) is None:
+                continue
+            low = replace(one.lineage, floor=self._floor(one.lineage, binlog, ""))
+            unfinished = self._unfinished(low) if low.id in abandoned else {}
+            yield self._keys(low, Index(self._catalog, low).below_floor(), unfinished)
+
+    def _graced(self, choice: Choice, *, raised: bool = True) -> dict[str, BinlogName]:
+        """The floor of each lineage whose grace is over."""
+        latest, found = self._bucket.now - timedelta(seconds=self._config.grace), {}
         for one in choice.given_up:
             graced = [f for f, since in self._floors(one.lineage, one.floor) if since <= latest][:1]
             if raised and not self._config.grace:
                 graced = [one.floor]
-            if not graced:
-                continue
-            binlog = graced[0]
-            low = replace(one.lineage, floor=self._floor(one.lineage, binlog, ""))
-            unfinished = self._unfinished(low) if low.id in abandoned else {}
-            yield self._keys(low, Index(self._catalog, low).below_floor(), unfinished)
+            if graced:
+                found[one.lineage.id] = graced[0]
+        return found
+
+    def _spent(self, choice: Choice, survey: Survey) -> list[Spent]:
+        """The stored backups that may be deleted now, and those of them that a lock keeps."""
+        found, layout = list[Spent](), self._layout
+        ids = spent_ids(choice.backups, choice.wanted, self._graced(choice), survey.lineages)
+        names = {one.id: one.name for one in choice.backups}
+        for id_ in ids:
+            folder = layout.stored(id_, 1).rpartition("/")[0]
+            infos = [*self._store.list(f"{folder}/")]
+            locked = self._locked([layout.backup(id_), *(info.key for info in infos)])
+            until = max((hold.until for hold in locked.values() if hold.until), default=None)
+            kept = "" if not locked else "Object Lock keeps it"
+            kept += "" if until is None else f" until {moment_text(until)}"
+            size = sum(info.size for info in infos)
+            found.append(Spent(id=id_, name=names[id_], size=size, kept=kept))
+        return found
 
     def _floors(self, lineage: Lineage, most: BinlogName) -> Iterator[tuple[BinlogName, datetime]]:
         """The lineage's floors up to this binlog, the greatest first, and since when each stands.
@@ -411,6 +453,11 @@ class Prune:
         except FullError as error:
             self._make_room(choice, abandoned, error)
             self._raise_floors(choice)
+        for one in self._spent(choice, survey):  # before the binlogs that they need
+            if not one.kept:
+                self._delete_keys([self._layout.backup(one.id)])
+                delete_stored(self._catalog, one.id)
+                self.outcome.backups.append(one)
         for below in self._below(choice, abandoned):
             self._delete(below)
         try:
@@ -476,13 +523,13 @@ class Prune:
         refuse_left(self._store, keys)
 
     def _retire(self) -> None:
-        config, key = self._config, self._layout.retired
+        config, key, page = self._config, self._layout.retired, page_on(sys.stdout)
         writer = self._catalog.last_writer()
         beat = writer.beat if writer is not None else None
         if beat is not None and beat.state != "stopped":
             say("warning", f"the last writer on {beat.host} has not stopped in order")
         if config.dry_run:
-            print(f"{config.source} would be retired; {NO_CHANGE}")  # noqa: T201
+            page.line(f"{config.source} would be retired; {NO_CHANGE}")
             return
         self._confirm()
         retired = Retired(source=config.source, retired_at=self._bucket.now)
@@ -492,7 +539,7 @@ class Prune:
         except PreconditionError:  # it was retired before, and its writer came back
             self._store.put(key, data)
         self.outcome.retired = True
-        print(f"{config.source} is retired; its archive stays until it is pruned")  # noqa: T201
+        page.line(f"{config.source} is retired; its archive stays until it is pruned")
 
 
 def _reaches(backup: Backup, survey: Survey) -> list[BackupReach]:

@@ -6,33 +6,61 @@ a terminal.
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.prune import PruneConfig
-from binlog2s3.formatting import count_text, iso_text, moment_text, size_text, time_text
-from binlog2s3.output import Plain
+from binlog2s3.formatting import count_text, iso_text, moment_text, size_text
+from binlog2s3.output import Field, Plain
 from binlog2s3.retain.backup import reach_text
-from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome
+from binlog2s3.retain.choose import Below, Choice, GivenUp, PruneOutcome, Spent
+from binlog2s3.retain.leftovers import Leftovers
 
 FORMAT = 1
 _ROOM = 12
 
 
-def print_choice(
-    config: PruneConfig, choice: Choice, below: Sequence[Below], turns: int, page: Plain
-) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deletable:
+    """What may be deleted now: binlogs, stored backups, what failed runs left, old turns."""
+
+    below: Sequence[Below]
+    spent: Sequence[Spent]
+    left: Leftovers
+    turns: int
+
+
+def print_choice(config: PruneConfig, choice: Choice, found: Deletable, page: Plain) -> None:
     """Print what is given up, and what can be reached afterwards."""
     page.line(f"{config.source}  prune", "bold")
     page.line("")
-    for name, value, style in _choice_lines(choice, below):
-        page.field(name, value, _ROOM, style)
-    if turns:
-        page.field("delete now", count_text(turns, "old turn"), _ROOM, "yellow")
+    page.fields(_choice_fields(choice, found.below), _ROOM)
+    page.fields(_stored_fields(found), _ROOM)
+    if found.turns:
+        page.field("delete now", count_text(found.turns, "old turn"), _ROOM, "yellow")
     page.line("")
 
 
-def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str, str, str]]:
+def _stored_fields(found: Deletable) -> Iterator[Field]:
+    """Stored backups that no window needs, and what failed runs left."""
+    for one in found.spent:
+        if one.kept:
+            yield "locked", f"{one.name}, {size_text(one.size)}: {one.kept}", ""
+        else:
+            yield "delete now", f"{one.name}, {size_text(one.size)}", "yellow"
+    left = found.left
+    if left.uploads:
+        what = count_text(len(left.uploads), "unfinished upload")
+        yield "delete now", f"{what} of a `backup run` that failed", "yellow"
+    if left.objects:
+        what = f"{count_text(len(left.objects), 'object')}, {size_text(left.size)}"
+        yield "delete now", f"{what}, of a `backup run` that registered nothing", "yellow"
+    for key, why in sorted(left.kept.items()):
+        yield "stays", f"{key}, of a `backup run` that registered nothing: {why}", ""
+
+
+def _choice_fields(choice: Choice, below: Sequence[Below]) -> Iterator[Field]:
     if not choice.given_up:
         yield "give up", "nothing: every binlog is needed, or not old enough", "green"
     for one in choice.given_up:
@@ -45,7 +73,7 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
             yield "locked", _lock_text(now), ""
     for backup in choice.kept:
         since = backup.reach.from_us
-        at = f"from {time_text(since)} on, " if since is not None else ""
+        at = f"from {iso_text(since)} on, " if since is not None else ""
         yield "kept", f"{backup.name}: {at}{reach_text(backup.reach)}", "green"
         if backup.name in choice.held:
             yield "", "no newer one replaces it before a drill has proved that one", "yellow"
@@ -60,7 +88,7 @@ def _choice_lines(choice: Choice, below: Sequence[Below]) -> Iterator[tuple[str,
         )
     for backup in choice.lost:
         since = backup.reach.from_us
-        lost = f"{time_text(since)} and what follows it" if since is not None else "nothing"
+        lost = f"{iso_text(since)} and what follows it" if since is not None else "nothing"
         can = "cannot" if since is not None else "can"
         yield "unusable", f"{backup.name}: {lost} {can} be reached from it any more", "bold red"
 
@@ -110,6 +138,8 @@ def print_outcome(
             page.line(f"deleted: {_below_text(below)} of {below.lineage}", "bold green")
         if below.locked:
             page.line(f"kept: {_lock_text(below)}")
+    for one in outcome.backups:
+        page.line(f"deleted: {one.name}, {size_text(one.size)}", "bold green")
     if outcome.turns:
         page.line(f"deleted: {count_text(outcome.turns, 'old turn')}", "bold green")
     deleted = any(below.keys or below.locked for below in outcome.deleted)
@@ -129,7 +159,7 @@ def print_outcome(
 
 
 def document(
-    config: PruneConfig, choice: Choice, below: Sequence[Below], outcome: PruneOutcome
+    config: PruneConfig, choice: Choice, found: Deletable, outcome: PruneOutcome
 ) -> dict[str, Any]:
     """The JSON document of --json, which docs/reference/prune.md describes."""
     return {
@@ -147,8 +177,16 @@ def document(
             }
             for one in choice.given_up
         ],
-        "below": [_below_document(one) for one in below],
+        "below": [_below_document(one) for one in found.below],
         "deleted": [_below_document(one) for one in outcome.deleted],
+        "spent": [{"id": one.id, "bytes": one.size, "kept": one.kept} for one in found.spent],
+        "deleted_backups": [one.id for one in outcome.backups],
+        "leftovers": {
+            "uploads": len(found.left.uploads),
+            "objects": len(found.left.objects),
+            "bytes": found.left.size,
+            "kept": len(found.left.kept),
+        },
         "turns": outcome.turns,
         "kept": [backup.name for backup in choice.kept],
         "lost": [backup.name for backup in choice.lost],

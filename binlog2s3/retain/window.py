@@ -6,9 +6,10 @@ function says so.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backup_runs import runs_of
+from binlog2s3.archive.backups import Backup, registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.layout import Layout
@@ -39,12 +40,13 @@ class Proofs:
 def proofs_of(store: Store, prefix: str, source: str, workers: Workers | None) -> Proofs:
     """Look at them; without `workers`, not at the recovery window, which needs more of the archive.
 
-    Two listings if there are none. Raises StoreError.
+    Three listings, four with stored backups. Raises StoreError.
     """
     catalog = Catalog(store, Layout(prefix, source))
     unreadable: list[ArchiveError] = []
-    backups = registered(catalog, unreadable)
-    found, drill = backups_of(backups), drill_of(*newest(catalog))
+    backups = restorable(catalog, registered(catalog, unreadable))
+    runs = runs_of(catalog, datetime.now(UTC))
+    found, drill = backups_of(backups, runs), drill_of(*newest(catalog))
     if workers is None:
         return Proofs(found, drill)
     if unreadable:
@@ -62,7 +64,8 @@ def with_proofs(
 ) -> Status:
     """The status with these, and a trouble for what is older than that."""
     # what the streamer says of drills is up to ten minutes old: these proofs are newer
-    troubles = [trouble for trouble in status.troubles if trouble.code != "drill"]
+    replaced = ("drill", "backup-run")
+    troubles = [trouble for trouble in status.troubles if trouble.code not in replaced]
     troubles += _troubles(status, proofs.backups.newest_at, max_age)
     troubles += _drill_troubles(status, proofs.drill, drill_max_age)
     return replace(status, backups=proofs.backups, drill=proofs.drill, troubles=tuple(troubles))
@@ -96,7 +99,7 @@ def _troubles(status: Status, newest: datetime | None, max_age: float | None) ->
             return []
         text = f"the newest base backup is {duration_text(age)} old, more than "
         text += duration_text(max_age)
-    hint = "make a base backup and register it: `binlog2s3 backup add`"
+    hint = "make a base backup: `binlog2s3 backup run`, or register one: `binlog2s3 backup add`"
     return [Trouble(code="backup", level="warning", text=text, hint=hint)]
 
 
@@ -109,8 +112,6 @@ def _window(backups: Sequence[Backup], survey: Survey) -> tuple[datetime | None,
         return None, ""
     why = ""
     for backup in backups:  # oldest first
-        if not backup.counts:
-            continue
         reaches = reaches_of_backup(backup, survey)
         for reach in reaches:
             if reach.is_complete and reach.from_us is not None:

@@ -14,13 +14,21 @@ from urllib.parse import urlsplit
 
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import one_line, size_text
-from binlog2s3.output import Plain, page_on
+from binlog2s3.output import Column, Plain, Table, page_on
 from binlog2s3.serve.status import ClientStatus, ServeStatus
 from binlog2s3.status.ask import Unanswered, exchange, limit_to, parsed
 
 _HTTP_PORT = 80
-_HEADINGS = ("KIND", "USER", "HOST", "SERVER ID", "STATE", "POSITION", "BEHIND", "SENT")
-_RIGHT = (3, 6, 7)
+_COLUMNS = (
+    Column(name="kind"),
+    Column(name="user"),
+    Column(name="host"),
+    Column(name="server id", right=True),
+    Column(name="state"),
+    Column(name="position"),
+    Column(name="behind", right=True),
+    Column(name="sent", right=True),
+)
 _MOST_TEXT = 400
 _EXPECTED = "`binlog2s3 serve`"
 _HINT = "--serve-url is the --status-listen of a running `binlog2s3 serve`, not its --listen"
@@ -70,26 +78,19 @@ def print_clients(status: ServeStatus, page: Plain) -> None:
         page.line("no clients")
         return
     rows = [_cells_of(one) for one in status.clients]
-    widths = [max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)]
-    if page.width is not None and sum(widths) + 2 * len(widths) > page.width:
-        for cells in rows:
-            page.line("  ".join(cells[:3]))
-            rest = zip(_HEADINGS[3:], cells[3:], strict=True)
-            page.field("", ", ".join(f"{name.lower()} {cell}" for name, cell in rest), 2)
-        return
-    page.row(_HEADINGS, widths, ["bold"] * len(widths), right=_RIGHT)
+    table = Table(page, _COLUMNS, rows, head=3)
     for cells in rows:
-        page.row(cells, widths, right=_RIGHT)
+        table.row(cells)
 
 
 def _cells_of(client: ClientStatus) -> tuple[str, ...]:
     return (
-        one_line(client.kind),
-        one_line(client.user),
-        one_line(client.host),
+        client.kind,
+        client.user,
+        client.host,
         str(client.server_id) if client.server_id else "-",
-        one_line(client.state),
-        one_line(f"{client.binlog}:{client.position}") if client.binlog else "-",
+        client.state,
+        f"{client.binlog}:{client.position}" if client.binlog else "-",
         size_text(client.behind_bytes) if client.binlog else "-",
         size_text(client.sent_bytes),
     )

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
-from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.documents import Lineage, SourceServer
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType, FormatEvent
 from binlog2s3.binlog.executed import Gathering, executed
@@ -87,22 +87,22 @@ def recovered(directory: Path, stop: threading.Event) -> "Directory":
             raise RecoveryError(f"stopped before all of {directory} was checked")
 
     for file, written in zip(files, manifest.files, strict=True):
-        if file.crc64(check_stop) != written.crc64:
+        if file.crc64(check_stop) != written.crc64nvme:
             raise RecoveryError(
                 f"{file.path} is not what was written: its checksum differs from {MANIFEST}",
                 hint=AGAIN,
             )
     parts = [
         _Part(
-            lineage=written.piece.lineage,
-            name=written.piece.binlog,
+            lineage=piece.lineage,
+            name=piece.binlog,
             file=file,
             form=_scanned(file).formats[0],
             before=before,
-            keeps_gtids=bool(written.piece.gtids),
-            piece=written.piece,
+            keeps_gtids=bool(piece.gtids),
+            piece=piece,
         )
-        for file, written, before in zip(files, manifest.files, manifest.befores(), strict=True)
+        for file, (piece, before) in zip(files, manifest.pieces(), strict=True)
     ]
     if any(part.form.flavour != manifest.flavour for part in parts):
         raise RecoveryError(f"{directory} has binlogs that are not {manifest.flavour}'s")
@@ -150,7 +150,7 @@ def _manifest(directory: Path) -> Manifest:
             hint=f"{AGAIN}; --binlog-dir serves a server's own binlogs",
         )
     file = SealedFile(directory, MANIFEST)
-    return Manifest.from_json(file.read(0, Manifest.MOST + 1), str(file.path))
+    return Manifest.read(file.read(0, Manifest.MOST + 1), str(file.path))
 
 
 class Directory:
@@ -165,14 +165,13 @@ class Directory:
         for part in parts:
             found = part.form
             lineage = Lineage(
-                id=part.lineage,
+                lineage=part.lineage,
                 source=directory.name,
-                server_uuid="",
-                flavour=found.flavour,
-                server_version=found.server_version,
+                server=SourceServer(uuid="", flavour=found.flavour, version=found.server_version),
                 first_binlog=part.name,
                 first_binlog_time=datetime.fromtimestamp(found.timestamp, UTC),
                 gtid_set="",
+                parent=None,
             )
             end = None if part.piece is None else part.piece.end
             one = ServedBinlog(lineage=lineage, name=part.name, end=end, before=part.before)

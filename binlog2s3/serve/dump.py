@@ -13,16 +13,14 @@ from dataclasses import replace
 from typing import TypeVar
 
 from binlog2s3.archive.documents import UNLOGGED
-from binlog2s3.archive.history import is_unlogged_between, is_within
+from binlog2s3.archive.history import gtids_break, is_unlogged_between, is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, gtid_text
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.binlog.walk import EventPart, EventSplitter
 from binlog2s3.errors import ArchiveError, StoreError
-from binlog2s3.formatting import gtids_text
 from binlog2s3.log import Log
 from binlog2s3.replication.events import WHOLE_MOST, heartbeat_event
 from binlog2s3.replication.feed import (
@@ -366,7 +364,7 @@ class DumpSender:
         if following.lineage.id == binlog.lineage.id and not following.is_open:
             one = self._asked(lambda: self._served.facts(binlog))
             other = self._asked(lambda: self._served.facts(following))
-            if why := _contradiction(one, other, str(following.name)):
+            if why := _contradiction(one, other, (binlog.name, following.name)):
                 raise NotServedError(f"history is broken before {name}: {why}")
         keeps_place = self._dump.registered and not self._dump.ends
         self._put(self.feed.end(name if keeps_place else str(following.name)))
@@ -527,16 +525,9 @@ def _last_of(view: View, lineage: str) -> str:
     return f"{ours[-1].name}:{ours[-1].end}" if ours[-1].end is not None else str(ours[-1].name)
 
 
-def _contradiction(one: Facts, following: Facts, name: str) -> str:
-    """Why a binlog does not lead up to the next one, by their GTIDs; "" if it does."""
+def _contradiction(one: Facts, following: Facts, names: tuple[BinlogName, BinlogName]) -> str:
+    """Why a binlog does not lead up to the next one; "" if it does."""
     if is_unlogged_between(rotated=one.rotated, started=following.started):
         return UNLOGGED
-    if one.added is None or following.previous is None:
-        return ""
-    end = joined(one.previous, one.added)
-    if end is None or end == following.previous:
-        return ""
-    missing = executed(following.previous).beyond(end)
-    return f"{name} begins after other GTIDs than those at the end of the binlog before" + (
-        f"; missing: {gtids_text(missing)}" if missing else ""
-    )
+    end = joined(one.previous, one.added) if one.added is not None else None
+    return gtids_break(names[0], end, names[1], following.previous)

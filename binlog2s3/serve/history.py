@@ -18,7 +18,7 @@ from typing import TypeVar, cast
 from binlog2s3.archive.blocks import Found, event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import UNLOGGED, Lineage
-from binlog2s3.archive.history import missing_binlogs
+from binlog2s3.archive.history import gtids_break, missing_binlogs
 from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
@@ -682,12 +682,7 @@ class ArchiveHistory:
             return ""
         facts = self.facts(binlogs[-2])
         end = joined(facts.previous, facts.added) if facts.added is not None else None
-        if end is None or end == before:
-            return ""
-        missing = executed(before).beyond(end)
-        return "its GTIDs do not continue those of the binlog before" + (
-            f"; missing: {gtids_text(missing)}" if missing else ""
-        )
+        return gtids_break(binlogs[-2].name, end, tail.binlog.name, before)
 
     def _go_on(self, tail: Tail) -> bool:
         """Go from a complete binlog to the next one; False if that is not there."""

@@ -3,13 +3,14 @@
 from collections.abc import Sequence
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.history import why_gap
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids, either, parse
 from binlog2s3.errors import NoBinlogError, RecoveryError
 from binlog2s3.recover.goal import Search
 from binlog2s3.recover.model import Base, Latest, Request, Start
 from binlog2s3.recover.origin import Origin, outside
-from binlog2s3.recover.route import Route, why_gap
+from binlog2s3.recover.route import Route
 from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.model import ServedBinlog
 
@@ -20,7 +21,7 @@ def archived(route: Route) -> list[ServedBinlog]:
     for number, one in enumerate(route.stretches):
         leg = route.leg(number)
         is_first = route.leg_numbers(number)[0] == number
-        cut = leg.cut if leg.cut is not None and leg.cut.binlog == str(one.name) else None
+        cut = leg.cut if leg.cut is not None and leg.cut.binlog == one.name else None
         before = route.line.legs[one.leg - 1].cut if is_first and one.leg else None
         found.append(
             ServedBinlog(

@@ -5,8 +5,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Protocol, Self
 
+from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, StatePlaces

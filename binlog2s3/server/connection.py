@@ -21,6 +21,7 @@ from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, sampled_days
 from binlog2s3.errors import SourceError, UnloggedError
+from binlog2s3.server import dump
 from binlog2s3.server.errors import (
     FOREIGN,
     IN_ENGINE,
@@ -342,10 +343,33 @@ class Server:
             return None
         return gtid.parse(str(row["gtids"]), "mysql")
 
-    def first_event(self, name: BinlogName) -> tuple[int, int]:
-        """The server id in a binlog's format event, and the offset at which that event ends."""
+    def server_id_in(self, name: BinlogName) -> int:
+        """The server id in a binlog's format event."""
         row = self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))[0]
-        return int(row["Server_id"]), int(row["End_log_pos"])
+        return int(row["Server_id"])
+
+    def beginning(self, name: BinlogName, most: int) -> bytes:
+        """The first `most` bytes of a binlog, or as many as the server has: see `dump.beginning`.
+
+        They come over the connection of the questions before, which ends with it: they are of the
+        server that has answered those. Needs REPLICATION SLAVE. Raises SourceError.
+        """
+        flavour: Flavour = "mariadb" if self._is_mariadb() else "mysql"
+        for statement in dump.SETTINGS[flavour]:
+            self._all(statement)
+        try:
+            found = dump.beginning(self._connection, name, most, flavour)
+        except FOREIGN as error:
+            raise translate(error, self._used, f"the first bytes of {name}") from error
+        finally:
+            self.close()
+        self.heard_at = time.monotonic()
+        return found
+
+    @property
+    def address(self) -> str:
+        """Where the last connection led to, by the login."""
+        return self._used.address
 
     def rows(self, statement: str, arguments: tuple[object, ...] = ()) -> list[dict[str, Any]]:
         """Run one statement and return its rows. Raises SourceError, as every question does.

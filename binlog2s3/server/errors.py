@@ -42,6 +42,7 @@ _HINTS: Mapping[int, str] = {
     1130: "create an account that may connect from this host",
     1203: "the user has reached max_user_connections",
     1226: "the user has reached one of its limits (SHOW CREATE USER shows them)",
+    1236: "it was purged meanwhile, or the server cannot read it: see SHOW BINARY LOGS",
     1820: "change the account's password: it has expired",
     1862: "change the account's password: it has expired",
     2002: "check that the server runs, and the path of the socket; for one that is reached by "
@@ -83,15 +84,15 @@ def privilege_error(privileges: str, login: Login) -> SourceError:
     )
 
 
-def translate(error: Exception, login: Login) -> SourceError:
-    """The error for what pymysql raised."""
-    found = _translated(error, login)
+def translate(error: Exception, login: Login, what: str = "") -> SourceError:
+    """The error for what pymysql raised. `what` was asked for, unless that goes without saying."""
+    found = _translated(error, login, f", asked for {what}" if what else "")
     found.hint = login.advised(found.hint)
     return found
 
 
-def _translated(error: Exception, login: Login) -> SourceError:
-    where = f"mysql at {login.address}"
+def _translated(error: Exception, login: Login, doing: str) -> SourceError:
+    where = f"mysql at {login.address}{doing}"
     if not isinstance(error, pymysql.MySQLError):
         return _without_answer(error, where)
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0

@@ -1,6 +1,7 @@
 """The streaming child: `mysqlbinlog --read-from-remote-server --raw --stop-never`.
 
-The child writes the server's binlogs under their own names into a directory of its run.
+The child writes the server's binlogs under their own names into a directory of its run. Another one
+prints a binlog that it is given (`printed`).
 
 Law: the child never outlives the process that started it (the kernel kills it: PR_SET_PDEATHSIG).
 Its standard error is always read. It gets the password through an anonymous file in memory, never
@@ -17,15 +18,17 @@ import sys
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.rows import LINE_MOST, Line
 from binlog2s3.errors import SourceError, SpoolError
 from binlog2s3.server.login import Login, render_options
 
@@ -145,11 +148,11 @@ def _ask(path: str) -> Tool:
         version=number,
         connection_server_id="--connection-server-id" in help_,
         all_or_nothing="--ssl-fp" in help_,
-        plugins=_safe_plugins(path, flavour),
+        plugins=safe_plugins(path, flavour),
     )
 
 
-def _safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
+def safe_plugins(program: str, flavour: Flavour) -> tuple[Path, ...]:
     """Those of `_SAFE_PLUGINS` that are installed with this program."""
     installed = Path(program).resolve().parent.parent
     places = ("lib*/plugin", "lib*/*/plugin", "lib*/*/*/plugin")
@@ -165,7 +168,7 @@ def _printed(path: str, option: str) -> str:
         errors="replace",
         timeout=30,
         check=False,
-        env=_environment(),
+        env=child_environment(),
         stdin=subprocess.DEVNULL,
     ).stdout
 
@@ -233,11 +236,8 @@ class Child:
         refuse_unguarded(tool, login)
         if tls and login.socket and login.ssl_mode == "PREFERRED":
             login = replace(login, ssl_mode="REQUIRED")  # MySQL's client prefers none there
-        with ExitStack() as files:
-            key = files.enter_context(_memory_file("key", login.public_key or ""))
-            plugins = _plugins(tool, directory) if _is_limited(tool, login) else None
-            options = _options(tool, login, plugins, f"/dev/fd/{key}")
-            descriptor = files.enter_context(_memory_file("options", options))
+        plugins = plugins_for(tool, login, directory)
+        with login_file(tool, login, plugins) as (descriptor, key):
             arguments = [
                 tool.path,
                 f"--defaults-file=/dev/fd/{descriptor}",  # must come first
@@ -250,27 +250,15 @@ class Child:
             if position > 4:
                 arguments.append(f"--start-position={position}")
             arguments.append(str(binlog))
-            try:
-                self._process = _starter.submit(
-                    subprocess.Popen,
-                    [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
-                    pass_fds=(descriptor, key),
-                    env=_environment() | _clear_text(tool, login),
-                ).result()
-            except OSError as error:
-                raise SourceError(f"cannot start {tool.path}: {error}") from error
-        self.lines: deque[str] = deque(maxlen=50)
-        assert self._process.stderr is not None  # noqa: S101 - PIPE was asked for
-        self._drain = threading.Thread(
-            target=self._read_stderr,
-            args=(self._process.stderr, on_line),
-            name="mysqlbinlog-stderr",
-            daemon=True,
-        )
-        self._drain.start()
+            self._process = start(
+                arguments, descriptors=(descriptor, key), added=clear_text(tool, login)
+            )
+        self._errors = _Errors(self._process, on_line)
+
+    @property
+    def lines(self) -> deque[str]:
+        """The last lines of its standard error."""
+        return self._errors.lines
 
     @property
     def pid(self) -> int:
@@ -296,15 +284,36 @@ class Child:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        self._drain.join(grace_seconds)
+        self._errors.end(grace_seconds)
         return self._process.returncode
 
     def failure(self) -> SourceError | SpoolError:
         """Why it exited by itself, from its exit status and standard error."""
-        self._drain.join(2.0)
+        self._errors.end(2.0)
         return explain(self._process.returncode, list(self.lines))
 
-    def _read_stderr(self, pipe: IO[bytes], on_line: Callable[[str], None]) -> None:
+
+class _Errors:
+    """Reads the standard error of a child; `lines` are the last ones."""
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], on_line: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.lines: deque[str] = deque(maxlen=50)
+        assert process.stderr is not None  # noqa: S101 - PIPE was asked for
+        self._drain = threading.Thread(
+            target=self._read,
+            args=(process.stderr, on_line),
+            name="mysqlbinlog-stderr",
+            daemon=True,
+        )
+        self._drain.start()
+
+    def end(self, grace_seconds: float) -> None:
+        """Wait for the last line."""
+        self._drain.join(grace_seconds)
+
+    def _read(self, pipe: IO[bytes], on_line: Callable[[str], None]) -> None:
         with pipe:
             for raw in pipe:
                 if line := raw.decode("utf-8", "replace").strip():
@@ -312,9 +321,127 @@ class Child:
                     on_line(line)
 
 
+Feed = Callable[[Callable[[bytes], object]], None]
+"""Called with what writes to mysqlbinlog's standard input."""
+
+
+def printed(tool: Tool, feed: Feed) -> Generator[Line, None, None]:
+    """The lines that mysqlbinlog prints of a binlog, with its rows, as they come.
+
+    `feed` writes the binlog, in a thread of its own; its error is raised here, after the lines of
+    what it has written. Close the generator to end mysqlbinlog early. Raises SourceError if
+    mysqlbinlog cannot read the binlog.
+    """
+    process = start(
+        [tool.path, "--no-defaults", "-v", "-v", "--base64-output=decode-rows", "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    errors = _Errors(process)
+    feeder = _Feeder(process, feed)
+    assert process.stdout is not None  # noqa: S101 - PIPE was asked for
+    try:
+        with process.stdout as out:
+            yield from _lines_of(out)
+        status = process.wait()
+        feeder.end()
+    finally:
+        process.kill()
+        process.wait()
+    if status:
+        errors.end(2.0)
+        why = explain(status, list(errors.lines))
+        raise SourceError(
+            str(why),
+            hint=f"its version is {tool.version}: rows of a newer server need a newer one, "
+            "--mysqlbinlog names it",
+        )
+
+
+class _Feeder:
+    """Calls `feed` in a thread of its own. If mysqlbinlog has ended, nobody needs the rest."""
+
+    def __init__(self, process: subprocess.Popen[bytes], feed: Feed) -> None:
+        self._feed = feed
+        assert process.stdin is not None  # noqa: S101 - PIPE was asked for
+        self._pipe = process.stdin
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="mysqlbinlog-stdin", daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Wait for it, and raise its error."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            with self._pipe as pipe:
+                self._feed(pipe.write)
+        except BrokenPipeError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - it is raised by `end`
+            self._error = error
+
+
+def _lines_of(out: IO[bytes]) -> Iterator[Line]:
+    """Lines of any length, in bounded memory."""
+    while data := out.readline(LINE_MOST):
+        end, size, last = b"", len(data), data
+        while not last.endswith(b"\n") and (last := out.readline(LINE_MOST)):
+            end, size = (end + last)[-LINE_MOST:], size + len(last)
+        yield Line(data, end, size)
+
+
 def _server_id_option(tool: Tool, server_id: int) -> str:
     name = "connection-server-id" if tool.connection_server_id else "stop-never-slave-server-id"
     return f"--{name}={server_id}"
+
+
+def start(
+    arguments: Sequence[str],
+    *,
+    descriptors: Sequence[int] = (),
+    added: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int = subprocess.DEVNULL,
+    directory: Path | None = None,
+) -> "subprocess.Popen[bytes]":
+    """Start a program that the kernel kills when this process ends; its standard error is a pipe.
+
+    `environment` is `child_environment` if none is given; `added` comes to it.
+    """
+    try:
+        return _starter.submit(
+            subprocess.Popen,
+            [sys.executable, "-I", "-S", "-c", _LAUNCH, str(os.getpid()), *arguments],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            pass_fds=descriptors,
+            cwd=directory,
+            env={**(child_environment() if environment is None else environment), **added},
+        ).result()
+    except OSError as error:
+        raise SourceError(f"cannot start {arguments[0]}: {error}") from error
+
+
+@contextmanager
+def login_file(
+    tool: Tool, login: Login, plugins: str | None, group: str = "client"
+) -> Iterator[tuple[int, int]]:
+    """The descriptors of an option file with the login, and of the file of the key that it names.
+
+    `plugins`: the directory of the only plugins that the program may load; None: any. `group`: the
+    group of option files that it reads.
+    """
+    with ExitStack() as files:
+        key = files.enter_context(_memory_file("key", login.public_key or ""))
+        options = _options(tool, login, plugins, f"/dev/fd/{key}")
+        options = options.replace("[client]", f"[{group}]", 1)
+        yield files.enter_context(_memory_file("options", options)), key
 
 
 @contextmanager
@@ -329,7 +456,7 @@ def _memory_file(name: str, text: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """The environment of a child: paths of programs and libraries; no keys and no options."""
     kept = ("PATH", "LD_LIBRARY_PATH", "TMPDIR")
     return {name: os.environ[name] for name in kept if name in os.environ} | {
@@ -338,7 +465,7 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _clear_text(tool: Tool, login: Login) -> dict[str, str]:
+def clear_text(tool: Tool, login: Login) -> dict[str, str]:
     """Lets MySQL's client send the password in clear text (tokens of IAM) to a proved server."""
     sends = tool.flavour == "mysql" and login.proved
     return {"LIBMYSQL_ENABLE_CLEARTEXT_PLUGIN": "1"} if sends else {}
@@ -363,8 +490,10 @@ def _is_limited(tool: Tool, login: Login) -> bool:
     return not login.socket and not _checks_name(tool, login)
 
 
-def _plugins(tool: Tool, directory: Path) -> str:
-    """A directory with only the tool's safe plugins."""
+def plugins_for(tool: Tool, login: Login, directory: Path) -> str | None:
+    """A directory with only the tool's safe plugins; None if it may load any."""
+    if not _is_limited(tool, login):
+        return None
     if not tool.plugins:
         return os.devnull
     try:
@@ -389,7 +518,7 @@ def _options(tool: Tool, login: Login, plugins: str | None, key: str) -> str:
     or nothing.
 
     `plugins`: the directory of the only plugins that it may load. MySQL's client by itself refuses
-    to send a password in clear text unless its environment allows it, see `_clear_text`.
+    to send a password in clear text unless its environment allows it, see `clear_text`.
     """
     options: dict[str, str | int | None] = {
         "user": login.user,

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import count
 
 from binlog2s3.archive.catalog import (
     Archived,
@@ -19,6 +20,7 @@ from binlog2s3.archive.catalog import (
     Growing,
     has_hole,
     read,
+    settled,
 )
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.drills import newest
@@ -44,7 +46,7 @@ from binlog2s3.status.model import (
     history_of,
     standby_status,
 )
-from binlog2s3.status.reach import Extent, short_of, size_of
+from binlog2s3.status.reach import Extent, short_of
 from binlog2s3.status.severity import urgency
 from binlog2s3.status.writer_state import LifeSign, Silent, life_sign
 from binlog2s3.store.contract import Store
@@ -225,7 +227,7 @@ def _lineages(catalog: Catalog, layout: Layout) -> tuple[dict[str, Lineage], lis
         unreadable.append(error)
         is_known = False
     readable = {lineage.id: lineage for lineage in catalog.lineages(unreadable)}
-    bare = [key for key in catalog.foreign if layout.is_binlog(f"{key}binlogs/x.1")]
+    bare = [key for key in catalog.foreign if layout.place_of(f"{key}lineage.json") is not None]
     wrong = [*map(str, unreadable), *(f"{key}lineage.json is missing" for key in sorted(bare))]
     current = current_of([*readable.values()], turn) if is_known else ""
     return readable, wrong, current or None
@@ -250,7 +252,7 @@ class _ContentsReader:
         for lineage in lineages.values():
             origin = lineage.parent
             if origin is not None and origin.binlog is not None:
-                cut = BinlogName.parse(origin.binlog).number
+                cut = origin.binlog.number
                 cuts[origin.lineage] = min(cut, cuts.get(origin.lineage, cut))
         contents = {
             id_: self._contents(one, sign.beat, cuts.get(id_) if id_ != current else None)
@@ -267,14 +269,19 @@ class _ContentsReader:
 
     def _contents(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
         """A lineage's binlogs. Lists again if something that should be durable is missing."""
-        contents = self._once(lineage, beat, cut)
-        for _ in range(_LOOKS - 1):
-            is_whole = not any(has_hole(chunks) for chunks in contents.open.values())
-            if is_whole and short_of(contents, beat) is None:
-                break
-            self._growing = self._catalog.growing()[1]
-            contents = self._once(lineage, beat, cut)
-        return contents
+        looks = count()
+
+        def look() -> Contents:
+            if next(looks):
+                self._growing = self._catalog.growing()[1]
+            return self._once(lineage, beat, cut)
+
+        return settled(
+            look,
+            lambda found: (
+                not any(map(has_hole, found.open.values())) and short_of(found, beat) is None
+            ),
+        )
 
     def _once(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
         binlogs, is_all = self._catalog.first(lineage)
@@ -342,7 +349,7 @@ def _lost(contents: Contents | None, beat: Heartbeat | None) -> tuple[Position, 
     short = short_of(contents, beat) if contents is not None else None
     if contents is None or short is None:
         return None
-    have = size_of(contents, short.place[0])
+    have = contents.size(short.place[0])
     trouble = Trouble(
         code="lost",
         level="critical",
@@ -379,10 +386,10 @@ def _described(catalog: Catalog, lineage: Lineage, names: Sequence[BinlogName]) 
 
 def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
     """The creation time of the first binlog after which nothing is missing, as far as is known."""
-    reach = extent.reach()
-    if reach is None:
+    begin = extent.begin()
+    if begin is None:
         return None
-    lineage, names = reach
+    lineage, names = begin
     if names[0] == lineage.first_binlog:
         return lineage.first_binlog_time
     archived = extent.contents[lineage.id].archived.binlogs

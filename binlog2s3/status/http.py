@@ -35,7 +35,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from binlog2s3.errors import ConfigError, SpoolError
-from binlog2s3.formatting import one_line
+from binlog2s3.formatting import duration_text, one_line
 from binlog2s3.log import Log
 from binlog2s3.status import metrics
 from binlog2s3.status.ask import SOCKET, address_in, limit_to
@@ -264,7 +264,7 @@ class Listener(HttpListener):
         stale = Trouble(
             code="stale",
             level="critical",
-            text=f"the status is {age:.0f} s old",
+            text=f"the status is {duration_text(age)} old",
             hint="the streamer hangs, or the clock of its host was changed: see its log",
         )
         return replace(status, troubles=(stale, *status.troubles))

@@ -164,6 +164,8 @@ METRICS = (
            "When the newest registered base backup was taken."),
     Metric("binlog2s3_recovery_window_timestamp_seconds", "backups.window_from",
            "Earliest time from which a registered base backup reaches now without a gap."),
+    Metric("binlog2s3_backup_run_failed", "backups.run_failed",
+           "1 if the last `backup run` failed or was killed, else 0."),
     Metric("binlog2s3_drill_proven_timestamp_seconds", "drill.proven_at",
            "When the last drill ended that proved a recovery; absent if none did."),
     Metric("binlog2s3_drill_proven_until_timestamp_seconds", "drill.proven_until",
@@ -264,11 +266,8 @@ def _number(found: object) -> float | None:
         return found.timestamp()
     if isinstance(found, tuple):
         return float(len(found))
-    if isinstance(found, str):
-        try:
-            return float(BinlogName.parse(found).number)
-        except ValueError:
-            return None
+    if isinstance(found, BinlogName):
+        return float(found.number)
     assert isinstance(found, (int, float)), found  # noqa: S101 - METRICS names no other field
     return float(found)
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
+from binlog2s3.archive.backup_runs import BackupRun, last_failure
 from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.codec import Moment
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.drills import ON_TRUST, DrillResult
 from binlog2s3.archive.history import line_of
@@ -21,7 +23,7 @@ from binlog2s3.archive.writers import Heartbeat, Position, Process, Standby, Wri
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.config.timing import DEFAULT, Timing
-from binlog2s3.formatting import us_of
+from binlog2s3.formatting import duration_text, us_of
 
 State = Literal[WriterState, "standby", "dead", "unknown"]
 """A writer's own state, or `standby` for a process that waits beside another writer. From the
@@ -40,7 +42,7 @@ class Trouble:
     """A problem. `code` is a fixed word; a critical one makes /health answer 503."""
 
     code: str
-    level: Level
+    level: str
     text: str
     hint: str = ""
 
@@ -52,9 +54,9 @@ class WriterStatus:
     host: str
     pid: int
     version: str
-    since: datetime
+    since: Moment
     generation: int = 0
-    heartbeat_at: datetime | None = None
+    heartbeat_at: Moment | None = None
     heartbeat_interval_seconds: float = 30.0
 
 
@@ -68,8 +70,8 @@ class StandbyStatus:
     host: str
     pid: int
     version: str
-    since: datetime
-    heartbeat_at: datetime | None = None
+    since: Moment
+    heartbeat_at: Moment | None = None
     heartbeat_interval_seconds: float = 30.0
     unsaved_bytes: int = 0
 
@@ -81,7 +83,7 @@ class SourceStatus:
     uuid: str = ""
     flavour: Flavour | None = None
     position: Position | None = None
-    asked_at: datetime | None = None
+    asked_at: Moment | None = None
     silent_seconds: float | None = None
     read_only: bool | None = None
     error: str = ""
@@ -140,16 +142,16 @@ class ChildStatus:
     pid: int | None = None
     restarts: int = 0
     last_error: str = ""
-    last_error_at: datetime | None = None
+    last_error_at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatus:
     """Requests to the store: the last success, the last error, and how many failed."""
 
-    last_success_at: datetime | None = None
+    last_success_at: Moment | None = None
     last_error: str = ""
-    last_error_at: datetime | None = None
+    last_error_at: Moment | None = None
     errors: int = 0
 
 
@@ -203,7 +205,7 @@ class Gap:
     lineage: str
     join: str  # gap, unknown, missing
     text: str
-    at: datetime | None = None
+    at: Moment | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +218,7 @@ class HistoryStatus:
 
     lineages: int = 0
     gaps: tuple[Gap, ...] = ()
-    earliest: datetime | None = None
+    earliest: Moment | None = None
     complete: bool = False
 
 
@@ -227,14 +229,16 @@ class BackupsStatus:
     Those that are no base backups of the whole server do not count. `window_from` is the earliest
     time from which a backup reaches now without a gap; None if there is none, or, unless
     `window_known`, if nobody has looked or could. `window_why`: why there is none, "" if there is
-    one, or nobody has looked.
+    one, or nobody has looked. `run_failed`: the last `backup run` did, as `run_error` says.
     """
 
     count: int = 0
-    newest_at: datetime | None = None
-    window_from: datetime | None = None
+    newest_at: Moment | None = None
+    window_from: Moment | None = None
     window_known: bool = False
     window_why: str = ""
+    run_failed: bool = False
+    run_error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,11 +250,11 @@ class DrillStatus:
     drill ended. If it `failed`, `step` and `error` say where and why.
     """
 
-    proven_at: datetime | None = None
-    proven_until: datetime | None = None
+    proven_at: Moment | None = None
+    proven_until: Moment | None = None
     proven_seconds: float | None = None
     on_trust: bool = False
-    last_at: datetime | None = None
+    last_at: Moment | None = None
     failed: bool = False
     step: str = ""
     error: str = ""
@@ -266,16 +270,16 @@ class Status:
     source: str
     target: str
     seen_from: SeenFrom
-    at: datetime
-    state: State
+    at: Moment
+    state: str
     troubles: tuple[Trouble, ...] = ()
     writer: WriterStatus | None = None
     standbys: tuple[StandbyStatus, ...] | None = None
     server: SourceStatus = field(default_factory=SourceStatus)
     lineage: str | None = None
     durable: Position | None = None
-    covered_until: datetime | None = None
-    latest: datetime | None = None
+    covered_until: Moment | None = None
+    latest: Moment | None = None
     lag: Lag = field(default_factory=Lag)
     flush_interval: float | None = None
     spool: SpoolStatus | None = None
@@ -394,13 +398,13 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     if vitals.phase == "stopping":
         yield _trouble("stopping", 0, 0, "the streamer is stopping")
     elif vitals.phase == "starting" or (vitals.unread and vitals.phase == "running"):
-        text = f"not streaming yet, for {vitals.phase_seconds:.0f} s"
+        text = f"not streaming yet, for {duration_text(vitals.phase_seconds)}"
         failing = vitals.source_error or vitals.store_failing is not None
         waits = failing and vitals.phase == "starting"
         yield _trouble("starting", vitals.phase_seconds, 0 if waits else timing.start_seconds, text)
     if vitals.source_error or vitals.source_silent >= timing.source_seconds:
         what = vitals.source_error or "the source does not answer"
-        text = f"{what} (for {vitals.source_silent:.0f} s)"
+        text = f"{what} (for {duration_text(vitals.source_silent)})"
         since, hint = vitals.source_silent, vitals.source_hint
         if vitals.unlogged:
             yield _trouble("unlogged", 0, 0, text, hint)
@@ -408,7 +412,7 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
             yield _trouble("source", since, timing.source_seconds, text, hint)
     elif vitals.child_gone >= timing.soon_seconds or vitals.never_ran:
         why = f": {vitals.child_error}" if vitals.child_error else ""
-        text = f"mysqlbinlog has not been running for {vitals.child_gone:.0f} s{why}"
+        text = f"mysqlbinlog has not been running for {duration_text(vitals.child_gone)}{why}"
         limit = 0 if vitals.never_ran else timing.source_seconds
         yield _trouble("source", vitals.child_gone, limit, text)
     yield from _store_troubles(vitals, timing)
@@ -430,10 +434,11 @@ def _troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         yield _trouble("paused", vitals.paused, timing.paused_seconds, text, hint)
     unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
     if vitals.read_idle >= timing.soon_seconds and not unheard:
-        text = f"the source has more to read, but nothing has come for {vitals.read_idle:.0f} s"
+        idle = duration_text(vitals.read_idle)
+        text = f"the source has more to read, but nothing has come for {idle}"
         yield _trouble("stalled", vitals.read_idle, timing.stall_seconds, text)
     if vitals.loop_idle >= timing.soon_seconds:
-        text = f"the streamer's main loop has not run for {vitals.loop_idle:.0f} s"
+        text = f"the streamer's main loop has not run for {duration_text(vitals.loop_idle)}"
         hint = "check whether the spool's disk hangs"
         yield _trouble("stuck", vitals.loop_idle, timing.loop_seconds, text, hint)
 
@@ -442,15 +447,14 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
     failing = vitals.store_failing or 0.0
     waits = vitals.phase == "starting" and vitals.store_failing is not None
     if failing >= timing.soon_seconds or waits:
-        text = f"{vitals.store_error} (for {failing:.0f} s)"
+        text = f"{vitals.store_error} (for {duration_text(failing)})"
         # a request that times out fails only after it has been silent for long
         silent = vitals.store_silent + timing.store_failing_seconds - timing.store_silent_seconds
         since = max(failing, silent)
         yield _trouble("store", since, timing.store_failing_seconds, text, vitals.store_hint)
     elif vitals.store_silent >= timing.store_failing_seconds:
-        text = (
-            f"nothing has become durable for {vitals.store_silent:.0f} s, although uploads are due"
-        )
+        silent_for = duration_text(vitals.store_silent)
+        text = f"nothing has become durable for {silent_for}, although uploads are due"
         hint = "check the network connection to the endpoint, and its bandwidth"
         yield _trouble("store", vitals.store_silent, timing.store_silent_seconds, text, hint)
     if vitals.clean_up_error:
@@ -458,7 +462,7 @@ def _store_troubles(vitals: Vitals, timing: Timing) -> Iterator[Trouble]:
         hint = "they do no harm but take space; allow s3:DeleteObject and s3:AbortMultipartUpload"
         yield _trouble("clean-up", 0, 1, text, hint)
     if vitals.beat_late > 0:
-        text = f"the heartbeat in the bucket was due {vitals.beat_late:.0f} s ago"
+        text = f"the heartbeat in the bucket was due {duration_text(vitals.beat_late)} ago"
         yield _trouble("heartbeat", vitals.beat_late, timing.heartbeat_slack_seconds, text)
 
 
@@ -491,10 +495,16 @@ def history_of(lineages: Iterable[Lineage], current: str | None) -> HistoryStatu
     return HistoryStatus(lineages=len(by_id), gaps=tuple(gaps), earliest=earliest)
 
 
-def backups_of(backups: Sequence[Backup]) -> BackupsStatus:
-    """The status of these registered base backups, without the recovery window."""
+def backups_of(backups: Sequence[Backup], runs: Sequence[BackupRun] = ()) -> BackupsStatus:
+    """The status of registered base backups and of `backup run`, without the recovery window."""
     taken = [one.taken_at for one in backups if one.counts]
-    return BackupsStatus(count=len(taken), newest_at=max(taken, default=None))
+    failed = last_failure(runs, backups)
+    return BackupsStatus(
+        count=len(taken),
+        newest_at=max(taken, default=None),
+        run_failed=failed is not None,
+        run_error=failed.error if failed is not None else "",
+    )
 
 
 def drill_of(last: DrillResult | None, proof: DrillResult | None) -> DrillStatus | None:

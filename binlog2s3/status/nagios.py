@@ -9,12 +9,11 @@ worse. Foreign texts can end neither the line nor the message.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC
 
 from binlog2s3.config.status import Thresholds
-from binlog2s3.formatting import duration_text, one_line
+from binlog2s3.formatting import count_text, duration_text, moment_text, one_line, some
 from binlog2s3.status.model import Status
-from binlog2s3.status.severity import RISING, Severity, judged, severity_of, worst
+from binlog2s3.status.severity import RISING, Severity, but_for_gaps, judged, severity_of, worst
 
 CODES: dict[Severity, int] = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _MOST_TEXT = 600
@@ -77,7 +76,7 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Plugin
         parts += [*left_alone, f"{first.source} is {_text(first, findings)}"]
     else:
         well = total - ignored
-        parts = [f"{well} source{'' if well == 1 else 's'} well", *left_alone]
+        parts = [f"{count_text(well, 'source')} well", *left_alone]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
     limits = _limits(thresholds.lag_warning, thresholds.lag_critical)
     perfdata = [
@@ -174,22 +173,14 @@ def _text(status: Status, findings: Sequence[_Finding]) -> str:
         text = f"{text[:_MOST_TEXT]}..."
     parts = [_clean(status.state), *([text] if text else [])]
     if status.covered_until is not None:
-        until = status.covered_until.astimezone(UTC)
-        form = (
-            "%H:%M:%SZ"
-            if until.date() == status.at.astimezone(UTC).date()
-            else "%Y-%m-%d %H:%M:%SZ"
-        )
-        gaps = len(status.history.gaps) if status.history is not None else 0
-        but = f" but for {gaps} {'gap' if gaps == 1 else 'gaps'}" if gaps else ""
-        parts.append(f"everything until {until:{form}} is in the bucket{but}")
+        today = moment_text(status.at)[: len("2026-01-02T")]
+        until = moment_text(status.covered_until).removeprefix(today)
+        parts.append(f"everything until {until} is in the bucket{but_for_gaps(status)}")
     return ", ".join(parts)
 
 
 def _names(names: Sequence[str]) -> str:
-    more = len(names) - _MOST_NAMES
-    shown = ", ".join(_clean(name) for name in names[:_MOST_NAMES])
-    return f"{shown} and {more} more" if more > 0 else shown
+    return _clean(some(names, _MOST_NAMES))
 
 
 def _clean(text: str) -> str:

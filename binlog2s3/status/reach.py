@@ -9,7 +9,15 @@ from dataclasses import dataclass, field, replace
 
 from binlog2s3.archive.catalog import Contents
 from binlog2s3.archive.documents import Lineage, Parent
-from binlog2s3.archive.history import MissingBinlogs, missing_binlogs, origin_of
+from binlog2s3.archive.history import (
+    MissingBinlogs,
+    cut_is_missing,
+    extent,
+    line_of,
+    missing_binlogs,
+    origin_of,
+    stretches,
+)
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import Gap
@@ -52,43 +60,55 @@ class Extent:
         name, offset = said.place if said is not None else (first or here.names[0], 0)
         start = end = (name, offset)
         for _ in range(len(here.names)):
-            if size := size_of(here, name):
+            if size := here.size(name):
                 end = max(end, (name, size))
             if name not in here.archived.binlogs:
                 break  # only its writer knows whether this is the complete binlog
             name = name.next()
         if end == start:
             return said
-        return Position(binlog=str(end[0]), offset=end[1], gtid_set="")
+        return Position(binlog=end[0], offset=end[1], gtid_set="")
 
     def gaps(self) -> list[Gap]:
         """What is missing within lineages, and between a lineage and its parent."""
         return [gap for id_ in self.lineages for _, gap in self._breaks(id_) if gap is not None]
 
-    def reach(self) -> tuple[Lineage, Sequence[BinlogName]] | None:
-        """The oldest lineage, with its binlogs, from which nothing is missing up to `durable`."""
-        durable, lineage = self.durable(), self.lineages.get(self.current or "")
-        upto = durable.place[0] if durable is not None else None
-        found: tuple[Lineage, Sequence[BinlogName]] | None = None
-        passed: set[str] = set()
-        while lineage is not None and lineage.id not in passed:
-            passed.add(lineage.id)
-            if upto is not None:
-                names = self._unbroken(lineage.id, upto)
-                found = (lineage, names) if names else found
-                if not names or names[0] != lineage.first_binlog:
-                    break
-            origin = self._origin(lineage)
-            if origin is None or origin.binlog is None or not self._joins(origin):
-                break
-            lineage, upto = self.lineages[origin.lineage], BinlogName.parse(origin.binlog)
-        return found
+    def begin(self) -> tuple[Lineage, Sequence[BinlogName]] | None:
+        """Where the oldest binlog is from which nothing is missing up to `durable`.
 
-    def _unbroken(self, id_: str, upto: BinlogName) -> list[BinlogName]:
-        """The binlogs up to this one, from the last missing one before it on."""
-        begins = [behind for behind, _ in self._breaks(id_) if behind and behind <= upto]
-        names = [name for name in self.contents[id_].names if name <= upto]
-        return [name for name in names if not begins or name >= max(begins)]
+        Its lineage, with the binlogs from there on; None if nothing can be recovered up to there.
+        """
+        durable = self.durable()
+        if durable is None or self.current not in self.lineages:
+            return None
+        line, upto = line_of([*self.lineages.values()], self.current or ""), durable.place[0]
+
+        def names(id_: str) -> Sequence[BinlogName]:
+            found = self.contents[id_].names
+            return [name for name in found if name <= upto] if id_ == self.current else found
+
+        binlogs = [*stretches(line, names, self._is_next)]
+        if not binlogs or binlogs[-1].leg < len(line.legs) - 1:
+            return None
+        before = {(id_, name) for id_ in self.lineages for name, _ in self._breaks(id_)}
+
+        def broken(number: int) -> str:
+            one, other = binlogs[number - 1 : number + 1]
+            leg = line.legs[one.leg]
+            if one.leg != other.leg:
+                size = self.contents[leg.lineage.id].size(one.name)
+                return cut_is_missing(leg, one.name, size)
+            return "something is missing" if (leg.lineage.id, other.name) in before else ""
+
+        *_, last = extent(binlogs, broken)
+        leg = binlogs[last.first].leg
+        inside = (one for one in binlogs[last.first :] if one.leg == leg)
+        return line.legs[leg].lineage, [one.name for one in inside]
+
+    def _is_next(self, id_: str, one: BinlogName, other: BinlogName) -> bool:
+        """Whether nothing is missing between two binlogs; what was not listed counts as present."""
+        passed = self.passed.get(id_)
+        return other == one.next() or (passed is not None and one < passed <= other)
 
     def _breaks(self, id_: str) -> Iterator[tuple[BinlogName | None, Gap | None]]:
         """The binlogs of a lineage before which something is missing; and the gap, if it is one.
@@ -139,24 +159,17 @@ class Extent:
     def _has_older(self, origin: Parent) -> bool:
         """Whether the bucket has any binlog up to there."""
         names, lineage = self.contents[origin.lineage].names, self.lineages[origin.lineage]
-        if origin.binlog is None or lineage.is_below_floor(BinlogName.parse(origin.binlog)):
+        if origin.binlog is None or lineage.is_below_floor(origin.binlog):
             return False
-        return any(name <= BinlogName.parse(origin.binlog) for name in names)
+        return any(name <= origin.binlog for name in names)
 
     def _joins(self, origin: Parent) -> bool:
         """Whether the bucket has all bytes of the binlog that ends there."""
         before = self.contents[origin.lineage]
         if origin.binlog is None:
             return False
-        cut = BinlogName.parse(origin.binlog)
-        return cut in before.names and size_of(before, cut) >= origin.offset
-
-
-def size_of(contents: Contents, name: BinlogName) -> int:
-    """Bytes of a binlog that can be read."""
-    if name in contents.archived.binlogs:
-        return contents.archived.binlogs[name].size
-    return contents.open[name].end if name in contents.open else 0
+        cut = origin.binlog
+        return cut in before.names and before.size(cut) >= origin.offset
 
 
 def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
@@ -164,7 +177,7 @@ def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
     if beat is None or beat.durable is None or beat.lineage != contents.archived.lineage.id:
         return None
     name, offset = beat.durable.place
-    return beat.durable if size_of(contents, name) < offset else None
+    return beat.durable if contents.size(name) < offset else None
 
 
 def _gap(lineage: str, text: str) -> Gap:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from binlog2s3.formatting import count_text
 from binlog2s3.status.model import WELL, Gap, Status, Trouble
 
 Severity = Literal["ok", "warning", "unknown", "critical"]
@@ -21,6 +22,7 @@ RISING: tuple[Severity, ...] = ("ok", "warning", "unknown", "critical")
 _NEWS_SECONDS = 7 * 86400.0
 """How long a gap between two lineages is a warning."""
 DRILL_HINT = "docs/drill.md says what to look at; if it has logs, they are in its work directory"
+BACKUP_HINT = "nothing was registered: run it again, and look at its output"
 GAP_HINT = "take a new base backup: no recovery crosses a gap"
 
 
@@ -77,6 +79,8 @@ def _troubles(status: Status) -> Iterator[Trouble]:
             continue  # judged by its gaps
         if trouble.code == "drill" and status.drill is not None and status.drill.failed:
             continue  # judged by the last drill
+        if trouble.code == "backup-run" and status.backups is not None:
+            continue  # judged by the last run
         yield trouble
     if status.state == "unknown" and not status.troubles:
         yield Trouble(code="unknown", level="critical", text="nothing is known about its streamer")
@@ -87,11 +91,20 @@ def _troubles(status: Status) -> Iterator[Trouble]:
     if drill is not None and drill.failed:
         text = f"the last drill failed at the step {drill.step}: {drill.error}"
         yield Trouble(code="drill", level="warning", text=text, hint=DRILL_HINT)
+    if status.backups is not None and status.backups.run_failed:
+        text = f"the last `backup run` failed: {status.backups.run_error}"
+        yield Trouble(code="backup-run", level="warning", text=text, hint=BACKUP_HINT)
     news = [gap for gap in (status.history.gaps if status.history else ()) if is_news(gap, status)]
     if news:
         more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""
         text = f"{gap_text(news[-1])}{more}"
         yield Trouble(code="gap", level="warning", text=text, hint=GAP_HINT)
+
+
+def but_for_gaps(status: Status) -> str:
+    """The exception to what is in the bucket until a time: what is in a gap is nowhere."""
+    count = len(status.history.gaps) if status.history is not None else 0
+    return f", but for {count_text(count, 'gap')}" if count else ""
 
 
 def gap_text(gap: Gap) -> str:

@@ -18,7 +18,7 @@ from binlog2s3.formatting import (
     short_text,
     size_text,
 )
-from binlog2s3.output import Plain, clean
+from binlog2s3.output import Column, Field, Plain, Table
 from binlog2s3.status.model import (
     WELL,
     ChildStatus,
@@ -29,25 +29,23 @@ from binlog2s3.status.model import (
     StoreStatus,
     UploadStatus,
 )
-from binlog2s3.status.severity import RISING, Severity, gap_text, judged, worst
+from binlog2s3.status.severity import RISING, Severity, but_for_gaps, gap_text, judged, worst
 
-Field = tuple[str, str, str]
-"""A name, its value, a style; without a name it continues the field above."""
-
-_LABEL = 13
+LABEL = 13
 _GAPS = 3
 _STALE_SECONDS = 5.0
 _BAD, _WARN, _WELL = "bold red", "yellow", "green"
 _STYLES: dict[Severity, str] = {"critical": _BAD, "unknown": _BAD, "warning": _WARN, "ok": _WELL}
-_HEADINGS = ("source", "state", "covered until", "heartbeat", "lag", "gaps", "purge", "proved")
-_COVERED = 2
-_RIGHT = (3, 4, 5, 6, 7)
-_LEAST_WIDTHS = (12, 11, 10)
-
-
-def time_text(moment: datetime | None) -> str:
-    """A time in UTC, rounded down to the second."""
-    return moment_text(moment).replace("T", " ") if moment else UNKNOWN
+_COLUMNS = (
+    Column(name="source", least=12),
+    Column(name="state", least=11),
+    Column(name="covered until", least=len("2026-01-02")),
+    Column(name="heartbeat", right=True),
+    Column(name="lag", right=True),
+    Column(name="gaps", right=True),
+    Column(name="purge", right=True),
+    Column(name="proved", right=True),
+)
 
 
 def age_text(moment: datetime | None, now: datetime) -> str:
@@ -68,18 +66,12 @@ def style_of(status: Status) -> str:
 # One
 
 
-def but_for_gaps(status: Status) -> str:
-    """The exception to that sentence: what is in a gap is nowhere."""
-    count = len(status.history.gaps) if status.history is not None else 0
-    return f", but for {count} {'gap' if count == 1 else 'gaps'}" if count else ""
-
-
 def head_of(status: Status) -> str:
     """The most important facts in one line."""
     if status.state == "standby" and status.writer is not None:
         return f"{status.source}  standby  the writer is on {status.writer.host}"
     covered = (
-        f"everything committed until {time_text(status.covered_until)} is in the bucket"
+        f"everything committed until {moment_text(status.covered_until)} is in the bucket"
         f"{but_for_gaps(status)}"
         if status.covered_until
         else "how much is in the bucket is unknown"
@@ -101,22 +93,16 @@ def print_head(status: Status, page: Plain) -> None:
     page.line(head_of(status), style_of(status))
     for trouble in judged(status).troubles:
         style = _BAD if trouble.level == "critical" else _WARN
-        page.field(f"  {trouble.level}", f"{trouble.text} [{trouble.code}]", _LABEL, style)
+        page.field(f"  {trouble.level}", f"{trouble.text} [{trouble.code}]", LABEL, style)
         if trouble.hint:
-            page.field("", f"hint: {trouble.hint}", _LABEL)
+            page.line(f"hint: {trouble.hint}", indent=LABEL)
 
 
 def print_status(status: Status, page: Plain, *, now: datetime, why: str = "") -> None:
     """The page of one stream; `why` it was not the streamer that was asked."""
     print_head(status, page)
     page.line("")
-    print_fields([*fields_of(status), *seen_of(status, now, why)], page)
-
-
-def print_fields(fields: Sequence[Field], page: Plain) -> None:
-    """Print names and values, aligned."""
-    for name, value, style in fields:
-        page.field(name, value, _LABEL, style)
+    page.fields([*fields_of(status), *seen_of(status, now, why)], LABEL)
 
 
 def fields_of(status: Status) -> Iterator[Field]:
@@ -300,8 +286,8 @@ def _backups_of(status: Status) -> Iterator[Field]:
         yield "", f"no base backup reaches now without a gap{why}", _WARN
         yield "", "`binlog2s3 backup list` shows what each of them reaches", ""
     else:
-        until = time_text(status.covered_until or status.latest)
-        yield "", f"recovery window from {time_text(backups.window_from)} to {until}", ""
+        until = moment_text(status.covered_until or status.latest)
+        yield "", f"recovery window from {moment_text(backups.window_from)} to {until}", ""
 
 
 def _drill_of(status: Status) -> Iterator[Field]:
@@ -311,9 +297,9 @@ def _drill_of(status: Status) -> Iterator[Field]:
     if drill.proven_at is None:
         yield "last proved", "never: no drill has succeeded", _WARN
         return
-    until = f", up to {time_text(drill.proven_until)}" if drill.proven_until else ""
+    until = f", up to {moment_text(drill.proven_until)}" if drill.proven_until else ""
     took = f", in {duration_text(drill.proven_seconds)}" if drill.proven_seconds else ""
-    yield "last proved", f"{time_text(drill.proven_at)}{until}{took}", ""
+    yield "last proved", f"{moment_text(drill.proven_at)}{until}{took}", ""
     if drill.on_trust:
         yield "", "nothing shows that the registered base backup was restored there", _WARN
 
@@ -328,9 +314,9 @@ def _history_of(status: Status) -> Iterator[Field]:
         counts += " (only the newest binlogs were looked for: `binlog2s3 verify` looks for all)"
     yield "history", counts, _WARN if history.gaps else ""
     if history.earliest and status.latest and status.latest < history.earliest:
-        yield "", f"nothing is reachable yet after the gap, {time_text(history.earliest)}", _WARN
+        yield "", f"nothing is reachable yet after the gap, {moment_text(history.earliest)}", _WARN
     else:
-        reach = f"from {time_text(history.earliest)} to {time_text(status.latest)}"
+        reach = f"from {moment_text(history.earliest)} to {moment_text(status.latest)}"
         yield "", f"reachable without a gap {reach}", ""
     told = [one.text for one in judged(status).troubles if one.code == "gap"]
     for gap in history.gaps[-_GAPS:]:
@@ -348,13 +334,13 @@ def _writer_of(status: Status) -> Field:
     if writer is None:
         return "writer", UNKNOWN, ""
     text = f"{writer.host}, pid {writer.pid}, version {writer.version}"
-    return "writer", f"{text}, since {time_text(writer.since)}", ""
+    return "writer", f"{text}, since {moment_text(writer.since)}", ""
 
 
 def _standbys_of(status: Status) -> Iterator[Field]:
     name = "standby"
     for one in status.standbys or ():
-        text = f"{one.host}, pid {one.pid}, version {one.version}, since {time_text(one.since)}"
+        text = f"{one.host}, pid {one.pid}, version {one.version}, since {moment_text(one.since)}"
         beat = age_text(one.heartbeat_at, status.at)
         yield name, f"{text}, heartbeat {beat} ago", ""
         if one.unsaved_bytes:
@@ -403,9 +389,9 @@ def cells_of(status: Status) -> tuple[str, ...]:
     beat = status.writer.heartbeat_at if status.writer else None
     lag, purge, history = status.lag.seconds, status.purge.seconds, status.history
     return (
-        clean(status.source),
-        "ignored" if status.ignored else clean(status.state),
-        time_text(status.covered_until),
+        status.source,
+        "ignored" if status.ignored else status.state,
+        moment_text(status.covered_until),
         UNKNOWN if beat is None else short_text((status.at - beat).total_seconds()),
         UNKNOWN if lag is None else short_text(lag, up=True),
         UNKNOWN if history is None else str(len(history.gaps)),
@@ -425,43 +411,15 @@ def _proven_text(status: Status) -> str:
 def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: datetime) -> None:
     """Print a row for each, with its troubles below, in the given order."""
     style = _STYLES[worst([judged(status).severity for status in statuses])]
-    page.line(f"{target}  {time_text(now)}  {counts_of(statuses)}", style)
+    page.line(f"{target}  {moment_text(now)}  {counts_of(statuses)}", style)
     page.line("")
     rows = [cells_of(status) for status in statuses]
-    widths: list[int] | None = [
-        max(map(len, column)) for column in zip(_HEADINGS, *rows, strict=True)
-    ]
-    if page.width is not None and widths is not None:
-        widths = _fitting(widths, page.width)
-    if widths is not None:
-        page.row(_HEADINGS, widths, ["bold"] * len(widths), right=_RIGHT)
+    table = Table(page, _COLUMNS, rows, head=2)
     for status, cells in zip(statuses, rows, strict=True):
-        _print_row(status, cells, widths, page)
-
-
-def _print_row(
-    status: Status, cells: tuple[str, ...], widths: Sequence[int] | None, page: Plain
-) -> None:
-    style = style_of(status)
-    if widths is not None:
-        page.row(cells, widths, [style, style], right=_RIGHT)
-    else:  # too narrow for columns
-        page.line(f"{cells[0]}  {cells[1]}", style)
-        rest = zip(_HEADINGS[_COVERED:], cells[_COVERED:], strict=True)
-        page.field("", ", ".join(f"{name} {cell}" for name, cell in rest), 2)
-    for trouble in judged(status).troubles:
-        style = _BAD if trouble.level == "critical" else _WARN
-        page.field("", f"{trouble.level}: {trouble.text} [{trouble.code}]", 4, style)
-
-
-def _fitting(widths: Sequence[int], room: int) -> list[int] | None:
-    """The widths of the columns on a terminal of this width; None if it is too narrow."""
-    chosen = list(widths)
-    for at in (_COVERED, 1, 0):  # first the date above the time, then two words, then the name
-        over = sum(chosen) + 2 * len(chosen) - room
-        if over > 0:
-            chosen[at] = max(min(chosen[at], _LEAST_WIDTHS[at]), chosen[at] - over)
-    return chosen if sum(chosen) + 2 * len(chosen) <= room else None
+        table.row(cells, [style_of(status)] * 2)
+        for trouble in judged(status).troubles:
+            style = _BAD if trouble.level == "critical" else _WARN
+            page.line(f"{trouble.level}: {trouble.text} [{trouble.code}]", style, indent=4)
 
 
 # A line each
@@ -484,7 +442,7 @@ def line_of(status: Status, now: datetime) -> str:
         words["from"] = "bucket"
     found = [moment_text(now), status.source, status.state]
     found += [f"{name}={value}" for name, value in words.items()]
-    return clean(" ".join("-".join(word.split()) for word in found))
+    return " ".join("-".join(word.split()) for word in found)
 
 
 def _seconds_word(seconds: float | None) -> str:
@@ -508,4 +466,4 @@ def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
         f"lag={_seconds_word(max(lags, default=None))}",
     ]
     words += [f"worst={','.join(bad[:5])}"] if bad else []
-    return clean(" ".join(words))
+    return " ".join(words)

@@ -118,14 +118,14 @@ def last_report(sign: LifeSign) -> str:
     if sign.state == "stopped":
         return f"the streamer was stopped {ago}: {more}"
     if not sign.alive:
-        due = f"its last report, due every {interval:.0f} s, came {ago}"
+        due = f"its last report, due every {duration_text(interval)}, came {ago}"
         return f"the streamer is DEAD: {due}; {more}"
     if age > interval + DEFAULT.soon_seconds:
         return (
-            f"the streamer last reported {ago}, and is late: it does so every {interval:.0f} s, "
-            f"unless it is dead; {more}"
+            f"the streamer last reported {ago}, and is late: it does so every "
+            f"{duration_text(interval)}, unless it is dead; {more}"
         )
-    return f"the streamer last reported {ago}, as it does every {interval:.0f} s: {more}"
+    return f"the streamer last reported {ago}, as it does every {duration_text(interval)}: {more}"
 
 
 def _judged(
@@ -163,7 +163,7 @@ def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tup
     if age > 2 * interval + DEFAULT.heartbeat_slack_seconds:
         text = (
             f"the streamer {where} has not renewed its heartbeat for {duration_text(age)}; its "
-            f"interval is {interval:.0f} s, its last state was: {beat.state}"
+            f"interval is {duration_text(interval)}, its last state was: {beat.state}"
         )
         hint = "check that it runs and reaches the bucket; its log says more"
         return "dead", (Trouble(code="dead", level="critical", text=text, hint=hint),)

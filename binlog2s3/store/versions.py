@@ -23,7 +23,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     VersionConflictError,
 )
-from binlog2s3.formatting import count_text
+from binlog2s3.formatting import count_text, some
 from binlog2s3.store.contract import NO_VERSION, ObjectInfo, ObjectVersion, Picks
 from binlog2s3.store.errors import UnsetError
 from binlog2s3.store.requests import Answer, needed, onward
@@ -57,8 +57,8 @@ class Evidence(Protocol):
         None if it is no document of this key.
         """
 
-    def describes(self, key: str, data: bytes) -> tuple[str, int, int] | None:
-        """The key, size and CRC64NVME of the object that a document describes; None if of none."""
+    def describes(self, key: str, data: bytes) -> Mapping[str, tuple[int, int]]:
+        """Size and CRC64NVME of each object that a document describes, by key."""
 
     def described_by(self, key: str) -> str | None:
         """The key of the document that describes the object of this key."""
@@ -252,8 +252,8 @@ class ChosenVersions:
         if evidence is None or entry is None or found is None:
             raise _conflict(f"versions of {key!r} differ, and it has no entry", key, objects)
         data = self.contents.read(entry, found.version, evidence.most(entry))
-        described = evidence.describes(entry, data)
-        for one in reversed(objects) if described is not None else ():
+        described = evidence.describes(entry, data).get(key)
+        for one in reversed(objects):
             if self._is(one, described):
                 return one
         raise _conflict(
@@ -262,11 +262,11 @@ class ChosenVersions:
             objects,
         )
 
-    def _is(self, version: ObjectVersion, described: tuple[str, int, int] | None) -> bool:
+    def _is(self, version: ObjectVersion, described: tuple[int, int] | None) -> bool:
         """Whether a version has the size and the CRC64NVME that a document says."""
-        if described is None or version.size is None or version.size != described[1]:
+        if described is None or version.size is None or version.size != described[0]:
             return False
-        return self.contents.crc64(version.key, version.version, version.size) == described[2]
+        return self.contents.crc64(version.key, version.version, version.size) == described[1]
 
     def _decide_document(
         self, key: str, objects: Sequence[ObjectVersion], depth: int
@@ -322,10 +322,16 @@ class ChosenVersions:
             described = evidence.describes(
                 key, self.contents.read(key, one.version, evidence.most(key))
             )
-            if described is None:
+            if not described:
                 return [*versions]
-            there = versions_of(self.ask, described[0])
-            found += [one] if any(self._is(other, described) for other in there) else []
+            is_there = all(
+                any(
+                    self._is(other, size_and_crc64)
+                    for other in versions_of(self.ask, described_key)
+                )
+                for described_key, size_and_crc64 in described.items()
+            )
+            found += [one] if is_there else []
         return found
 
     def _put_before(self, key: str, depth: int) -> datetime | None:
@@ -392,10 +398,8 @@ def _picked(key: str, picked: str, objects: Sequence[ObjectVersion]) -> ObjectVe
 
 
 def _conflict(what: str, key: str, objects: Sequence[ObjectVersion]) -> VersionConflictError:
-    shown = ", ".join(map(str, [*reversed(objects)][:_MOST_SHOWN]))
-    more = f" and {len(objects) - _MOST_SHOWN} more" if len(objects) > _MOST_SHOWN else ""
     return VersionConflictError(
-        f"{what}: {shown}{more}",
+        f"{what}: {some(objects[::-1], _MOST_SHOWN)}",
         hint="somebody else has written below archive/: look at each version, then choose with "
         f"--object-version {key}=ID; {NO_VERSION} in place of the id: none of them counts; "
         "--versions-before TIME: where versions differ, none counts that was put later",
@@ -408,19 +412,14 @@ def version_notes(replaced: Collection[str], preceded: Collection[str]) -> list[
     if replaced:
         found.append(
             f"somebody replaced or deleted {count_text(len(replaced), 'object')}; Object Lock "
-            f"keeps their oldest versions, which are used: {_some(replaced)}"
+            f"keeps their oldest versions, which are used: {some(sorted(replaced), _MOST_NAMED)}"
         )
     if preceded:
         found.append(
             f"somebody put other versions of {count_text(len(preceded), 'object')} before they "
-            f"were written; those do not count: {_some(preceded)}"
+            f"were written; those do not count: {some(sorted(preceded), _MOST_NAMED)}"
         )
     return found
-
-
-def _some(keys: Collection[str]) -> str:
-    more = f" and {len(keys) - _MOST_NAMED} more" if len(keys) > _MOST_NAMED else ""
-    return f"{', '.join(sorted(keys)[:_MOST_NAMED])}{more}"
 
 
 def _objects(items: Iterable[Mapping[str, Any]]) -> Iterator[ObjectVersion]:

@@ -188,7 +188,7 @@ def _checked(found: list[Track], end: ArchiveEnd) -> list[Track]:
         if why := end.contradiction(track):
             _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
             break
-        rotated = end.rotates_to == str(track.name)
+        rotated = end.rotates_to == track.name
         if is_unlogged_between(rotated=rotated, started=track.started):
             break  # it begins another lineage
         track.judge({})

@@ -60,7 +60,7 @@ class ArchiveEnd:
         return joined(parse(end.gtid_set_before, flavour), parse(end.gtid_set_added, flavour))
 
     @property
-    def rotates_to(self) -> str | None:
+    def rotates_to(self) -> BinlogName | None:
         """The binlog that the last one's rotate event names; None if the bucket has some of it."""
         return self.end.next_binlog if self.end is not None and not self.next_size else None
 
@@ -70,7 +70,7 @@ class ArchiveEnd:
         if self.last is None or self.end is None:
             return None
         gtids = "" if self.gtids is None else str(self.gtids)
-        return Position(binlog=str(self.last), offset=self.end.size, gtid_set=gtids)
+        return Position(binlog=self.last, offset=self.end.size, gtid_set=gtids)
 
     def after(self, binlogs: Iterable[BinlogReading]) -> "ArchiveEnd":
         """The end once these complete binlogs, which follow in order, are archived too."""
@@ -86,9 +86,9 @@ class ArchiveEnd:
         begun = binlog.created_at
         if name == lineage.first_binlog and begun != lineage.first_binlog_time:
             return f"it was created at {begun}, the lineage's at {lineage.first_binlog_time}"
-        if binlog.next_binlog not in (None, str(name.next())):
+        if binlog.next_binlog not in (None, name.next()):
             return f"it ends with a rotation to {binlog.next_binlog}"
-        if end is not None and end.next_binlog not in (None, str(name)):
+        if end is not None and end.next_binlog not in (None, name):
             return f"{self.last} ends with a rotation to {end.next_binlog}"
         before, expected = binlog.gtids_before(), self.gtids
         if before is not None and expected is not None and before != expected:

@@ -8,8 +8,9 @@ common, nothing is proved.
 import os
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import dropwhile
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, MOST_ACCEPTED, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.log import Log
+from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.continuation import has
 from binlog2s3.stream.spool import SpoolRun
@@ -61,7 +64,8 @@ class Finder:
 
     `discard` deletes the run of a probe; `stopped` returns whether to give up; `work` is called
     with seconds, and does everything else meanwhile. The first `beginning` bytes of a binlog decide
-    whether it may be common.
+    whether it may be common. `prove` gets the first bytes that a probe received of a binlog, and
+    raises SourceError if they are of another server: see `prove`.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Finder:
         discard: Callable[[SpoolRun], None],
         stopped: Callable[[], bool],
         work: Callable[[float], object],
+        prove: Callable[[BinlogName, bytes], object],
         beginning: int = _BEGINNING,
     ) -> None:
         self._catalog = catalog
@@ -81,6 +86,7 @@ class Finder:
         self._discard = discard
         self._stopped = stopped
         self._work = work
+        self._prove = prove
         self._beginning = beginning
 
     def last_common(self, source_has: list[BinlogName]) -> Common | None:
@@ -88,7 +94,7 @@ class Finder:
 
         Raises SourceError if the source cannot be read, StoreError if the bucket cannot.
         """
-        there = {listed.name for listed in self._catalog.readable(self._lineage)}
+        there = self._catalog.sizes(self._lineage)
         names = sorted(name for name in source_has if name in there)
         # Histories part only once: binlogs before that point begin alike, later ones differ.
         low, high = 0, len(names)
@@ -119,7 +125,7 @@ class Finder:
         """
         if not place.binlog or not place.offset:
             return False
-        name = BinlogName.parse(place.binlog)
+        name = place.binlog
         needed = {
             f"{domain}-{server}-{number}"
             for domain, server, number in MariadbGtidList.parse(place.gtid_set).gtids()
@@ -158,7 +164,7 @@ class Finder:
 
         Those of an older binlog, too, if it may have one that is needed.
         """
-        sizes = {one.name: one.size for one in self._catalog.readable(self._lineage)}
+        sizes = self._catalog.sizes(self._lineage)
         if (size := sizes.get(name, 0)) < offset:
             raise SourceError(
                 f"the bucket has {size} bytes of {name}, and {offset} are known: they are compared "
@@ -166,7 +172,7 @@ class Finder:
                 hint="they are uploaded from the spool first; then it goes on by itself",
                 transient=True,
             )
-        listed = [one for one in sorted(sizes) if one <= name]
+        listed = [one for one in sizes if one <= name]
         found: dict[str, bytes] = {}
         for one in listed[: -_MOST_OLDER - 1 : -1]:
             binlog = self._catalog.binlog(self._lineage, one)
@@ -222,13 +228,24 @@ class Finder:
 
     @contextmanager
     def _reading(self, name: BinlogName) -> Iterator[Iterator[bytes]]:
+        """The bytes of the source's binlog. At the end they are proved to be the source's."""
         run, child = self._probe(name)
+        head = bytearray()
         try:
             with closing(self._bytes(run.directory / str(name), child)) as blocks:
-                yield blocks
+                try:
+                    yield _noting(blocks, head)
+                except DamageError:
+                    self._prove_beginning(name, head)
+                    raise
+            self._prove_beginning(name, head)
         finally:
             child.stop()
             self._discard(run)
+
+    def _prove_beginning(self, name: BinlogName, head: bytearray) -> None:
+        if head and not self._stopped():
+            self._prove(name, bytes(head))
 
     def _bytes(self, path: Path, child: Child) -> Generator[bytes, None, None]:
         """The bytes that the child writes, until it exits. Raises SourceError if it fails."""
@@ -258,6 +275,13 @@ class Finder:
         finally:
             if file >= 0:
                 os.close(file)
+
+
+def _noting(blocks: Iterator[bytes], head: bytearray) -> Iterator[bytes]:
+    """These blocks; what `prove` needs of them comes into `head`."""
+    for block in blocks:
+        head += block[: MOST_BYTES - len(head)]
+        yield block
 
 
 def _fingerprints(
@@ -300,21 +324,21 @@ def cut(
     Returns a binlog, an offset and the GTID set there; None if it cannot be found, also where the
     numbers of a MariaDB go back: they do not tell what a server has executed of that binlog.
     """
-    for listed in reversed(catalog.readable(lineage)):
+    for name in reversed(catalog.sizes(lineage)):
         try:
-            binlog = catalog.binlog(lineage, listed.name)
+            binlog = catalog.binlog(lineage, name)
             if lineage.flavour == "mariadb" and _read(binlog).gtids_go_back:
                 return None
             found = _cut_within(binlog, executed)
             if found is None:
                 continue
             end, there = found
-            if there.transactions or not _went_back_before(catalog, lineage, listed.name):
+            if there.transactions or not _went_back_before(catalog, lineage, name):
                 assert there.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
-                return listed.name, end, there.gtids_at_end
+                return name, end, there.gtids_at_end
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
-                         binlog=listed.name, error=error)  # fmt: skip
+                         binlog=name, error=error)  # fmt: skip
             continue
         return None
     return None
@@ -322,9 +346,9 @@ def cut(
 
 def _went_back_before(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     """Whether the numbers of a MariaDB go back in the last transactions before this binlog."""
-    for listed in reversed(catalog.readable(lineage)) if lineage.flavour == "mariadb" else ():
-        if listed.name < name:
-            scanner = _read(catalog.binlog(lineage, listed.name))
+    for one in reversed(catalog.sizes(lineage)) if lineage.flavour == "mariadb" else ():
+        if one < name:
+            scanner = _read(catalog.binlog(lineage, one))
             if scanner.transactions:
                 return scanner.gtids_go_back
     return False
@@ -404,6 +428,69 @@ def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:
             if error.offset in accepted or len(accepted) == MOST_ACCEPTED:
                 raise
             accepted.add(error.offset)
+
+
+def prove(
+    server: Server, uuid: str, name: BinlogName, received: bytes, begin: int = 0
+) -> ServerFacts:
+    """See that these first bytes of a binlog, which mysqlbinlog received, are of this server.
+
+    They come after its first `begin` bytes.
+
+    Something between us may have led the questions and mysqlbinlog to different servers, which may
+    even have the same server id. So the server is asked for the same bytes, on a new connection on
+    which it has said who it is. Returns its facts. Raises SourceError.
+    """
+    server.close()
+    facts = server.facts()
+    if facts.uuid != uuid:
+        raise SourceError(
+            f"another server answers under this address: {facts.uuid}, not {uuid}",
+            hint="a proxy or a fail-over; it is asked again",
+            transient=True,
+        )
+    received = received[: MOST_BYTES - begin]
+    there = server.beginning(name, begin + len(received))[begin:]
+    if why := another_beginning(name, received, there, begin):
+        sender = "" if begin else f"{_sender(received)}; "
+        raise SourceError(
+            f"mysqlbinlog was led to another server than the questions: at {server.address} {uuid} "
+            f"answers, and its binlog is another one: {why}; {sender}nothing of it was "
+            "taken",
+            hint="a proxy, a load balancer or a name with several addresses leads "
+            f"{server.address} to several servers: give the address of one of them; it is asked "
+            "again",
+            transient=True,
+        )
+    return facts
+
+
+def _sender(received: bytes) -> str:
+    """What a binlog's first bytes say of the server that wrote them."""
+    scanner = Scanner()
+    with suppress(DamageError):
+        scanner.feed(received)
+    if not scanner.formats:
+        return f"what came is no binlog: {received[:40]!r}"
+    form = scanner.formats[0]
+    created = datetime.fromtimestamp(form.timestamp, UTC)
+    return (
+        f"what came is of a server {form.server_version!r:.60} with server_id {form.server_id}, "
+        f"created at {created:%Y-%m-%d %H:%M:%SZ}"
+    )
+
+
+def another_beginning(name: BinlogName, received: bytes, there: bytes, begin: int = 0) -> str:
+    """Why the first bytes that were received of a binlog are not a server's own; "" if they are.
+
+    `there`: as many bytes of the server's, or fewer if it has fewer. Both are from `begin` on.
+    """
+    same = _same(received, there)
+    if same == len(received):
+        return ""
+    what = "ends there" if same == len(there) else "has other bytes from there on"
+    upto, equal = begin + len(received), begin + same
+    return f"{name} was received up to {upto}, equal up to {equal}: its own {what}"
 
 
 def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:

@@ -36,7 +36,7 @@ class Tip:
     closed: bool = False
     gtids: Gtids | None = None
     gtids_before: Gtids | None = None
-    rotates_to: str | None = None
+    rotates_to: BinlogName | None = None
     overlap: Overlap | None = None
     track: Track | None = None
     goes_back: bool = False
@@ -88,7 +88,7 @@ def parent(
     executed = gtids if binlog is not None else tip.gtids
     return Parent(
         lineage=tip.lineage.id,
-        binlog=str(here) if here else None,
+        binlog=here,
         offset=at,
         gtid_set=str(executed) if executed is not None else "",
         join=join,
@@ -150,7 +150,7 @@ def _next(tip: Tip, following: BinlogName, before: Before) -> Course:
             return _gap(tip, following, previous)
         return Contradicts(why=f"its {following} begins after {previous or 'no GTIDs'}, what is "
                            f"known ends with {tip.gtids or 'none'}")  # fmt: skip
-    if tip.closed and tip.rotates_to in (None, str(following)):
+    if tip.closed and tip.rotates_to in (None, following):
         return GoOn(begin=following, again=False)
     return _gap(tip, following, previous)
 

@@ -1,7 +1,7 @@
 """One run of mysqlbinlog while it is read.
 
 Law: nothing of a run is taken in before it has shown that it continues what is known, see
-`RunState`.
+`RunState`. Until then a start does not take it from the spool either, if we die meanwhile.
 """
 
 import time
@@ -11,11 +11,14 @@ from pathlib import Path
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, SourceError
+from binlog2s3.formatting import duration_text
+from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.lessons import BeingRead, StalledError
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.spool_files import as_spool_error
 from binlog2s3.stream.tail import Tailer, Track
 
 _BEHIND = 2
@@ -27,8 +30,9 @@ class RunState(Enum):
     | state | what happens | leads to |
     |---|---|---|
     | `CONFIRMING` | the first events are read, nothing is taken in | the server is asked on a new \
-connection, and has the same first event: `READING` |
-    | `COMPARING` | bytes that are known come again and are compared | all are equal: `READING` |
+connection, and sends the same bytes on it: `READING` |
+    | `COMPARING` | bytes that are known come again and are compared | all are equal: `READING`; \
+`CONFIRMING` if they are among the binlog's first ones, which may be alike in two histories |
     | `READING` | what comes is taken in | the end of the run |
     """
 
@@ -96,9 +100,28 @@ class LiveRun:
         read = bool(tailer.pump()) or tailer.place != place
         if tailer.read_bytes != count:
             self.moved = time.monotonic()
-        if self.state is RunState.COMPARING and tailer.settled:
-            self.state = RunState.READING
+        overlap = self.heading.overlap
+        if self.state is RunState.COMPARING and tailer.settled and overlap is not None:
+            short = overlap.begin < MOST_BYTES
+            self.state = RunState.CONFIRMING if short else RunState.READING
         return read
+
+    @property
+    def can_be_proved(self) -> bool:
+        """Whether enough has come of the first binlog to ask the server for the same bytes."""
+        track = self.tailer.current
+        if self.heading.overlap is not None:
+            return self.tailer.settled
+        return track is not None and track.begun
+
+    def received(self) -> tuple[int, bytes]:
+        """What has come of the first MOST_BYTES of the first binlog, and from which offset on."""
+        name = self.heading.begin
+        begin, at = self.run.begin_of(name) or (0, 0)
+        path = self.run.directory / str(name)
+        with as_spool_error(path), path.open("rb") as file:
+            file.seek(at)
+            return begin, file.read(max(0, MOST_BYTES - begin))
 
     def take_new(self) -> list[Track]:
         """The binlogs that began since the last call; none before this run is confirmed."""
@@ -131,7 +154,7 @@ class LiveRun:
         heard = max(watch.heard_at, self.moved, self.started)
         if now - heard > limit_seconds:
             raise SourceError(
-                f"no answer from the server for {now - heard:.0f} s",
+                f"no answer from the server for {duration_text(now - heard)}",
                 hint="it hangs, or the network is cut; --stall-timeout says how long to wait",
                 transient=True,
             )
@@ -146,7 +169,7 @@ class LiveRun:
         self.ahead = self.ahead or now
         if now - max(self.ahead, self.moved) > limit_seconds * patience:
             raise StalledError(
-                f"nothing came for {now - self.moved:.0f} s, although the server writes",
+                f"nothing came for {duration_text(now - self.moved)}, although the server writes",
                 hint="the connection is dead, or one very large event is on its way; "
                 "--stall-timeout says how long to wait",
                 transient=True,

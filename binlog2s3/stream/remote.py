@@ -339,20 +339,14 @@ class RemoteBinlog:
         )
 
     def verify(self) -> None:
-        """Prove that the object has exactly our bytes. Raises ArchiveError if it has others.
+        """Prove that the object has exactly our bytes, see `holds`.
 
-        By the whole-object checksum if the store keeps one; otherwise by the ETag that our parts
-        give; otherwise by reading the object. A different ETag proves nothing.
+        Raises ArchiveError if it has others.
         """
         info, track = self._store.head(self.key), self._track
         if info is None:
             raise StoreError(f"{self.key} is not there any more", transient=True)
-        same = info.size == track.size
-        if same and info.crc64 is not None:
-            same = info.crc64 == track.digest.crc64
-        elif same and info.etag.strip('"') not in self._etags():
-            same = crc64_of_blocks(self._store.open(self.key, 0, track.size)) == track.digest.crc64
-        if not same:
+        if not holds(self._store, info, track.size, track.digest.crc64, self._etags):
             what = (
                 f"{self.key} holds other bytes ({info.size}) than the source's {track.name} "
                 f"({track.size})"
@@ -534,6 +528,23 @@ def sweep(store: Store, layout: Layout, lineage: str, name: BinlogName) -> None:
     info = store.head(key) if left else None
     if info is not None:
         _delete_inside(store, chunks, left, info.size)
+
+
+def holds(
+    store: Store, info: ObjectInfo, size: int, crc64: int, etags: Callable[[], Iterable[str]]
+) -> bool:
+    """Whether an object has these bytes; `etags` are those that they can give.
+
+    By the whole-object checksum if the store keeps one; otherwise by the ETag; otherwise by reading
+    the object. A different ETag proves nothing.
+    """
+    if info.size != size:
+        return False
+    if info.crc64 is not None:
+        return info.crc64 == crc64
+    if info.etag.strip('"') in etags():
+        return True
+    return crc64_of_blocks(store.open(info.key, 0, size)) == crc64
 
 
 def abort_uploads(store: Store, key: str) -> None:

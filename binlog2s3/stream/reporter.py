@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backup_runs import runs_of
+from binlog2s3.archive.backups import registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.writers import Position
@@ -411,7 +412,7 @@ def position_of(sight: Sight) -> Position | None:
     at = sight.position
     if at is None:
         return None
-    return Position(binlog=str(at.binlog), offset=at.offset, gtid_set=at.gtid_set)
+    return Position(binlog=at.binlog, offset=at.offset, gtid_set=at.gtid_set)
 
 
 def _due(stock: Stock | None) -> int:
@@ -436,7 +437,8 @@ def look_at_history(
         try:
             unreadable: list[ArchiveError] = []
             reporter.history = history_of(catalog.lineages(unreadable), id_)
-            reporter.backups = backups_of(registered(catalog))
+            runs = runs_of(catalog, datetime.now(UTC))
+            reporter.backups = backups_of(restorable(catalog, registered(catalog)), runs)
             reporter.drill = drill_of(*newest(catalog))
         except Binlog2s3Error as error:
             _log.info("lineages not looked at", error=error)

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
@@ -25,7 +26,7 @@ from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, find, refuse_unguarded
 from binlog2s3.server.omissions import omissions, omitted
 from binlog2s3.stream.archive_end import archive_end, tip_of_archive
-from binlog2s3.stream.compare import Common, Finder, cut
+from binlog2s3.stream.compare import Common, Finder, cut, prove
 from binlog2s3.stream.continuation import (
     Begin,
     Contradicts,
@@ -223,7 +224,7 @@ class Pilot:
         why = course.why if isinstance(course, Contradicts) else doubt.why if doubt else ""
         _log.warning("the server contradicts the archive", server=plain.facts.uuid, why=why,
                      lineage=tip.lineage.id)  # fmt: skip
-        finder = self._finder(plain.facts, plain.tool, tip.lineage)
+        finder = self._finder(server, plain.facts, plain.tool, tip.lineage)
         try:
             common = finder.last_common([row.name for row in plain.listed])
         except SourceError as error:
@@ -309,7 +310,7 @@ class Pilot:
             cut=lambda had: self._cut(tip, had),
         )
 
-    def _finder(self, facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
+    def _finder(self, server: Server, facts: ServerFacts, tool: Tool, lineage: Lineage) -> Finder:
         """Compares this server with a lineage."""
         config = self._config
 
@@ -343,6 +344,7 @@ class Pilot:
             discard=self._spool.discard,
             stopped=self._stop.is_set,
             work=self._work,
+            prove=partial(prove, server, facts.uuid),
         )
 
     def _others(self, uuid: str) -> Sequence[Tip]:

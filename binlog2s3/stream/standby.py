@@ -17,6 +17,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import DEFAULT_INTERVAL, Heartbeat, Standby
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, SourceError, SpoolError, StoreError, SupersededError
+from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
 from binlog2s3.store.contract import ObjectInfo, Store
@@ -76,12 +77,12 @@ class FailureDetector:
             age = seen.store_now - seen.info.last_modified - timedelta(seconds=_CLOCK_SECONDS)
             silent = max(silent, age.total_seconds())
         if silent >= patience:
-            why = f"it has been silent for {silent:.0f} s"
+            why = f"it has been silent for {duration_text(silent)}"
             return Vacancy(rank=seen.rank, info=seen.info, why=why)
         cut_off = now - self._cut_off_since if self._cut_off_since is not None else 0.0
         same = seen.beat is not None and seen.reached and seen.reached == seen.beat.server_uuid
         if same and cut_off >= patience:
-            why = f"it has not reached the source for {cut_off:.0f} s"
+            why = f"it has not reached the source for {duration_text(cut_off)}"
             return Vacancy(rank=seen.rank, why=why)
         return None
 
@@ -139,7 +140,8 @@ class StandbyLoop:
         self.is_standing = False
         self.store_error: tuple[float, StoreError] | None = None
         self.source = SourceProbe(reach, interval_seconds, clock)
-        self.me = Standby(**asdict(this_process(layout.source, interval_seconds)))
+        process = this_process(layout.source, interval_seconds)
+        self.me = Standby(**asdict(process), unsaved_bytes=0)
 
     @property
     def writer(self) -> WriterStatus | None:
@@ -303,8 +305,7 @@ class StandbyLoop:
                 known = [one for one in self._catalog.lineages([]) if one.id == lineage]
             except ArchiveError:
                 known = []
-            listed = self._catalog.readable(known[0]) if known else ()
-            self._sizes[lineage] = {one.name: one.size for one in listed}
+            self._sizes[lineage] = self._catalog.sizes(known[0]) if known else {}
         return self._sizes.get(lineage, {}).get(name, 0)
 
 

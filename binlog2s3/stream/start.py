@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Lineage, Parent, lineage_id
+from binlog2s3.archive.documents import Lineage, Parent, SourceServer, lineage_id
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
@@ -31,7 +31,7 @@ from binlog2s3.stream.tail import Tailer, Track
 
 _log = Log("start")
 PROBE = "probe"
-"""In place of a lineage: the run only compares, and is discarded."""
+"""In place of a lineage: the run only compares, or is not proved yet. A start discards it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +140,13 @@ def describe(
     """A new lineage of this server, which begins with this binlog."""
     begun, before = first.created_at, first.gtids_before()
     return Lineage(
-        id=lineage_id(begun, server_uuid, secrets.token_hex(2)),
+        lineage=lineage_id(begun, server_uuid, secrets.token_hex(2)),
         source=source,
-        server_uuid=server_uuid,
-        flavour=flavour,
-        server_version=first.scanner.formats[0].server_version,
+        server=SourceServer(
+            uuid=server_uuid,
+            flavour=flavour,
+            version=first.scanner.formats[0].server_version,
+        ),
         first_binlog=first.name,
         first_binlog_time=begun,
         gtid_set=str(before) if before is not None else "",
@@ -157,7 +159,7 @@ def describe(
 def renamed(lineage: Lineage) -> Lineage:
     """The same new lineage with another id."""
     id_ = lineage_id(lineage.first_binlog_time, lineage.server_uuid, secrets.token_hex(2))
-    return replace(lineage, id=id_)
+    return replace(lineage, lineage=id_)
 
 
 def read_undescribed(store: Store, layout: Layout, end: ArchiveEnd) -> list[BinlogReading]:

@@ -18,9 +18,11 @@ where the known history ends (`_tip`).
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import TypeVar
 
 import tenacity
 
@@ -36,10 +38,11 @@ from binlog2s3.errors import (
     UnloggedError,
 )
 from binlog2s3.log import Log
-from binlog2s3.server.connection import Server, ServerFacts
+from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.archive_end import tip_of
+from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
@@ -48,10 +51,13 @@ from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.spool_limits import Pressure
+from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploads import Uploads
 from binlog2s3.stream.writer import Writer
+
+Answer = TypeVar("Answer")
 
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
@@ -161,10 +167,11 @@ class Supervisor:
             read = run.read(self._lessons.accepted_in)
             if read:
                 self.read_at = time.monotonic()
-            track = run.tailer.current
-            if run.state is RunState.CONFIRMING and track is not None and track.begun:
-                self._confirm(run.heading, track)
+            if run.state is RunState.CONFIRMING and run.can_be_proved:
+                self._confirm(run)
                 run.state = RunState.READING
+            if run.state is RunState.READING and run.run.facts.lineage == PROBE:
+                self._believe(run)
             for new in run.take_new():
                 self._intake.admit(new)
         if run is None or run.state is not RunState.CONFIRMING:
@@ -226,7 +233,7 @@ class Supervisor:
             server_uuid=heading.facts.uuid,
             binlog=str(heading.begin),
             position=heading.position,
-            lineage=heading.tip.lineage.id if heading.tip is not None else None,
+            lineage=PROBE,  # until it is proved
         )
         directory = self._spool.begin(facts)
         child = self._start(directory, heading)
@@ -264,11 +271,11 @@ class Supervisor:
         if run is not None:
             run.tailer.close()
 
-    def _facts(self) -> ServerFacts:
-        """Ask the server who it is. Meanwhile uploads continue, and a stop ends the wait."""
+    def _answer(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask the server. Meanwhile uploads continue, and a stop ends the wait."""
         found = unless(
             self._stop.is_set,
-            self._server.facts,
+            ask,
             name="ask",
             meanwhile=lambda: self.work(_POLL_SECONDS),
         )
@@ -282,7 +289,7 @@ class Supervisor:
         tip = _where(self._intake, self._tip)
         lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)
         try:
-            self._facts()
+            self._answer(self._server.facts)
             heading = self._pilot.heading(self._server, tip, self._lessons.doubt)
         except UnloggedError as error:
             self._intake.saw_no_binlog(error.uuid, self._watch.newest)
@@ -302,7 +309,7 @@ class Supervisor:
         if intake.lineage is None or intake.lineage.id != tip.lineage.id:
             following = tip.last if tip.last is not None and not tip.closed else tip.following
             durable = Position(
-                binlog=str(tip.last or tip.lineage.begin),
+                binlog=tip.last or tip.lineage.begin,
                 offset=tip.size,
                 gtid_set=str(tip.gtids) if tip.gtids is not None else "",
             )
@@ -375,28 +382,27 @@ class Supervisor:
             if self.pressure.stops(run.child, run.tailer, run.known_bytes, read_more):
                 return
 
-    def _confirm(self, heading: Heading, track: Track) -> None:
+    def _confirm(self, run: LiveRun) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.
 
-        Before anything of it is taken in: there is no overlap that would prove it.
-
-        Something between us may have led the questions and mysqlbinlog to different servers.
+        Before anything of it is taken in: no overlap, or only a short one, proves it.
         """
-        self._server.close()
-        uuid, form = self._facts().uuid, track.scanner.formats[0]
-        there = self._server.first_event(track.name)
-        if uuid != heading.facts.uuid or there != (form.server_id, form.offset + form.size):
-            raise SourceError(
-                f"another server answers under this address: {uuid}, not {heading.facts.uuid}, or "
-                f"its {track.name} is another one",
-                hint="a proxy or a fail-over; it is asked again",
-                transient=True,
-            )
-        before, tip = track.gtids_before(), heading.tip
-        if tip is None or heading.begin != tip.following:
+        heading, tip, track = run.heading, run.heading.tip, run.tailer.current
+        begin, received = run.received()
+        self._answer(
+            lambda: prove(self._server, heading.facts.uuid, heading.begin, received, begin)
+        )
+        if track is None or tip is None or heading.begin != tip.following:
             return
+        before = track.gtids_before()
         if before is not None and tip.gtids is not None and before != tip.gtids:
             raise ForkError(f"{track.name} begins after {before}, not after {tip.gtids}")
+
+    def _believe(self, run: LiveRun) -> None:
+        """Note in the spool that a run is proved: a start may take what it has read."""
+        facts = replace(run.run.facts, lineage=_lineage_of(run.heading))
+        run.run = replace(run.run, facts=facts)
+        self._spool.note(run.run)
 
     def _learn(self, error: Exception, run: LiveRun | None) -> None:
         """What an end means for the next run, and for what was read."""
@@ -433,6 +439,10 @@ class Supervisor:
             self._intake.abandon(last)
         while not (self._intake.done or self._stop.is_set()):
             self.work(_POLL_SECONDS)
+
+
+def _lineage_of(heading: Heading) -> str | None:
+    return heading.tip.lineage.id if heading.tip is not None else None
 
 
 def _where(intake: Intake, tip: Tip | None) -> Tip | None:

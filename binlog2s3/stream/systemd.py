@@ -16,7 +16,7 @@ from collections.abc import Callable, MutableMapping
 from contextlib import closing, suppress
 from typing import Generic, TypeVar
 
-from binlog2s3.formatting import one_line
+from binlog2s3.formatting import duration_text, one_line, size_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import Status
 from binlog2s3.stream.source_watch import Watch
@@ -232,8 +232,8 @@ def _streaming(status: Status) -> str:
     elif lag.seconds == 0:
         how = "all durable"
     else:
-        how = f"durable {lag.seconds:.1f} s ago"
+        how = f"durable {duration_text(lag.seconds)} ago"
     behind = ""
     if status.state == "catching up" and lag.bytes:
-        behind = f", {lag.bytes / (1 << 20):,.0f} MiB behind"
+        behind = f", {size_text(lag.bytes)} behind"
     return f"{status.state}{where}, {how}{behind}"

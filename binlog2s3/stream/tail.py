@@ -363,7 +363,7 @@ class Tailer:
     def _following(self, name: BinlogName) -> BinlogName | None:
         files, current = self._run.files(), self._current
         if current is not None and current.scanner.rotate is not None:
-            rotated = BinlogName.parse(current.scanner.rotate.next_binlog)
+            rotated = current.scanner.rotate.next_binlog
             found = rotated if rotated in files else None
         else:
             found = min((other for other in files if other > name), default=None)

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, fetch
+from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent
 from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.layout import Layout
@@ -27,6 +28,7 @@ from binlog2s3.errors import (
     PreconditionError,
     SpoolError,
 )
+from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
@@ -84,7 +86,9 @@ class Intake:
         self._server_uuid = ""
         self._described = False
         self._covered_before: datetime | None = None
-        self._rotates_to: str | None = None  # the end of the binlog before the first one taken in
+        self._rotates_to: BinlogName | None = (
+            None  # the end of the binlog before the first one taken in
+        )
         self._following: BinlogName | None = None
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
@@ -123,7 +127,7 @@ class Intake:
         *,
         described: bool,
         ended: bool = False,
-        rotates_to: str | None = None,
+        rotates_to: BinlogName | None = None,
     ) -> None:
         """Continue a lineage of the bucket, or (not `described`) one that only the spool has.
 
@@ -225,7 +229,7 @@ class Intake:
         if unlogged is not None and unlogged.last is None:
             if unlogged.is_renamed(position.binlog):
                 return
-            last = replace(unlogged, last=str(position.binlog))
+            last = replace(unlogged, last=position.binlog)
             self.unlogged = last if unlogged.covers(position.binlog) else None
 
     def saw_no_binlog(self, uuid: str, newest: BinlogName | None) -> None:
@@ -244,7 +248,7 @@ class Intake:
             self.unlogged = replace(before, last=None)
             return
         self._witnessed = lineage.id
-        self.unlogged = Unlogged(since=datetime.now(UTC), first=str(first))
+        self.unlogged = Unlogged(since=datetime.now(UTC), first=first, last=None)
         _log.warning("the source writes no binlog: a gap will be recorded", lineage=lineage.id)
 
     def follow(
@@ -341,7 +345,7 @@ class Intake:
         if before is not None and before.name.next() != track.name:
             return ""
         rotates_to = before.next_binlog if before is not None else self._rotates_to
-        rotated, started = rotates_to == str(track.name), track.started
+        rotated, started = rotates_to == track.name, track.started
         unlogged = self.unlogged if self._witnessed == lineage.id else None
         seen = unlogged is not None and started and unlogged.covers(track.name)
         if seen or is_unlogged_between(rotated=rotated, started=started):
@@ -416,9 +420,9 @@ class Intake:
         )
         self._witnessed = lineage.id
         if unlogged.covers(track.name):
-            unlogged = replace(unlogged, first=str(track.name.next()))
+            unlogged = replace(unlogged, first=track.name.next())
         is_over = unlogged.is_renamed(track.name) or (
-            unlogged.last is not None and not unlogged.covers(BinlogName.parse(unlogged.last))
+            unlogged.last is not None and not unlogged.covers(unlogged.last)
         )
         self.unlogged = unlogged if is_ours and not is_over else None
 
@@ -485,7 +489,7 @@ class Intake:
         except PreconditionError:  # our own, if an answer was lost
             if fetch(self._store, key, Lineage.MOST) != document:
                 raise
-        parent = lineage.parent.to_document() if lineage.parent else {}
+        parent = as_fields(lineage.parent) if lineage.parent else {}
         told = {f"parent_{key}": value for key, value in parent.items() if value not in (None, "")}
         say = _log.info
         if hint := _HINTS.get(str(parent.get("join")), ""):
@@ -521,6 +525,6 @@ def _check_first(track: Track, lineage: Lineage) -> None:
     begun = track.created_at
     if begun != lineage.first_binlog_time:
         raise ForkError(
-            f"the server's {track.name} was created at {begun:%Y-%m-%d %H:%M:%SZ}, the one of "
-            f"lineage {lineage.id} at {lineage.first_binlog_time:%Y-%m-%d %H:%M:%SZ}"
+            f"the server's {track.name} was created at {moment_text(begun)}, the one of "
+            f"lineage {lineage.id} at {moment_text(lineage.first_binlog_time)}"
         )

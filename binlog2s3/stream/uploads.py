@@ -284,7 +284,8 @@ class Uploads:
     def _name_foreign(self, keys: list[str]) -> None:
         """Log each key below `live/` that is not of our format, once."""
         for key in keys:
-            if key not in self._foreign and not self._layout.is_chunk(key):
+            place = self._layout.place_of(key)
+            if key not in self._foreign and (place is None or place.kind != "chunk"):
                 self._foreign.add(key)
                 _log.warning("left alone: not of this archive's format", key=key)
 

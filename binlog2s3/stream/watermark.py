@@ -96,7 +96,7 @@ class Coverage:
     def _go_on(self) -> None:
         while (reached := self._reached.get(self._following)) is not None:
             self.durable = Position(
-                binlog=str(self._following),
+                binlog=self._following,
                 offset=reached.offset,
                 gtid_set=str(reached.gtids) if reached.gtids is not None else "",
             )

@@ -39,6 +39,7 @@ from binlog2s3.errors import (
     StoreError,
     SupersededError,
 )
+from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
@@ -276,7 +277,7 @@ class Writer:
                 covered_until=self.furthest_covered(now.lineage, now.covered_until),
             )
             self._has_stopped |= state == "stopped"
-            info = store.put(self._layout.writer(*self._me.rank), self._me.to_json())
+            info = store.put(self._layout.writer(*self._me.rank), self._me.fitting.to_json())
             self.beaten_at = time.monotonic()
             return info.last_modified
 
@@ -371,4 +372,4 @@ def where(beat: Heartbeat | None) -> str:
     """Where a writer runs, for a message; "" if its object cannot be read."""
     if beat is None:
         return ""
-    return f" on {beat.host} (process {beat.pid}, since {beat.since:%Y-%m-%d %H:%M:%SZ})"
+    return f" on {beat.host} (process {beat.pid}, since {moment_text(beat.since)})"

@@ -84,6 +84,8 @@ def test_the_image_has_what_it_needs_and_no_more(engine: Engine) -> None:
     said = in_image(engine, "mysqlbinlog --no-defaults --version")
     assert re.search(r"Ver 9\.\d", said), said
     assert "MariaDB" in in_image(engine, "mariadb-binlog --no-defaults --version")
+    dumps = in_image(engine, "mysqldump --no-defaults --version; mariadb-dump --version")
+    assert re.search(r"mysqldump +Ver 9\.\d.*\n.*mariadb-dump.*MariaDB", dumps), dumps
     assert in_image(engine, "for p in mysql mariadb; do command -v $p; done; true") == ""
     assert in_image(engine, "id -u; id -g").split() == ["10001", "10001"]
     compilers = "for p in gcc cc c++ ld as make patchelf; do command -v $p; done; true"
@@ -102,7 +104,9 @@ def test_one_flavour_alone(engine: Engine) -> None:
     tag = "localhost/binlog2s3:mariadb"
     build(engine, tag, "--build-arg", "FLAVOURS=mariadb")
     assert "MariaDB" in in_image(engine, "mariadb-binlog --version", image=tag)
-    assert in_image(engine, "command -v mysqlbinlog; ls -d /opt/mysql; true", image=tag) == ""
+    assert "MariaDB" in in_image(engine, "mariadb-dump --version", image=tag)
+    others = "command -v mysqlbinlog mysqldump; ls -d /opt/mysql; true"
+    assert in_image(engine, others, image=tag) == ""
 
 
 def trial_commands() -> list[str]:

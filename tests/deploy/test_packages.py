@@ -93,11 +93,13 @@ UNITS = {
     "binlog2s3@.service": "stream",
     "binlog2s3-serve@.service": "serve",
     "binlog2s3-drill@.service": "drill",
+    "binlog2s3-backup@.service": "backup run",
 }
 SERVICES = "binlog2s3.service binlog2s3@*.service binlog2s3-serve@*.service"
 RESTART = ["daemon-reload", f"try-restart {SERVICES}"]  # a drill is not begun again
+TIMED = " ".join(f"binlog2s3-{n}@*.timer binlog2s3-{n}@*.service" for n in ("drill", "backup"))
 STOP = [
-    f"stop {SERVICES} binlog2s3-drill@*.timer binlog2s3-drill@*.service",
+    f"stop {SERVICES} {TIMED}",
     "disable binlog2s3@orders.service",
     "disable binlog2s3-drill@orders.timer",
     "daemon-reload",
@@ -136,8 +138,9 @@ def works(system: System) -> None:
     for unit, command in UNITS.items():
         text = system.path(f"/usr/lib/systemd/system/{unit}").read_text()
         assert re.search(rf"^ExecStart=(/usr/bin/)?binlog2s3 {command} ", text, re.MULTILINE)
-    timer = system.path("/usr/lib/systemd/system/binlog2s3-drill@.timer").read_text()
-    assert "OnCalendar=" in timer
+    for name in ("drill", "backup"):
+        timer = system.path(f"/usr/lib/systemd/system/binlog2s3-{name}@.timer").read_text()
+        assert "OnCalendar=" in timer
     inside = system.path("/usr/share/doc/binlog2s3/bundled.txt").read_text().splitlines()
     assert f"binlog2s3 {__version__}" in inside
     assert system.path("/usr/share/doc/binlog2s3/restart-254.conf").exists()

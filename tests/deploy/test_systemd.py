@@ -606,3 +606,50 @@ def test_the_timer_of_drill(world: World) -> None:
         assert world.minio.secret_key not in journal
     finally:
         sys.stdout.write(machine.run("journalctl", "-u", DRILL, "-n", "60", check=False).stdout)
+
+
+BACKUP = "binlog2s3-backup@orders"
+BACKUP_VARIABLES = """BINLOG2S3_TOOL=mysqldump
+BINLOG2S3_PROGRAM={program}
+BINLOG2S3_MYSQL_USER=admin
+"""
+
+
+def test_the_timer_of_backup(world: World) -> None:
+    """The timer stores and registers a base backup under the unit's limits; no secret is logged."""
+    machine = world.machine
+    machine.run("systemctl", "start", "mysql.service", UNIT)
+    wait_until(world.streams, what="it streams")
+    world.write()
+    for suffix in ("service", "timer"):
+        text = (ROOT / f"systemd/binlog2s3-backup@.{suffix}").read_text()
+        machine.put(f"/etc/systemd/system/binlog2s3-backup@.{suffix}", text)
+    soon = "[Timer]\nOnCalendar=\nOnCalendar=*:*:0/2\nRandomizedDelaySec=0\nAccuracySec=1s\n"
+    machine.put(f"/etc/systemd/system/{BACKUP}.timer.d/soon.conf", soon)
+    program = world._binaries.client.with_name("mysqldump")
+    machine.put("/etc/binlog2s3/orders.backup", BACKUP_VARIABLES.format(program=program))
+    machine.put("/etc/binlog2s3/orders.backup.password", ADMIN, 0o600)
+    keys = (machine.root / "etc/binlog2s3/orders.aws").read_text()
+    machine.put("/etc/binlog2s3/orders.backup.aws", keys, 0o600)
+
+    def registered() -> list[str]:
+        return list(world.bucket.keys("prod/archive/orders/backups/"))
+
+    try:
+        machine.run("systemctl", "daemon-reload")
+        machine.run("systemctl", "enable", "--now", f"{BACKUP}.timer")
+        wait_until(registered, 300, "a registered base backup")
+        machine.run("systemctl", "disable", "--now", f"{BACKUP}.timer")
+        wait_until(lambda: machine.show(BACKUP, "ActiveState") == "inactive", 300, "it ended")
+        found = json.loads(world.bucket.get(registered()[0]))
+        assert found["checked"]
+        assert found["stored"]["size"] > 0
+        analyzed = machine.run("systemd-analyze", "security", "--no-pager", f"{BACKUP}.service")
+        exposure = re.search(r"exposure level for \S+: ([\d.]+)", analyzed.stdout)
+        assert exposure, analyzed.stdout
+        assert float(exposure[1]) <= MOST_EXPOSED
+        journal = machine.run("journalctl", "-u", BACKUP, "-o", "cat", "--no-pager").stdout
+        assert ADMIN not in journal
+        assert world.minio.secret_key not in journal
+    finally:
+        sys.stdout.write(machine.run("journalctl", "-u", BACKUP, "-n", "60", check=False).stdout)

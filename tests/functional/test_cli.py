@@ -73,7 +73,7 @@ def test_version() -> None:
         (("strem",), "Did you mean stream?"),
         (("restore",), "Did you mean pitr?"),
         (("recover",), "Did you mean pitr?"),
-        (("backup",), "Choose from: add, list, remove"),
+        (("backup",), "Choose from: add, run, list, get, remove"),
         (("zzz",), "No such command 'zzz'."),
         (("stream", "--sorce=x"), "--source"),
         (("stream", "--zzz"), "No such option"),

@@ -12,7 +12,7 @@ from threading import Thread
 
 import pytest
 
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text
 from lab.s3 import REGION, MotoServer
 from tests import command
 from tests.binlog_writer import NOW_US, UUID_A
@@ -44,12 +44,12 @@ def archive(moto: MotoServer) -> Archive:
 
 def test_who_dropped_it(archive: Archive) -> None:
     """One command; what it prints goes back to before it, by the same bucket."""
-    between = f"{time_text(NOW_US)}/{time_text(NOW_US + 9 * SECOND)}"
+    between = f"{iso_text(NOW_US)}/{iso_text(NOW_US + 9 * SECOND)}"
     done = archive.find("--table", "shop.orders", "--type", "ddl", "--between", between)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     begin = archive.begin(4)
-    at = time_text(NOW_US + 4 * SECOND)
+    at = iso_text(NOW_US + 4 * SECOND)
     assert lines[2:5] == [
         f"{at}  {UUID_A}:4  {NAME}:{begin}",
         "    ddl shop.orders",

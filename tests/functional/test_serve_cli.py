@@ -58,10 +58,11 @@ def test_a_signal_while_files_are_checked(
     """It ends at once, and as it would later."""
     place = tmp_path / "d"
     piece = replace(PLAN.pieces[0], begin=4, end=HUGE)
-    file = WrittenFile(piece=piece, size=HUGE, crc64=0)
+    file = WrittenFile.of(piece, HUGE, 0)
     manifest = Manifest(
         source="orders", flavour="mysql", server_version="9.7.0", lineage=LINEAGE,
-        written_at=datetime.now(UTC), before=None, added=None, skipped="", files=(file,),
+        written_at=datetime.now(UTC), gtids_before=None, gtids_added=None,
+        gtids_skipped=None, files=(file,),
     )  # fmt: skip
     (place / LINEAGE).mkdir(parents=True)
     (place / MANIFEST).write_bytes(manifest.to_json())

@@ -20,7 +20,18 @@ from binlog2s3.status.document import document
 from binlog2s3.status.model import Purge, SpoolStatus
 from tests import damage
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, query_body
-from tests.documents import BACKUP, BEAT, DRILL, FLOOR, LINEAGE, TIME, parent_of
+from tests.documents import (
+    BACKUP,
+    BACKUP_RUN,
+    BEAT,
+    DRILL,
+    FLOOR,
+    LINEAGE,
+    TIME,
+    like,
+    parent_of,
+    stored_as,
+)
 from tests.memory_client import MemoryClient
 from tests.surveyed import LAYOUT, MARIADB, Bucket
 from tests.unit.binlog.test_content import rows, table_map
@@ -68,7 +79,7 @@ class Source(Bucket):
         self.at = begin
         self.step = step
         self.number, self.gno, self.uuid, self.before = 1, 0, UUID_A, ""
-        lineage = replace(
+        lineage = like(
             first,
             id=f"{begin:%Y%m%dT%H%M%SZ}-{self.uuid[:8]}-{TOKENS[0]}",
             first_binlog=name(1),
@@ -129,7 +140,7 @@ class Source(Bucket):
         self.uuid, self.number = uuid or self.uuid, at
         self.at += self.step
         token = TOKENS[1 + (self.lineage.parent is not None)]
-        self.lineage = replace(
+        self.lineage = like(
             self.lineage,
             id=f"{self.at:%Y%m%dT%H%M%SZ}-{self.uuid[:8]}-{token}",
             server_uuid=self.uuid,
@@ -151,7 +162,7 @@ class Source(Bucket):
         """Its streamer says how it is; the source is so many bytes ahead of it."""
         size = len(self.open.data)
         self.at += timedelta(seconds=1)
-        here = Position(binlog=str(name(self.number)), offset=size, gtid_set=self.executed)
+        here = Position(binlog=name(self.number), offset=size, gtid_set=self.executed)
         server = replace(here, offset=size + behind)
         said = replace(
             SAID,
@@ -163,7 +174,7 @@ class Source(Bucket):
             ),
             spool=SPOOL,
             purge=self._purge(),
-            lag=replace(SAID.lag, bytes=behind, transactions=bool(behind), seconds=0.4),
+            lag=replace(SAID.lag, bytes=behind, transactions=int(behind > 0), seconds=0.4),
         )
         beat = replace(
             BEAT,
@@ -427,7 +438,7 @@ PLACE = ("--from-binlog=mysql-bin.000001", "--from-position=452")
 
 def mariadb() -> Golden:
     """Without gtid_strict_mode: the second binlog uses numbers of domain 0 again."""
-    source = Source(replace(MARIADB, server_version="11.4.2-MariaDB-log"))
+    source = Source(like(MARIADB, server_version="11.4.2-MariaDB-log"))
     body = rows(EventType.WRITE_ROWS, 7, 1)[1]
     inserted = EventType.WRITE_ROWS_V1, body[:8] + body[10:]  # the first version has no extra data
     change = [table_map(7, "orders"), inserted, XID]
@@ -448,7 +459,7 @@ def mariadb() -> Golden:
         source.archived_at = source.at
         source.archive(made.data, name(source.number))
         source.number += 1
-    durable = Position(binlog=str(name(3)), offset=len(source.open.data), gtid_set="0-7-6")
+    durable = Position(binlog=name(3), offset=len(source.open.data), gtid_set="0-7-6")
     source.beats(durable=durable, server=durable, status=None)
     return golden(
         source,
@@ -495,19 +506,28 @@ def floors() -> Golden:
 
 
 def with_backups() -> Golden:
-    """Some that reach now, one of another server, one that counts nowhere; and three drills."""
+    """Some that reach now, one of another server, one that counts nowhere; and three drills.
+
+    The bucket itself has one, and what a run left that failed.
+    """
     source = Source(step=8 * HOUR)
+    run = replace(BACKUP_RUN, id="20260103T000000Z-1f2e3d4c")
+    source.put(LAYOUT.backup_run(run.id), run.to_json())
+    source.put(LAYOUT.stored(run.id, 1), b"all but registered")
+    source.create_upload(LAYOUT.stored(run.id, 2))
     source.closes(20)
     source.grows()
     source.beats()
     id_ = "202601{:02}T000000Z-1f2e3d4c"
-    plain = replace(BACKUP, gtid_set=None, binlog=None, position=None, lineage=None)
     monday = replace(
-        plain,
+        BACKUP,
+        binlog=None,
+        position=None,
+        lineage=None,
         id=id_.format(5),
         label="monday",
         gtid_set=f"{UUID_A}:1-8",
-        is_checked=True,
+        checked=True,
         taken_at=TIME + 3 * DAY,
         registered_at=TIME + 3 * DAY + HOUR,
     )
@@ -529,12 +549,14 @@ def with_backups() -> Golden:
         label="without the table stock",
         tool="mysqldump",
         gtid_set=f"{UUID_A}:1-25",
-        is_checked=False,
+        checked=False,
         defects=("it has not all tables: --ignore-table=shop.stock",),
         accepted="stock is filled by a job",
     )
     placed = replace(
-        plain,
+        BACKUP,
+        gtid_set=None,
+        lineage=None,
         id=id_.format(12),
         label="by position",
         location="",
@@ -544,7 +566,19 @@ def with_backups() -> Golden:
         taken_at=TIME + 9 * DAY,
         registered_at=TIME + 9 * DAY,
     )
-    for one in (monday, friday, stranger, broken, placed):
+    dump = b"-- the dump of this source --"
+    stored = replace(
+        monday,
+        id=id_.format(4),
+        label="stored",
+        location=f"s3://acme/pre/archive/orders/base/{id_.format(4)}/",
+        gtid_set=f"{UUID_A}:1-4",
+        taken_at=TIME + 2 * DAY,
+        registered_at=TIME + 2 * DAY + HOUR,
+        stored=stored_as(dump),
+    )
+    source.put(LAYOUT.stored(stored.id, 1), dump)
+    for one in (stored, monday, friday, stranger, broken, placed):
         source.put(LAYOUT.backup(one.id), one.to_json())
     for number, what in enumerate(
         (
@@ -584,7 +618,11 @@ def with_backups() -> Golden:
                 ["--latest", "--from-backup-id=monday", "--dry-run"],
                 ["--latest", "--from-backup-id=stranger", "--dry-run"],
             ],
-            "prune": [["--keep=7d", "--dry-run"], ["--keep=365d", "--dry-run"]],
+            "prune": [
+                ["--keep=7d", "--dry-run"],
+                ["--keep=7d", "--grace=0s", "--dry-run"],
+                ["--keep=365d", "--dry-run"],
+            ],
         },
     )
 
@@ -634,9 +672,9 @@ def hostile() -> Golden:
         [query(f"DROP TABLE `{escape}` -- {forged}\r\n$(reboot)", db=forged)],
         [query("DROP TABLE t" + " /* long */" * 40)],
     ]  # fmt: skip
-    source.lineage = replace(source.lineage, server_version="9.7.0 <b>; rm -rf / $(reboot)")
+    source.lineage = like(source.lineage, server_version="9.7.0 <b>; rm -rf / $(reboot)")
     source.put(LAYOUT.lineage(source.lineage.id), source.lineage.to_json())
-    source.lineage = replace(source.lineage, server_version="9.7.0")
+    source.lineage = like(source.lineage, server_version="9.7.0")
     source.closes(1, events)
     source.grows()
     source.beats(host="db1; $(reboot) error: forged" + " and so on" * 20, state="fine, really")
@@ -654,8 +692,12 @@ def hostile() -> Golden:
     forged_label = backup.to_json().replace(b"$(reboot)", rb"\u001b[2J\nforged")
     other = backup.id.replace("T03", "T04")
     source.put(LAYOUT.backup(other), forged_label.replace(backup.id.encode(), other.encode()))
+    run = replace(BACKUP_RUN, host="db1; $(reboot)", error="\u00fc error: forged `reboot`")
+    source.put(LAYOUT.backup_run(run.id), run.to_json())
     for key in (
         f"pre/archive/orders/{escape}/x",
+        f"{LAYOUT.stored_backups}{escape}/0001",
+        f"{LAYOUT.backup_runs}{forged}.json",
         f"{LAYOUT.archive}{source.lineage.id}/binlogs/{forged}",
         f"pre/archive/{escape}/x",
         "pre/archive/../../etc/passwd",

@@ -137,8 +137,12 @@ def spooled(stream: StreamProcess) -> list[str]:
 
 
 def came(spool: Path, name: str) -> int:
-    """How far the spool's copies of a binlog reach, of which the bucket may have the beginning."""
-    return max((end_of(path) for path in spool.glob(f"run-*/{name}")), default=0)
+    """How far the copies of a binlog reach that the spool has, and that a start takes from it.
+
+    That is none of a run that is not proved yet. The bucket may have the beginning of a copy.
+    """
+    found = spool.glob(f"run-*/{name}")
+    return max((end_of(path) for path in found if _is_proved(path.parent)), default=0)
 
 
 def end_of(path: Path) -> int:
@@ -150,6 +154,12 @@ def end_of(path: Path) -> int:
     with path.open("rb") as file:
         made_up = made_up_size(file.read(MADE_UP_BYTES), position)
     return position if made_up is None else position + size - made_up
+
+
+def _is_proved(run: Path) -> bool:
+    with suppress(FileNotFoundError):
+        return bool(json.loads((run / "run.json").read_bytes())["lineage"] != "probe")
+    return False
 
 
 def all_came(stream: StreamProcess, server: MysqlServer) -> tuple[str, int]:

@@ -62,9 +62,9 @@ class Finder:
         self.environment = environment(**environment_for(**store.restricted(READ_ONLY)))
         self.where = ("--source=test", *where(store, bucket))
 
-    def run(self, *arguments: str) -> Ended:
+    def run(self, *arguments: str, command: str = "find") -> Ended:
         """To its end."""
-        done = measured(argv("find", *self.where, *arguments), self.environment, timeout=900)
+        done = measured(argv(command, *self.where, *arguments), self.environment, timeout=900)
         assert "Traceback" not in done.stderr, done.stderr
         return Ended(
             status=done.status,

@@ -530,7 +530,9 @@ def test_another_server_under_the_same_address(life: Life) -> None:
     archive.holds({first: "it"})
 
 
-@cells(("gtid", 2, "start"), ("no-gtid", 1, "later"), names=",server_id,led")
+@cells(
+    ("gtid", 1, "start"), ("mariadb", 1, "start"), ("no-gtid", 1, "later"), names=",server_id,led"
+)
 def test_mysqlbinlog_alone_is_led_to_another_server(life: Life, server_id: int, led: str) -> None:
     """Once, between the question and mysqlbinlog's connection, and for a while: no byte is taken.
 
@@ -554,6 +556,32 @@ def test_mysqlbinlog_alone_is_led_to_another_server(life: Life, server_id: int, 
     door.cut()
     wait_until(lambda: door.led.count(stranger.port) > before, what="it is led astray once")
     assert archive.works(stream, server, "it") == first
+    assert stream.terminate() == 0
+    archive.holds({first: "it"})
+
+
+@cells(("gtid", "kill"), ("no-gtid", "terminate"), names=",end")
+def test_a_streamer_ends_before_its_first_run_is_proved(life: Life, end: str) -> None:
+    """What another server's bytes are in the spool then, no later start takes."""
+    server, archive = life.server, life.archive
+    stranger = life.sibling("stranger", 1)
+    create_table(stranger)
+    write(stranger, "strange", 20)
+    asked, door = life.door(), life.door(stranger.port)
+    door.hold()
+    options = {"mysql_port": asked.port, "mysqlbinlog": led_by(life, door)}
+    stream = life.start(**options)
+    wait_until(lambda: door.waiting, what="mysqlbinlog connects")
+    asked.hold()
+    door.release()
+    life.wait_spooled(*stranger.binlogs()[0])
+    getattr(stream, end)()
+    door.turn(server.port)
+    asked.release()
+    assert not archive.lineages()
+    stream = life.start(**options)
+    write(server, "afterwards")
+    first = archive.works(stream, server, "it")
     assert stream.terminate() == 0
     archive.holds({first: "it"})
 

@@ -24,7 +24,7 @@ from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import REGION, MinioServer, allow, environment_for
 from tests import command
-from tests.documents import ENTRY, ID, LINEAGE, parent_of
+from tests.documents import ENTRY, ID, LINEAGE, like, parent_of
 from tests.integration.stream_process import StreamProcess
 from tests.relay import Relay
 from tests.waiting import PATIENCE, wait_until
@@ -160,7 +160,7 @@ def test_it_agrees_with_the_server_while_it_is_streamed(
 def fill(minio: MinioServer, bucket: str) -> None:
     """Two lineages with a gap between them, a missing number, and something foreign."""
     parent = parent_of(ID, binlog=str(THIRD), offset=10, join="gap", missing="mysql-bin.000004")
-    child = replace(LINEAGE, id=CHILD, source="test", parent=parent)
+    child = like(LINEAGE, id=CHILD, source="test", parent=parent)
     with opened(minio, bucket) as store:
         for lineage in (replace(LINEAGE, source="test"), child):
             store.put(LAYOUT.lineage(lineage.id), lineage.to_json())

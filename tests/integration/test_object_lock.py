@@ -20,6 +20,7 @@ import pytest
 from binlog2s3.archive.backups import registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.reading import BinlogReading
@@ -95,7 +96,7 @@ def forged(world: World, numbers: Sequence[int]) -> dict[str, tuple[bytes, bytes
         files = {path.name: path.read_bytes() for path in binlog_files(server)}
     found = {}
     for number in numbers:
-        binlog = replace(name, number=number)
+        binlog = BinlogName(name.prefix, number, name.width)
         reading = BinlogReading(binlog)
         now = datetime.now(UTC)
         reading.feed(memoryview(files[str(binlog)]), round(now.timestamp() * 1e6))
@@ -271,9 +272,9 @@ def test_forged_documents_in_a_real_store(minio: MinioServer, *, default_retenti
     bucket = locked_bucket(minio, default_retention=default_retention)
     layout = Layout("pre", "orders")
     turn = turn_of(BEAT)
-    first = replace(ENTRY, name=LINEAGE.first_binlog, size=4, crc64=crc64nvme(b"true"))
+    first = replace(ENTRY, name=LINEAGE.first_binlog, size=4, crc64nvme=Crc64(crc64nvme(b"true")))
     second = replace(first, name=NAME)
-    theirs = replace(second, size=6, crc64=crc64nvme(b"forged"))
+    theirs = replace(second, size=6, crc64nvme=Crc64(crc64nvme(b"forged")))
     documents = {
         layout.lineage(ID): (LINEAGE, replace(LINEAGE, gtid_set="")),
         layout.turn(turn.number): (turn, replace(turn, lineage=ID.replace("a1b2", "ffff"))),

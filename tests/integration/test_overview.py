@@ -52,7 +52,7 @@ def settled(stream: StreamProcess, mysql: MysqlServer, store: S3Store) -> Status
         status = seen(store)
         name, size = mysql.binlogs()[-1]
         durable = status.durable
-        there = durable is not None and (durable.binlog, durable.offset) == (name, size)
+        there = durable is not None and (str(durable.binlog), durable.offset) == (name, size)
         known = status.server.position is not None and status.server.position.offset == size
         well = status.state == "idle" and not status.troubles
         return status if there and known and well else None

@@ -182,7 +182,7 @@ def compare(server: Server, files: Sequence[Path]) -> str:
             assert scanner.gtids == MariadbGtidList.parse(gtids)
         assert scanner.ended
         if scanner.rotate is not None:
-            assert scanner.rotate.next_binlog == str(BinlogName.parse(file.name).next())
+            assert scanner.rotate.next_binlog == BinlogName.parse(file.name).next()
         compare_every_event(data, witness)
         compare_starts(server, file.name, data, expected, file.parent)
         if known is not None:

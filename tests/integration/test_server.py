@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.binlog.events import IN_USE_FLAG, MAGIC
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
+from binlog2s3.server.dump import MOST_BYTES
 from lab.get import ServerBinaries
 from lab.load import Load
 from lab.mysql import MariadbServer, MysqlServer
@@ -23,6 +25,7 @@ from tests.integration.streaming import open_binlog
 from tests.waiting import wait_until
 from tests.world.logins import login_to
 
+FLAGS_OFFSET = 17
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -99,7 +102,7 @@ def _fill(server: MysqlServer) -> None:
 
 
 def test_binlogs_and_the_gtids_before_them(either_tls: MysqlServer) -> None:
-    """Names and sizes as they lie on disk; previous GTIDs as the scanner reads them there."""
+    """Names, sizes and bytes as they lie on disk; previous GTIDs as the scanner reads them."""
     _fill(either_tls)
     with asking(either_tls) as server:
         # MariaDB notes a checkpoint in the newest one when it comes to it
@@ -118,6 +121,11 @@ def test_binlogs_and_the_gtids_before_them(either_tls: MysqlServer) -> None:
             scanner = Scanner()
             scanner.feed(memoryview(path.read_bytes()))
             assert server.previous_gtids(row.name) == str(scanner.previous_gtids)
+            most = min(row.size, MOST_BYTES)
+            found = bytearray(server.beginning(row.name, most))
+            if row is listed[-1]:
+                found[len(MAGIC) + FLAGS_OFFSET] |= IN_USE_FLAG
+            assert found == path.read_bytes()[:most]
         last = server.previous_gtids(listed[-1].name) or ""
     assert (":blue:1-" in last) if either_tls.binaries.flavour == "mysql" else ("5-7-1" in last)
 

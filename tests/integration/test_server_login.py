@@ -23,7 +23,7 @@ from lab.s3 import MinioServer
 from tests.impostor import new_key, pem_of
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.waiting import wait_until
+from tests.integration.streaming import all_came
 from tests.world.logins import (
     NASTY,
     Keys,
@@ -372,11 +372,7 @@ def test_an_old_configuration_at_an_upgrade(
     with StreamProcess(*place, options=old) as stream:
         stream.wait_for_event("streaming")
         mysql_tls.query("CREATE DATABASE upgraded", "DROP DATABASE upgraded")
-        size = mysql_tls.binlogs()[-1][1]
-        wait_until(
-            lambda: [one.stat().st_size for one in stream.spool.rglob(name)] == [size],
-            what="all is in the spool",
-        )
+        _, size = all_came(stream, mysql_tls)
         stream.kill()
     assert there.binlogs() == {}
     with StreamProcess(*place, options={"mysql-host": ELSEWHERE}) as stream:

@@ -210,7 +210,7 @@ def test_every_server_tells_its_zone(version: str, disk_tmp_path: Path) -> None:
         assert asked.rows("SELECT @@session.time_zone AS zone") == before
     assert found is not None
     assert found.name == "SYSTEM"
-    for day, offset in zip(sampled_days(year), found.offsets, strict=True):
+    for day, offset in zip(sampled_days(year), found.sampled, strict=True):
         moment = datetime(day.year, day.month, day.day, tzinfo=UTC)
         said = moment.astimezone(zone).utcoffset()
         assert said is not None

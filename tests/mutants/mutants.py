@@ -14,12 +14,14 @@ from typing import Any
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
+from binlog2s3.archive.codec import _whole, check_place, parse
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.archive.fields import _matching, check_place, parse
 from binlog2s3.archive.history import (
     _barrier,
+    gtids_break,
     is_unlogged_between,
     missing_binlogs,
+    stretches,
 )
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.reader import Readable, _Reading
@@ -43,7 +45,6 @@ from binlog2s3.recover.origin import Origin, _has_at, unlogged_at, unnamed_befor
 from binlog2s3.recover.pieces import PieceBuilder
 from binlog2s3.recover.preflight import _obstacles, _source_problems
 from binlog2s3.recover.privileges import _missing
-from binlog2s3.recover.route import _numbered
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
@@ -51,7 +52,6 @@ from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered
 from binlog2s3.serve.directory import _facts_of as _facts_of_file
-from binlog2s3.serve.dump import _contradiction
 from binlog2s3.serve.line import first_open
 from binlog2s3.server.connection import _auth_plugins, _connect
 from binlog2s3.server.login import Login, _resolve, _ssl_mode
@@ -72,6 +72,7 @@ from binlog2s3.stream.remote import (
     _delete_inside,
     _list_chunks,
     _ReadBack,
+    holds,
     put_entry,
     where_absent,
 )
@@ -212,7 +213,7 @@ MUTANTS = (
         Promise.DURABLE,
         "prune deletes only below a floor that is older than the grace.",
         ("tests/unit/retain/test_prune.py::test_a_window_of_ten_days",),
-        ((Prune._below, operand(arithmetic(), 1)),),
+        ((Prune._graced, operand(arithmetic(), 1)),),
     ),
     Mutant(
         "a-forged-floor-deletes-nothing",
@@ -365,7 +366,7 @@ MUTANTS = (
         Promise.FILE,
         "The object is compared by its whole CRC64NVME where the store keeps one.",
         ("tests/unit/stream/test_job.py::test_an_object_of_other_bytes_is_never_described",),
-        ((RemoteBinlog.verify, always(comparison(4, of=7))),),
+        ((holds, always(comparison(3, of=5))),),
     ),
     Mutant(
         "verify-without-crc",
@@ -373,7 +374,7 @@ MUTANTS = (
         "Without a checksum of the whole, the object's ETag must be that of our parts, else "
         "it is read back.",
         ("tests/unit/stream/test_job.py::test_an_object_of_other_bytes_is_never_described",),
-        ((RemoteBinlog.verify, always(comparison(6, of=7))),),
+        ((holds, always(comparison(5, of=5))),),
     ),
     Mutant(
         "no-overwrite-whole",
@@ -701,7 +702,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery crosses no place where a binlog is missing.",
         ("tests/unit/recover/test_plan.py::test_a_binlog_that_is_not_there_breaks_history",),
-        ((_numbered, always(choice())),),
+        ((stretches, always(choice(3, of=4))),),
     ),
     Mutant(
         "dead-branch-refused",
@@ -867,7 +868,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "`serve` sends nothing behind a gap: the replica is told what is missing.",
         ("tests/unit/serve/test_dump.py::test_a_gap",),
-        ((_contradiction, always(when(3, of=3))),),
+        ((gtids_break, always(when(1, of=2))),),
     ),
     Mutant(
         "a-floor-excuses-no-more",
@@ -955,7 +956,7 @@ MUTANTS = (
         Promise.BUCKET,
         "A name in a document of the bucket that is none by the grammar of names is never used.",
         ("tests/unit/archive/test_fields.py::test_no_field_holds_what_the_grammar_does_not_allow",),
-        ((_matching, never(part(when(), 2, of=2))),),
+        ((_whole, answers("Meta()")),),
     ),
     Mutant(
         "document-of-its-key",

@@ -486,7 +486,7 @@ class Streaming(RuleBasedStateMachine):
             assert not self.taken
             durable = streamer.coverage.durable
             assert durable is not None
-            assert (durable.binlog, durable.offset) == (str(last), self.source.size(last))
+            assert (durable.binlog, durable.offset) == (last, self.source.size(last))
             self.promises.is_durable(Place(LINEAGE, last), streamer.grid)
         self.promises.are_few(Place(LINEAGE, last), streamer.grid)
         event(f"binlogs archived: {len(self.source.binlogs) - 1}")

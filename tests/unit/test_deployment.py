@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from binlog2s3.config.backup import BACKUP
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
@@ -146,7 +147,7 @@ def test_the_guide_names_what_the_trial_has() -> None:
 # kubernetes/
 
 
-@pytest.mark.parametrize("folder", ["base", "serve", "drill"])
+@pytest.mark.parametrize("folder", ["base", "serve", "drill", "backup"])
 def test_the_manifests_are_valid(folder: str) -> None:
     """Against Kubernetes' own schemas, strictly; the PodMonitor is no kind of Kubernetes' own."""
     files = resources() if folder == "base" else sorted((KUBERNETES / folder).iterdir())
@@ -308,18 +309,22 @@ def test_prometheus_finds_the_pods() -> None:
 SERVE = KUBERNETES / "serve"
 
 
-def test_the_cron_job_of_drill_is_confined() -> None:
-    """It names options of drill, runs one drill at a time, and repeats no failure."""
-    spec = loaded(KUBERNETES / "drill/cronjob.yaml")["spec"]
+@pytest.mark.parametrize(
+    ("name", "args", "options"),
+    [("drill", ["drill"], DRILL.options), ("backup", ["backup", "run"], BACKUP["run"].options)],
+)
+def test_a_cron_job_is_confined(name: str, args: list[str], options: Any) -> None:
+    """It names options of its command, runs one at a time, and repeats no failure."""
+    spec = loaded(KUBERNETES / f"{name}/cronjob.yaml")["spec"]
     assert spec["concurrencyPolicy"] == "Forbid"
     assert spec["jobTemplate"]["spec"]["backoffLimit"] == 0
     pod = spec["jobTemplate"]["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    assert container["args"] == ["drill"]
-    known = {option.environment for option in DRILL.options} | {"AWS_SHARED_CREDENTIALS_FILE"}
+    assert container["args"] == args
+    known = {option.environment for option in options} | {"AWS_SHARED_CREDENTIALS_FILE"}
     named = {one["name"] for one in container["env"]}
     assert named <= known
-    required = {option.environment for option in DRILL.options if option.required}
+    required = {option.environment for option in options if option.required}
     assert required <= named
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True

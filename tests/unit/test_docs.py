@@ -16,18 +16,22 @@ import pytest
 
 from binlog2s3 import errors
 from binlog2s3.archive import listing
+from binlog2s3.archive.backup_runs import BackupRun
 from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.codec import Crc64, as_fields, converted
 from binlog2s3.archive.documents import EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import Page, Step, build
 from binlog2s3.archive.parts import BLOCK_SIZE, MAX_PARTS, Block, Grid
+from binlog2s3.archive.stored import Stored
 from binlog2s3.archive.writers import Heartbeat, WriterState
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli import group
+from binlog2s3.config.backup import BACKUP_OPTIONS
 from binlog2s3.config.drill import DRILL_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.serve import SERVE_OPTIONS
@@ -42,7 +46,18 @@ from binlog2s3.status.document import document as status_document
 from binlog2s3.status.model import Status
 from lab import pitr_examples, reference, screens
 from tests import damage, verified
-from tests.documents import BACKUP, BEAT, DRILL, ENTRY, FLOOR, LINEAGE, NAME, UUID
+from tests.documents import (
+    BACKUP,
+    BACKUP_RUN,
+    BEAT,
+    DRILL,
+    ENTRY,
+    FLOOR,
+    LINEAGE,
+    NAME,
+    STORED,
+    UUID,
+)
 
 ROOT = reference.ROOT
 DOCUMENTS = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
@@ -126,7 +141,7 @@ def test_the_command_has_the_options_of_the_reference() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["list", "status", "pitr", "verify", "find", "health", "backup", "prune", "drill"],
+    ["list", "status", "pitr", "verify", "find", "rows", "health", "backup", "prune", "drill"],
 )
 def test_the_options_of_a_command_are_in_the_reference(name: str) -> None:
     """All that click knows are named where the command is described, and no other one."""
@@ -220,11 +235,14 @@ def test_what_a_command_prints_is_as_documented(command: str, path: str, first_c
         ("list", "sources"),
         ("list", "sources lineages missing"),
         ("backup-list", "backups reach"),
+        ("backup-list", "backups stored"),
         ("find", "sought"),
         ("find", "looked_through"),
         ("find", "transactions changes"),
         ("prune", "given_up"),
         ("prune", "below"),
+        ("prune", "spent"),
+        ("prune", "leftovers"),
         ("pitr", "plan goal"),
         ("pitr", "plan stop"),
         ("pitr", "plan reachable"),
@@ -299,10 +317,10 @@ def test_the_manifest_of_a_recovery_is_as_documented() -> None:
     piece = replace(plan.pieces[0], gtids=GtidSet(), greatest_commit_us=None)
     whole = Manifest(
         source="orders", flavour="mysql", server_version="9.7.0", lineage=plan.lineage,
-        written_at=datetime(2026, 1, 2, tzinfo=UTC), before=plan.before, added=plan.adds,
-        skipped=f"{UUID}:7", files=(WrittenFile(piece=piece, size=9, crc64=1),),
+        written_at=datetime(2026, 1, 2, tzinfo=UTC), gtids_before=str(plan.before),
+        gtids_added=str(plan.adds), gtids_skipped=f"{UUID}:7", files=(WrittenFile.of(piece, 9, 1),),
     )  # fmt: skip
-    least = replace(whole, before=None, added=None, skipped="")
+    least = replace(whole, gtids_before=None, gtids_added=None, gtids_skipped=None)
     documents = [json.loads(one.to_json()) for one in (whole, least)]
     are_as_in_the_table(documents, text, "field of the manifest")
     file = documents[0]["files"][0]
@@ -342,7 +360,8 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
-    known = {option.environment for option in (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS)}
+    many = (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS, *BACKUP_OPTIONS)
+    known = {option.environment for option in many}
     assert variables - known - {"BINLOG2S3_CONFIG"} == set()
 
 
@@ -471,7 +490,16 @@ FAILED_DRILL = replace(
 )
 INNER = "field of `before` and `after`"
 PAGE = build(replace(LINEAGE, first_binlog=NAME), 0, {NAME.number: ENTRY}, None)
-NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": crc64_hex(1)}
+NOTHING_BEGINS = as_fields(
+    Block(
+        offset=BLOCK_SIZE,
+        size=1,
+        crc64=Crc64(1),
+        first_offset=None,
+        first_commit_us=None,
+        first_gtid=None,
+    )
+)
 
 
 @pytest.mark.parametrize(
@@ -487,6 +515,8 @@ NOTHING_BEGINS = asdict(Block(offset=BLOCK_SIZE, size=1, crc64=1)) | {"crc64": c
         ("Writer's object", "field", [BEAT.to_json(), EMPTY_BEAT.to_json()]),
         ("Floor", "field", [FLOOR.to_json()]),
         ("Backup", "field", [BACKUP.to_json(), BY_GTIDS.to_json(), BY_PLACE.to_json()]),
+        ("Stored backup", "field of `stored`", [json.dumps(as_fields(STORED)).encode()]),
+        ("Run of a backup", "field", [BACKUP_RUN.to_json()]),
         ("Drill", "field", [DRILL.to_json(), FAILED_DRILL.to_json()]),
         ("Page", "field", [PAGE.to_json()]),
         (
@@ -516,8 +546,15 @@ KEYS = (
     "prod/archive/orders-primary/20260102T030405Z-3e11fa47-a1b2/floors/0000000042.json",
     "prod/archive/orders-primary/backups/20260102T030405Z-1f2e3d4c.json",
     "prod/archive/orders-primary/drills/20260102T031244Z-5a6b7c8d.json",
+    "prod/live/orders-primary/backups/20260102T030405Z-1f2e3d4c.json",
 )
 """Those that docs/format.md has as examples."""
+
+
+def stored_of(data: bytes, key: str) -> Stored:
+    """The field `stored` of a backup's document."""
+    del key
+    return converted(json.loads(data), Stored)
 
 
 @pytest.mark.parametrize(
@@ -530,6 +567,8 @@ KEYS = (
         ("Floor", FLOOR.to_json(), LineageFloor.from_json, KEYS[4]),
         ("Backup", BACKUP.to_json(), Backup.from_json, KEYS[5]),
         ("Drill", DRILL.to_json(), DrillResult.from_json, KEYS[6]),
+        ("Run of a backup", BACKUP_RUN.to_json(), BackupRun.from_json, KEYS[7]),
+        ("Stored backup", json.dumps(as_fields(STORED)), stored_of, ""),
     ],
 )
 def test_examples_are_documents_of_this_format(
@@ -609,6 +648,7 @@ def test_the_keys_are_as_documented() -> None:
     keys = [
         layout.turn(1),
         layout.backup("20260102T030405Z-1f2e3d4c"),
+        layout.stored("20260102T030405Z-1f2e3d4c", 1),
         layout.drill("20260102T031244Z-5a6b7c8d"),
         layout.lineage(lineage),
         layout.floor(lineage, 42),

@@ -36,11 +36,12 @@ ROOMS = {
     "boto3": {"store"},
     "botocore": {"store"},
     "click": {"cli"},
+    "msgspec": {"archive"},
     "prometheus_client": {"serve", "status"},
     "pymysql": {"server"},
     "rich": {"", "cli"},
     "tenacity": {"store", "stream"},
-    "zstandard": {"binlog", "recover"},
+    "zstandard": {"binlog"},
     "cryptography": {"replication", "server"},
 }
 NOT_PURE = {"os", "io", "socket", "subprocess", "threading", "time", "logging", "random", "secrets"}

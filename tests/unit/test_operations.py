@@ -43,7 +43,10 @@ def between(page: str, name: str) -> str:
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        *(("permissions", name) for name in ("streamer", "reader", "serve", "pruner", "drill")),
+        *(
+            ("permissions", name)
+            for name in ("streamer", "reader", "serve", "backup", "pruner", "drill")
+        ),
         ("bucket", "write-once"),
     ],
 )
@@ -58,6 +61,7 @@ def test_every_policy_is_on_a_page() -> None:
     """No file there is without an explanation."""
     text = guide("permissions") + guide("bucket")
     assert [path.name for path in POLICIES] == [
+        "backup.json",
         "drill.json",
         "kms.json",
         "pruner.json",
@@ -81,7 +85,7 @@ def test_nothing_below_the_archive_may_be_deleted() -> None:
                 if "Delete" in action and path.name == "pruner.json":
                     lineage = f"{'?' * 8}T{'?' * 6}Z-{'?' * 8}-{'?' * 4}"
                     chunks = f"/live/orders-primary/{lineage}/*"
-                    names = ("binlogs", "entries", "pages", "turns", "backups")
+                    names = ("binlogs", "entries", "pages", "turns", "backups", "base")
                     kinds = (*(f"/{name}/*" for name in names), chunks)
                     assert all(arn.endswith(kinds) for arn in statement["Resource"])
                 elif "Delete" in action:

@@ -2,13 +2,15 @@
 
 import io
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from binlog2s3.cli.main import main
 from binlog2s3.errors import RecoveryError
-from binlog2s3.output import confirm, say
+from binlog2s3.output import Coloured, Column, Plain, Table, confirm, say
 
 ROOT = Path(__file__).parents[2]
 EVIL = "x\x1b[2J\x9b31m\u202e\r\nerror: forged\nhint: forged"
@@ -114,3 +116,69 @@ def test_a_question_needs_a_terminal() -> None:
         confirm(
             "do it?", "done", hint="--yes", as_json=True, answers=Terminal("y\n"), out=Terminal()
         )
+
+
+# Tables
+
+
+COLUMNS = (
+    Column(name="binlog"),
+    Column(name="size", right=True),
+    Column(name="committed", least=len("2026-01-02")),
+    Column(name="added", least=12, below=True),
+)
+ROWS = [
+    ("b.000001", "1234", "2026-01-02T03:04:05Z", "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"),
+    ("b.000002", "1", "-", "-"),
+    ("x\x1b[2J\n", "7", "2026-01-02T03:04:06Z", "0-1-2"),
+]
+
+
+def table(width: int | None) -> list[str]:
+    """The lines of the table on a terminal of this width, or of a file."""
+    out = io.StringIO()
+    page = Plain(out) if width is None else Coloured(Console(file=out, width=width, _environ={}))
+    shown = Table(page, COLUMNS, ROWS)
+    for row in ROWS:
+        shown.row(row)
+    return out.getvalue().splitlines()
+
+
+def test_a_table_in_a_file() -> None:
+    """As wide as its cells are when they are printed; the last column has no end."""
+    assert table(None) == [
+        "  binlog      size  committed             added",
+        "  b.000001    1234  2026-01-02T03:04:05Z  3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5",
+        "  b.000002       1  -                     -",
+        r"  x\x1b[2J\n     7  2026-01-02T03:04:06Z  0-1-2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "first"),
+    [
+        (200, ROWS[0]),
+        (70, ("b.000001", "1234", "2026-01-02T03:04:05Z", "3e11fa47-71ca-11e1-9e33-c80a")),
+        (44, ("b.000001", "1234", "2026-01-02", "3e11fa47-71c")),
+        (43, ("b.000001", "1234", "2026-01-02T03:04:05Z")),
+        (34, ("b.000001", "1234", "2026-01-02")),
+        (20, ("b.000001",)),
+    ],
+)
+def test_a_table_on_a_terminal(width: int, first: tuple[str, ...]) -> None:
+    """The widest columns give way, then the last one stands below, then all but the first do.
+
+    Nothing is cut, and no line is too long.
+    """
+    lines = table(width)
+    assert max(map(len, lines)) <= width
+    (row,) = [line.split() for line in lines if "b.000001" in line]
+    assert tuple(row) == first
+    shown = Counter("".join(lines)) + Counter("TT")
+    assert Counter("".join("".join(row) for row in ROWS[:2]).replace("-", "")) <= shown
+
+
+@pytest.mark.parametrize("width", [1, 5, 12])
+def test_a_table_on_hardly_a_terminal(width: int) -> None:
+    """It ends, and no line is too long."""
+    assert max(map(len, table(width))) <= width

@@ -15,11 +15,13 @@ UNITS = ROOT / "systemd"
 TEMPLATE, PLAIN = UNITS / "binlog2s3@.service", UNITS / "binlog2s3.service"
 SERVE = UNITS / "binlog2s3-serve@.service"
 DRILL = UNITS / "binlog2s3-drill@.service"
+BACKUP = UNITS / "binlog2s3-backup@.service"
 INSTANCES = {
     TEMPLATE: "binlog2s3@orders-primary.service",
     PLAIN: "binlog2s3.service",
     SERVE: "binlog2s3-serve@orders-primary.service",
     DRILL: "binlog2s3-drill@orders-primary.service",
+    BACKUP: "binlog2s3-backup@orders-primary.service",
 }
 MOST_EXPOSED = 2.0
 
@@ -160,6 +162,19 @@ PROMISED = {
         Persistent=yes
         WantedBy=timers.target
     """,
+    BACKUP: """
+      Type=oneshot
+    ExecStart=binlog2s3 backup run --config /etc/binlog2s3/%i.toml --mysql-password-file %d/password
+      EnvironmentFile=/etc/binlog2s3/%i.backup
+      LoadCredential=password:/etc/binlog2s3/%i.backup.password
+      LoadCredential=aws:/etc/binlog2s3/%i.backup.aws
+      ProtectSystem=strict
+      DynamicUser=yes
+    """,
+    UNITS / "binlog2s3-backup@.timer": """
+        Persistent=yes
+        WantedBy=timers.target
+    """,
 }
 
 
@@ -172,9 +187,10 @@ def test_what_a_unit_promises(unit: Path) -> None:
 
 
 def test_what_a_unit_never_has() -> None:
-    """The streamer starts without its source, a drill fails for good, and serve writes nowhere."""
+    """The streamer starts without its source, a oneshot fails for good, serve writes nowhere."""
     assert not [line for line in settings(TEMPLATE.read_text()) if line.startswith("Requires")]
-    assert not [line for line in settings(DRILL.read_text()) if line.startswith("Restart=")]
+    for unit in (DRILL, BACKUP):
+        assert not [line for line in settings(unit.read_text()) if line.startswith("Restart=")]
     assert not [line for line in settings(SERVE.read_text()) if WRITABLE.match(line)]
 
 

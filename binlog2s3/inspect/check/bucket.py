@@ -17,6 +17,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.config.outside import OUTSIDE
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ObjectMissingError, StoreError, UnsupportedError
+from binlog2s3.formatting import count_text
 from binlog2s3.inspect.check.report import Row, clock_row, fail, failed, ok, skipped, tried, warn
 from binlog2s3.store.contract import Store
 
@@ -285,8 +286,11 @@ def rule_rows(rules: Sequence[Rule], *, archive: str, live: str) -> Iterator[Row
     if found:
         yield from found
     else:
-        count = f"{len(rules)} rules" if len(rules) != 1 else "1 rule"
-        yield ok("bucket", "lifecycle rules", f"{count}; none deletes current objects")
+        yield ok(
+            "bucket",
+            "lifecycle rules",
+            f"{count_text(len(rules), 'rule')}; none deletes current objects",
+        )
 
 
 def _expiring(rules: Sequence[Rule], *, archive: str, live: str) -> Iterator[Row]:

@@ -17,13 +17,15 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any, Self
 
+from binlog2s3.archive.backup_runs import last_failure, runs_of
+from binlog2s3.archive.backups import registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.values import Config, S3Config
 from binlog2s3.errors import Binlog2s3Error, ConfigError, StoreError
-from binlog2s3.formatting import duration_text
+from binlog2s3.formatting import count_text, duration_text
 from binlog2s3.inspect.check.bucket import UNREACHED, BucketCheck, permission
 from binlog2s3.inspect.check.probes import ARCHIVE_NAMES, NAMES, ArchiveProbes, LiveProbes
 from binlog2s3.inspect.check.report import (
@@ -40,7 +42,7 @@ from binlog2s3.inspect.check.report import (
 from binlog2s3.inspect.check.source import SourceCheck, login_rows
 from binlog2s3.inspect.check.spool import holder, spool_rows
 from binlog2s3.output import say
-from binlog2s3.progress import progress_display
+from binlog2s3.progress import ProgressDisplay
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import RetryPolicy, S3Store, opened
@@ -58,7 +60,7 @@ def run(config: Config, *, as_json: bool, all_rows: bool, outside: Outside = OUT
     with (
         _Interrupts() as interrupts,
         closing(look(config, interrupts.held, outside)) as rows,
-        progress_display(sys.stderr, line_seconds=math.inf) as progress,
+        ProgressDisplay(sys.stderr, line_seconds=math.inf) as progress,
     ):
         for row in rows:
             printer.show(row)
@@ -107,8 +109,9 @@ def look(
         else:
             yield from (skipped("store", name, UNREACHED) for name in (*NAMES, *ARCHIVE_NAMES))
         yield from _guarded("bucket", bucket.setting_rows())
-        yield from _guarded("spool", spool_rows(config, target))
         reached = bucket.first_answer().reached
+        yield from _guarded("bucket", _backup_rows(config, store, outside, reached=reached))
+        yield from _guarded("spool", spool_rows(config, target))
         streamer = _streamer_rows(config, store, outside, reached=reached)
         yield from _guarded("streamer", streamer)
 
@@ -161,6 +164,34 @@ def _guarded(part: Part, rows: Iterator[Row]) -> Iterator[Row]:
         yield from rows
     except Binlog2s3Error as error:
         yield failed(part, "", error)
+
+
+def _backup_rows(
+    config: Config, store: S3Store, outside: Outside, *, reached: bool
+) -> Iterator[Row]:
+    """How old the newest base backup is, and whether the last `backup run` failed."""
+    name = "base backups"
+    if not reached:
+        yield skipped("bucket", name, UNREACHED)
+        return
+    catalog = Catalog(store, Layout(config.s3.prefix, config.stream.source))
+    try:
+        now = store.settings.clock(catalog.layout.archive) or outside.now()
+        backups = restorable(catalog, registered(catalog, []))
+        failure = last_failure(runs_of(catalog, now), backups)
+    except StoreError as error:
+        hint = permission(error.hint, config.s3.bucket, catalog.layout.archive)
+        yield warn("bucket", name, f"could not be read: {error}", hint)
+        return
+    taken = [one.taken_at for one in backups]
+    age = duration_text((now - max(taken)).total_seconds()) if taken else ""
+    found = f"{count_text(len(taken), 'base backup')}, the newest {age} old" if taken else "none"
+    if failure is None:
+        hint = "" if taken else "without one, no recovery can begin: `binlog2s3 backup run`"
+        yield ok("bucket", name, found, hint)
+        return
+    what = f"{found}; the last `backup run`, on {failure.host}, failed: {failure.error}"
+    yield warn("bucket", name, what, "nothing was registered: run it again, and look at its output")
 
 
 def _streamer_rows(

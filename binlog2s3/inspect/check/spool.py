@@ -16,13 +16,13 @@ from pathlib import Path
 
 from binlog2s3 import private
 from binlog2s3.config.values import Config, SpoolLimits
+from binlog2s3.formatting import size_text
 from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
 from binlog2s3.stream.spool import Room, allocated, default_min_free
 
 _PROBE_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 _NAMES = ("lock", "contents", "free space", "file system")
-_GIB = 1 << 30
 _DYNAMIC = Path("/var/lib/private")
 """Where systemd keeps the state of units with DynamicUser."""
 
@@ -182,13 +182,12 @@ def _room_row(directory: Path, limits: SpoolLimits) -> Row:
     if short := room.short_of():
         hint = "free space, or set --spool-min-free-bytes and --spool-max-bytes; never delete run-*"
         return fail("spool", "free space", short, hint)
-    found = (
-        f"{_size(room.free)} free, {_size(least)} must stay free, the spool uses {_size(room.used)}"
-    )
+    found = f"{size_text(room.free)} free, {size_text(least)} must stay free, "
+    found += f"the spool uses {size_text(room.used)}"
     grows = room.free - least
     if limits.max_bytes is not None and limits.max_bytes - room.used > grows:
         hint = "the streamer pauses before it reaches the limit: lower it, or use a larger disk"
-        limit = _size(limits.max_bytes)
+        limit = size_text(limits.max_bytes)
         return warn("spool", "free space", f"{found}; there is no space for all of {limit}", hint)
     return ok("spool", "free space", found)
 
@@ -230,7 +229,3 @@ def _kind(directory: Path) -> str:
         if inside and len(at) >= len(best[0]):
             best = (at, kind)
     return kinds.get(number) or best[1]
-
-
-def _size(size: int) -> str:
-    return f"{size / _GIB:.1f} GiB" if size >= _GIB // 10 else f"{size / (1 << 20):.1f} MiB"

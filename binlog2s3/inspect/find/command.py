@@ -1,12 +1,14 @@
 """`binlog2s3 find`: lists matching transactions, and how to recover to just before each.
 
 It only reads, and it reports everything that it could not search. Finding nothing is a normal
-result.
+result. `binlog2s3 rows` is the same search for one transaction, which has to be found, with its
+rows.
 """
 
 import sys
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cache
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
@@ -17,19 +19,23 @@ from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.find import FindConfig
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.points import flavour_of, parse_gtids
+from binlog2s3.config.rows import RowsConfig
 from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, SearchQuery, SearchStats, Tables
+from binlog2s3.inspect.find.rows import RowPrinter
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.inspect.find.view import (
     GtidOutput,
     JsonOutput,
     SearchContext,
-    SearchProgress,
     TextOutput,
+    words_of,
 )
 from binlog2s3.output import page_on, say
-from binlog2s3.progress import progress_display, progress_of
+from binlog2s3.progress import ProgressDisplay, progress_of
 from binlog2s3.recover.snapshot import Survey
+from binlog2s3.server.mysqlbinlog import Tool
+from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
@@ -37,18 +43,25 @@ from binlog2s3.workers import Workers
 _NAMES_MOST = 20
 _ALL = "all"
 """The value of --lineage that means every lineage."""
+_ROWS_MOST = 100
+"""So many rows of each transaction are shown by `find`."""
 
 
-def run(config: FindConfig, outside: Outside = OUTSIDE) -> int:
-    """Run the command; returns the exit code. Raises the error that stopped it."""
-    query = _query(config)
+def run(config: FindConfig | RowsConfig, outside: Outside = OUTSIDE) -> int:
+    """Run the command; returns the exit code. Raises the error that stopped it.
+
+    Of `rows`, also an ArchiveError at the end if the transaction was not found, or not all of its
+    rows could be shown.
+    """
+    query = _query(config) if isinstance(config, FindConfig) else _query_of_rows(config)
     s3 = for_restoring(config.s3)
     with opened(s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
             survey = Survey(store, catalog, workers, advance=advance)
-            _check(config, query, store, survey)
+            flavours = _check(config, query, store, survey)
+        printer = _printer(config, survey, flavours)
         context = SearchContext(
             source=config.source,
             archive=url(config.s3),
@@ -56,14 +69,18 @@ def run(config: FindConfig, outside: Outside = OUTSIDE) -> int:
             tip=survey.current,
             several=len(survey.lineages) > 1,
         )
-        view: JsonOutput | TextOutput | GtidOutput = TextOutput(page_on(sys.stdout), context, query)
+        view: JsonOutput | TextOutput | GtidOutput
         if config.as_json:
-            view = JsonOutput(sys.stdout, context, query)
-        elif config.print_only is not None:
+            view = JsonOutput(sys.stdout, context, query, printer)
+        elif isinstance(config, FindConfig) and config.print_only is not None:
             view = GtidOutput(sys.stdout, query)
-        with progress_display(sys.stderr) as display:
-            progress = SearchProgress(display)
-            _FindRun(config, query, catalog, survey, view, progress, outside).run()
+        else:
+            view = TextOutput(page_on(sys.stdout), context, query, printer)
+        with ProgressDisplay(sys.stderr) as display:
+            run = _FindRun(config, query, catalog, survey, view, display, outside)
+            run.run()
+        if isinstance(config, RowsConfig):
+            _must_be_complete(run, len(survey.lineages) > 1)
     return 0
 
 
@@ -86,16 +103,71 @@ def _query(config: FindConfig) -> SearchQuery:
     )
 
 
+def _query_of_rows(config: RowsConfig) -> SearchQuery:
+    """Which transaction to show."""
+    return SearchQuery(
+        wanted=Criteria(),
+        gtids=(config.gtid,) if config.gtid is not None else (),
+        at=config.at,
+        lineage=None if config.lineage == _ALL else config.lineage,
+        everywhere=config.lineage == _ALL,
+    )
+
+
+def _printer(
+    config: FindConfig | RowsConfig, survey: Survey, flavours: set[Flavour]
+) -> RowPrinter | None:
+    """What prints rows; None if nobody wants them. Raises SourceError if there is no program."""
+    if isinstance(config, FindConfig) and not config.rows:
+        return None
+
+    @cache
+    def tool(flavour: Flavour) -> Tool:
+        return find_mysqlbinlog(flavour, config.mysqlbinlog)
+
+    if len(flavours) == 1:
+        tool(*flavours)
+    return RowPrinter(
+        survey=survey,
+        wanted=Criteria(
+            tables=Tables(config.tables) if config.tables else None,
+            kinds=frozenset(config.kinds) if isinstance(config, FindConfig) else frozenset(),
+        ),
+        limit=_ROWS_MOST if isinstance(config, FindConfig) else config.limit,
+        tool=tool,
+    )
+
+
+def _must_be_complete(run: "_FindRun", has_others: bool) -> None:
+    """Raise ArchiveError if `rows` did not show what it was asked for."""
+    view, query = run.view, run.query
+    if not view.found:
+        hint = "`binlog2s3 list` shows what is in the bucket"
+        if run.warnings:
+            hint = "not everything could be searched, see the warnings"
+        elif has_others and not query.everywhere:
+            hint += "; --lineage all searches every lineage"
+        elif query.at is not None:
+            hint += "; nothing else than a transaction may be there: `find` shows positions"
+        what = query.gtids[0] if query.at is None else f"at {query.at[0]}:{query.at[1]}"
+        raise ArchiveError(f"no transaction {what} was found in the bucket", hint=hint)
+    if not isinstance(view, GtidOutput) and view.problems:
+        raise ArchiveError(
+            f"not all rows could be shown: {view.problems[0]}",
+            hint="`binlog2s3 verify --deep` checks the archive",
+        )
+
+
 @dataclass(slots=True)
 class _FindRun:
     """One search and its output."""
 
-    config: FindConfig
+    config: FindConfig | RowsConfig
     query: SearchQuery
     catalog: Catalog
     survey: Survey
     view: JsonOutput | TextOutput | GtidOutput
-    progress: SearchProgress
+    display: ProgressDisplay
     outside: Outside
     warnings: list[str] = field(default_factory=list)
 
@@ -107,18 +179,24 @@ class _FindRun:
             self.query,
             threads=self.config.s3.concurrency,
             warn=self._warn,
-            advance=self.progress,
+            advance=self._advance,
         )
         self.view.begin()
         with closing(search.hits()) as hits:
             for hit in hits:
-                self.progress.display.aside()
+                self.display.aside()
                 self.view.hit(hit)
-                self.progress.found += 1
-        self.progress.display.aside()
+        self.display.aside()
         self._tell_silence(search.stats)
         self.view.end(search.stats, self.warnings)
         sys.stdout.flush()
+
+    def _advance(self, stats: SearchStats) -> None:
+        self.display.show(
+            lambda: words_of(stats, self.view.found, self.display.seconds),
+            stats.size,
+            stats.of_size,
+        )
 
     def _tell_silence(self, stats: SearchStats) -> None:
         """Say when the streamer last reported, if later transactions could match."""
@@ -137,8 +215,10 @@ class _FindRun:
                 say("warning", text)
 
 
-def _check(config: FindConfig, query: SearchQuery, store: S3Store, survey: Survey) -> None:
-    """Raise an error if there is nothing to search."""
+def _check(
+    config: FindConfig | RowsConfig, query: SearchQuery, store: S3Store, survey: Survey
+) -> set[Flavour]:
+    """The flavours of what is searched. Raises an error if there is nothing to search."""
     ids = [lineage.id for lineage in survey.lineages]
     if not ids and survey.unreadable:
         raise survey.unreadable[0]
@@ -161,3 +241,4 @@ def _check(config: FindConfig, query: SearchQuery, store: S3Store, survey: Surve
                 f"{text} is not a GTID of {' or '.join(sorted(flavours))}, which this history has",
                 hint="`binlog2s3 list` shows the GTIDs of each binlog",
             )
+    return flavours

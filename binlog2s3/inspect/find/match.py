@@ -78,6 +78,10 @@ class Criteria:
         """Whether row changes can match."""
         return not self.kinds or not self.kinds.isdisjoint(ROW_KINDS)
 
+    def has_rows_of(self, kind: str, table: str) -> bool:
+        """Whether rows of this kind, of this table, match."""
+        return self.has_kind(kind) and (self.tables is None or self.tables.has(table))
+
     def has_kind(self, kind: str) -> bool:
         """Whether changes of this kind can match."""
         return not self.kinds or kind in self.kinds
@@ -329,19 +333,24 @@ _SECOND_US = 1_000_000
 class SearchQuery:
     """What to search for, and where.
 
-    Times are in microseconds, UTC, both included. `gtids` are texts of either flavour. `lineage`:
-    search the history that ends in it, None: the current one; `everywhere`: search every lineage as
-    a whole.
+    Times are in microseconds, UTC, both included. `gtids` are texts of either flavour. `at`: only
+    the transaction with this byte. `lineage`: search the history that ends in it, None: the current
+    one; `everywhere`: search every lineage as a whole.
     """
 
     wanted: Criteria
     since_us: int | None = None
     until_us: int | None = None
     gtids: tuple[str, ...] = ()
+    at: tuple[BinlogName, int] | None = None
     order: Literal["newest", "oldest"] = "newest"
     limit: int = 0
     lineage: str | None = None
     everywhere: bool = False
+
+    def is_at(self, begin: int, end: int) -> bool:
+        """Whether what has these bytes of a binlog may match."""
+        return self.at is None or begin <= self.at[1] < end
 
     def in_time(self, least_us: int, greatest_us: int, *, exact: bool) -> bool:
         """Whether a commit between these times may match; not `exact`: seconds, rounded down."""
@@ -356,13 +365,14 @@ class SearchQuery:
 class PhaseLink:
     """One phase of what has two, the other one, and the state that follows from both.
 
-    `binlog` and `transaction` are those of the other phase, None if it was not found.
+    `lineage`, `binlog` and `transaction` are those of the other phase, None if it was not found.
     """
 
     two_phase: TwoPhase
     state: Literal["prepared", "committed", "rolled back"]
     binlog: BinlogName | None = None
     transaction: Transaction | None = None
+    lineage: str | None = None
 
     @property
     def is_settled(self) -> bool:

@@ -247,7 +247,8 @@ class SpanSearcher:
             match = replace(match, certain=False)
         link = PhaseLink(phase, state)
         if other is not None:
-            link = PhaseLink(phase, state, other.span.found.known.name, other.transaction)
+            found = other.span.found
+            link = PhaseLink(phase, state, found.known.name, other.transaction, found.lineage.id)
         return content, match, link
 
     def _read(

@@ -298,7 +298,8 @@ class TransactionSearch:
 
     def _parts(self, line: SearchedHistory, number: int) -> list[SpanTask]:
         keep = self._keep_of(line, number)
-        return [SpanTask(span, keep) for span in line.spans(number)]
+        spans = line.spans(number)
+        return [SpanTask(s, keep) for s in spans if self._query.is_at(s.begin, s.end)]
 
     def _keep_of(self, line: SearchedHistory, number: int) -> Callable[[Transaction], bool]:
         query, named = self._query, line.named
@@ -307,6 +308,7 @@ class TransactionSearch:
         def keep(one: Transaction) -> bool:
             return (
                 query.in_time(one.commit_us, one.commit_us, exact=one.commit_exact)
+                and query.is_at(one.begin, one.end)
                 and (named is None or (one.gtid is not None and named.has(one.gtid)))
                 and not is_duplicate(one)
             )
@@ -318,6 +320,9 @@ class TransactionSearch:
 
         True where nothing is excluded, or its page cannot tell.
         """
+        at = self._query.at
+        if at is not None and line.route.stretches[number].name != at[0]:
+            return False
         if not self._excludes(line):
             return True
         try:
@@ -350,6 +355,8 @@ class TransactionSearch:
         Both neighbours count with their whole range, because the clock may have stepped in them.
         """
         stretches = line.route.stretches
+        if self._query.at is not None:
+            return
         if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
             return
         query, is_brief = self._query, self._excludes(line)

@@ -7,24 +7,22 @@ removed before anything else is printed.
 
 import json
 import shlex
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, TextIO
 
 from binlog2s3.binlog.content import AlterName, Change
+from binlog2s3.binlog.rows import Row, Value
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import count_text, cut, size_text, time_text
+from binlog2s3.formatting import count_text, cut, iso_text, moment_text, size_text
 from binlog2s3.inspect.find.match import Hit, Match, PhaseLink, SearchQuery, SearchStats
+from binlog2s3.inspect.find.rows import RowPrinter, ShownRows
 from binlog2s3.output import Plain, say
-from binlog2s3.progress import ProgressDisplay
 
 FORMAT = 1
 _ENCODER = json.JSONEncoder()
-_MOST_CHANGES = 8
 _MOST_TEXT = 300
-_MOST_STATEMENTS = 3
 _COMMANDS = 5
 """How many commands are shown; the others differ in one word."""
 
@@ -81,10 +79,12 @@ def query_text(query: SearchQuery) -> str:
         words.append(f"with at least {count_text(wanted.min_rows, 'row')}")
     if query.gtids:
         words.append(f"with the GTIDs {cut(', '.join(query.gtids), _MOST_TEXT)}")
+    if query.at is not None:
+        words.append(f"at {query.at[0]}:{query.at[1]}")
     if query.since_us is not None:
-        words.append(f"from {time_text(query.since_us)}")
+        words.append(f"from {iso_text(query.since_us)}")
     if query.until_us is not None:
-        words.append(f"until {time_text(query.until_us)}")
+        words.append(f"until {iso_text(query.until_us)}")
     return " ".join(words) if words != ["transactions"] else "all transactions"
 
 
@@ -101,7 +101,9 @@ class TextOutput:
     page: Plain
     context: SearchContext
     query: SearchQuery
+    printer: RowPrinter | None = None
     found: int = 0
+    problems: list[str] = field(default_factory=list)
     _first: list[Hit] = field(default_factory=list)
     _newest_us: int = 0
 
@@ -118,22 +120,44 @@ class TextOutput:
             self._first.append(hit)
         one = hit.transaction
         self._newest_us = max(self._newest_us, one.commit_us)
-        when = _moment(one.commit_us) if one.commit_exact else f"{_moment(one.commit_us)[:19]}Z"
+        when = (iso_text if one.commit_exact else moment_text)(one.commit_us)
         where = f"{hit.binlog}:{one.begin}"
         if self.query.everywhere:
             where += f"  {hit.lineage}"
         head = f"{when}  {one.gtid or 'no GTID'}  {where}"
         self.page.line(head, "green" if hit.match.certain else "yellow")
         if why := _why_uncertain(hit):
-            self.page.field("", why, 4, "yellow")
+            self.page.line(why, "yellow", indent=4)
         if (
             hit.link is not None
             and not why
             and (hit.link.is_settled or hit.link.two_phase.is_alter)
         ):
-            self.page.field("", _link_text(hit.link), 4)
+            self.page.line(_link_text(hit.link), indent=4)
         for line in _content_lines(hit):
-            self.page.field("", line, 4)
+            self.page.line(line, indent=4)
+        if self.printer is not None:
+            self._show_rows(hit, self.printer)
+
+    def _show_rows(self, hit: Hit, printer: RowPrinter) -> None:
+        shown = printer.begin(hit)
+        size = size_text(hit.transaction.end - hit.transaction.begin)
+        total = "" if shown.total is None else f", {count_text(shown.total, 'row')}"
+        tables = printer.wanted.tables
+        of = f" of {', '.join(tables.names)}" if tables is not None else ""
+        self.page.line(f"{size}{total}{of}", indent=4)
+        with closing(printer.rows(hit, shown)) as rows:
+            for row in rows:
+                for text, style in row_lines(row):
+                    self.page.line(text, style)
+        if shown.more:
+            text = f"there are more rows: it stopped after {shown.count:,}"
+            self.page.line(f"{text} (`binlog2s3 rows --limit 0` shows all)", "yellow", indent=4)
+        for note in shown.notes:
+            self.page.line(note, indent=4)
+        for problem in shown.problems:
+            self.page.line(problem, "yellow", indent=4)
+        self.problems += shown.problems
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """Print what was searched, and what to do next."""
@@ -196,7 +220,28 @@ class TextOutput:
             return ""
         if covered < self._newest_us:
             return "later commits may not be in the bucket yet"
-        return f"the bucket has everything committed until {time_text(covered)}"
+        return f"the bucket has everything committed until {iso_text(covered)}"
+
+
+_VERBS = {"insert": "INSERT INTO", "update": "UPDATE", "delete": "DELETE FROM"}
+
+
+def row_lines(row: Row) -> Iterator[tuple[str, str]]:
+    """A row in the form of mysqlbinlog, with names: lines and their styles."""
+    kind = row.event.kind
+    yield f"### {_VERBS[kind]} {row.event.table}", "bold"
+    if kind != "insert":
+        yield "### WHERE", ""
+        yield from ((_value_text(value), "red") for value in row.before)
+    if kind != "delete":
+        yield "### SET", ""
+        yield from ((_value_text(value), "green") for value in row.after)
+
+
+def _value_text(value: Value) -> str:
+    cut_off = f"... (cut, of {value.of_size:,} bytes)" if value.of_size else ""
+    kind = f" /* {value.type} */" if value.type else ""
+    return f"###   {value.column}={value.text}{cut_off}{kind}"
 
 
 def _why_uncertain(hit: Hit) -> str:
@@ -215,7 +260,7 @@ def _link_text(link: PhaseLink) -> str:
     other, phase = "", link.two_phase.phase
     if link.transaction is not None:
         place = link.transaction.gtid or f"{link.binlog}:{link.transaction.begin}"
-        other = f"{place} at {_moment(link.transaction.commit_us)}"
+        other = f"{place} at {iso_text(link.transaction.commit_us)}"
     if isinstance(link.two_phase.name, AlterName):
         return _alter_text(link, link.two_phase.name, other)
     if phase == "prepare":
@@ -245,34 +290,14 @@ def _alter_text(link: PhaseLink, name: AlterName, other: str) -> str:
 
 def _content_lines(hit: Hit) -> list[str]:
     """What a transaction does, on a few lines; the matching changes come first."""
-    content, matched = hit.content, hit.match.matched
-    changes = [*matched, *(one for one in content.changes if one not in matched)]
-    lines = []
-    if changes:
-        parts = [_change_text(change) for change in changes[:_MOST_CHANGES]]
-        parts += [f"and {len(changes) - len(parts)} more"] if len(changes) > len(parts) else []
-        lines.append(", ".join(parts) + (" (compressed)" if content.compressed else ""))
-    elif not (content.statements or content.lost or _stands_for_unknown(hit)):
-        lines.append("no changes")
-    lines += [
-        cut(" ".join(one.split()), _MOST_TEXT) for one in content.statements[:_MOST_STATEMENTS]
-    ]
-    if len(content.statements) > _MOST_STATEMENTS:
-        more = len(content.statements) - _MOST_STATEMENTS
-        lines.append(f"and {count_text(more, 'statement')} more")
-    return lines
+    is_unknown = hit.content.lost or _stands_for_unknown(hit)
+    return hit.content.lines(hit.match.matched) or ([] if is_unknown else ["no changes"])
 
 
 def _stands_for_unknown(hit: Hit) -> bool:
     """Whether it is an XA COMMIT whose prepared transaction was not found."""
     xa, link = hit.content.two_phase, hit.link
     return xa is not None and xa.phase == "commit" and (link is None or link.transaction is None)
-
-
-def _change_text(change: Change) -> str:
-    kind = "" if change.kind == "other" else change.kind
-    rows = "" if change.rows is None else f"({count_text(change.rows, 'row')})"
-    return " ".join(filter(None, (kind, change.table, rows))) or "other"
 
 
 def _looked_text(found: int, stats: SearchStats, query: SearchQuery) -> str:
@@ -342,7 +367,9 @@ class JsonOutput:
     out: TextIO
     context: SearchContext
     query: SearchQuery
+    printer: RowPrinter | None = None
     found: int = 0
+    problems: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
         """Write the fields before the transactions."""
@@ -352,8 +379,21 @@ class JsonOutput:
     def hit(self, hit: Hit) -> None:
         """Write one transaction."""
         text = _ENCODER.encode(hit_document(hit, self.context, self.query))
-        self.out.write(f",\n  {text}" if self.found else f"\n  {text}")
+        self.out.write(f",\n  {text[:-1]}" if self.found else f"\n  {text[:-1]}")
+        if self.printer is not None:
+            self._write_rows(hit, self.printer)
+        self.out.write("}")
         self.found += 1
+
+    def _write_rows(self, hit: Hit, printer: RowPrinter) -> None:
+        shown = printer.begin(hit)
+        self.out.write(', "rows": [')
+        with closing(printer.rows(hit, shown)) as rows:
+            for number, row in enumerate(rows):
+                text = _ENCODER.encode(row_document(row))
+                self.out.write(f",\n   {text}" if number else f"\n   {text}")
+        self.out.write(f"], {_ENCODER.encode(_rows_document(shown))[1:-1]}")
+        self.problems += shown.problems
 
     def end(self, stats: SearchStats, warnings: Sequence[str]) -> None:
         """Write the fields after the transactions."""
@@ -404,7 +444,7 @@ def tail_document(found: int, stats: SearchStats, warnings: Sequence[str]) -> di
 def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[str, Any]:
     """A transaction as JSON."""
     one, content = hit.transaction, hit.content
-    committed = _moment(one.commit_us)
+    committed = iso_text(one.commit_us)
     original = one.original_commit_us
     return {
         "lineage": hit.lineage,
@@ -421,6 +461,32 @@ def hit_document(hit: Hit, context: SearchContext, query: SearchQuery) -> dict[s
         "changes": [_change(change, hit.match) for change in content.changes],
         "statements": list(content.statements),
         "pitr": pitr_text(hit, context, query),
+    }
+
+
+def row_document(row: Row) -> dict[str, Any]:
+    """A row as JSON."""
+    kind, values = row.event.kind, (*row.before, *row.after)
+    return {
+        "kind": kind,
+        "table": row.event.table,
+        "before": None if kind == "insert" else _values(row.before),
+        "after": None if kind == "delete" else _values(row.after),
+        "cut": sorted({value.column for value in values if value.of_size}),
+    }
+
+
+def _values(values: Sequence[Value]) -> dict[str, str | None]:
+    return {one.column: None if one.text == "NULL" else one.text for one in values}
+
+
+def _rows_document(shown: ShownRows) -> dict[str, Any]:
+    """The fields after the rows of a transaction."""
+    return {
+        "rows_total": shown.total,
+        "rows_more": shown.more,
+        "rows_notes": shown.notes,
+        "rows_problems": shown.problems,
     }
 
 
@@ -442,7 +508,7 @@ def _other(link: PhaseLink) -> dict[str, Any]:
         "binlog": str(link.binlog) if link.binlog is not None else None,
         "begin": other.begin if other is not None else None,
         "gtid": other.gtid if other is not None else None,
-        "committed": _moment(other.commit_us) if other is not None else None,
+        "committed": iso_text(other.commit_us) if other is not None else None,
     }
 
 
@@ -456,17 +522,7 @@ def _change(change: Change, match: Match) -> dict[str, Any]:
 
 
 def _time(us: int | None) -> str | None:
-    return None if us is None else _moment(us)
-
-
-@lru_cache(maxsize=256)
-def _second(seconds: int) -> str:
-    return time_text(seconds * 1_000_000)[:-8]
-
-
-def _moment(us: int) -> str:
-    """Like `time_text`, but fast if many times are in the same second."""
-    return f"{_second(us // 1_000_000)}.{us % 1_000_000:06d}Z"
+    return None if us is None else iso_text(us)
 
 
 _LEAST_SECONDS = 1.0
@@ -478,23 +534,3 @@ def words_of(stats: SearchStats, found: int, seconds: float) -> str:
     if seconds >= _LEAST_SECONDS:
         words += f", {size_text(stats.size / seconds)}/s"
     return words
-
-
-class SearchProgress:
-    """Shows the progress of a search on `display`; `found` is the number of hits so far."""
-
-    def __init__(
-        self, display: ProgressDisplay, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.display = display
-        self.found = 0
-        self._clock = clock
-        self._began = clock()
-
-    def __call__(self, stats: SearchStats) -> None:
-        """Show it, unless it was shown a moment ago."""
-        self.display.show(
-            lambda: words_of(stats, self.found, self._clock() - self._began),
-            stats.size,
-            stats.of_size,
-        )

@@ -119,7 +119,7 @@ class SourceComparison:
             origin = one.parent
             if origin is None or origin.lineage != lineage.id:
                 continue
-            if origin.binlog is None or BinlogName.parse(origin.binlog) <= name:
+            if origin.binlog is None or origin.binlog <= name:
                 return True
         return False
 
@@ -131,7 +131,7 @@ class SourceComparison:
             return  # the walk reports it
         try:
             said = self._server.previous_gtids(row.name)
-            server_id, _ = self._server.first_event(row.name)
+            server_id = self._server.server_id_in(row.name)
         except SourceError as error:
             if not error.answered:
                 raise

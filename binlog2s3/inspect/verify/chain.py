@@ -8,9 +8,18 @@ show this, --deep reads up to the point.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
-from binlog2s3.archive.documents import Entry, Lineage, Parent
-from binlog2s3.archive.history import Line, breaks, is_complete, is_unlogged_between
+from binlog2s3.archive.documents import Facts, Lineage, Parent
+from binlog2s3.archive.history import (
+    Break,
+    Leg,
+    Line,
+    break_between,
+    cut_is_missing,
+    extent,
+    stretches,
+)
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
@@ -54,7 +63,7 @@ class BinlogFacts:
         return None if self.known is None else self.known.reached_us
 
 
-def of_entry(entry: Entry, size: int, flavour: Flavour) -> BinlogFacts:
+def of_entry(entry: Facts, size: int, flavour: Flavour) -> BinlogFacts:
     """The facts in an entry; `size` is the object's."""
     try:
         return replace(of_known(known_from(entry, flavour)), size=size)
@@ -69,33 +78,17 @@ def of_known(known: Known) -> BinlogFacts:
     )
 
 
-def contradiction(one: BinlogFacts, other: BinlogFacts) -> str:
-    """Why a binlog's GTIDs do not follow the one before it; "" if they do."""
-    if one.known is None or other.known is None or not breaks(one.known, other.known):
-        return ""
-    if one.known.damaged:  # GTIDs may be missing
-        return ""
-    then, known = one.after, other.before
-    text = f"{other.name} begins after {brief(known)}, {one.name} ends with {brief(then)}"
-    if isinstance(known, GtidSet) and isinstance(then, GtidSet):
-        parts = [f"{brief(known - then)} is in no binlog"] if known - then else []
-        parts += [f"{brief(then - known)} is executed, but missing there"] if then - known else []
-        return f"{text}: {', '.join(parts)}"
-    return text
+def break_before(other: BinlogFacts, one: BinlogFacts) -> Break | None:
+    """Why a binlog does not follow the one before it; None if nothing shows a break.
 
-
-def is_unlogged(one: BinlogFacts, other: BinlogFacts) -> bool:
-    """Whether the server went on without a binlog between these two."""
-    if one.known is None or other.known is None:
-        return False
-    return is_unlogged_between(rotated=one.known.rotated, started=other.known.started)
-
-
-def is_proved(one: BinlogFacts, other: BinlogFacts) -> bool:
-    """Whether a binlog is proved complete: by its own end, or by the next binlog's GTIDs."""
-    if one.known is None or other.known is None:
-        return one.whole
-    return is_complete(one.known, other.known)
+    That GTIDs are missing in one with damaged bytes is no defect: they are in those.
+    """
+    if one.known is not None and other.known is not None:
+        found = break_between(one.known, other.known)
+        if found is not None and found.kind == "gtids" and one.known.damaged:
+            return break_between(replace(one.known, gtids_before=None), other.known)
+        return found
+    return None if one.whole else Break(kind="unfinished", text=f"{one.name} is not whole")
 
 
 class Intervals:
@@ -175,36 +168,52 @@ def along(
 
     `cuts` are the binlogs at which lineages were left. What follows a cut is left out.
     """
+    parts = {
+        leg.lineage.id: [
+            _within(leg, one, cuts)
+            for one in intervals.get(leg.lineage.id, ())
+            if leg.holds(one.first)
+        ]
+        for leg in line.legs
+    }
+    there = [one for leg in line.legs for one in parts[leg.lineage.id]]
+    binlogs = [*stretches(line, lambda id_: [one.first for one in parts[id_]], lambda *_: False)]
+
+    def broken(number: int) -> str:
+        before = there[number - 1]
+        leg = line.legs[binlogs[number - 1].leg]
+        return before.why or cut_is_missing(leg, before.last, before.last_offset)
+
     found: list[Interval] = []
-    goes_on = False
-    for leg in line.legs:
-        cut, id_ = leg.cut, leg.lineage.id
-        mine = [one for one in intervals.get(id_, ()) if leg.holds(one.first)]
-        reached = cut is None
-        for number, whole in enumerate(mine):
-            one = whole
-            if cut is not None and cut.binlog is not None:
-                name = BinlogName.parse(cut.binlog)
-                if one.first <= name <= one.last:
-                    reached = True
-                    one = _until(one, cut, name, cuts.get((id_, cut.binlog)))
-            is_first = one.first == leg.lineage.first_binlog
-            if number == 0 and goes_on and not leg.missing and is_first:
-                found[-1] = _merged(found[-1], one)
-                continue
-            if number == 0 and found and not found[-1].why:
-                missing = leg.missing and leg.missing != "unknown"
-                why = (
-                    f"missing: {leg.missing}" if missing else f"{id_} does not continue from there"
-                )
-                found[-1] = replace(found[-1], why=why)
-            found.append(one)
-        goes_on = bool(mine) and reached
+    for one in extent(binlogs, broken):
+        merged = reduce(_merged, there[one.first : one.last + 1])
+        if one.why_it_ends and not merged.why:
+            leg = line.legs[binlogs[one.last + 1].leg]
+            missing = leg.missing if leg.missing != "unknown" else ""
+            why = (
+                f"missing: {missing}"
+                if missing
+                else f"{leg.lineage.id} does not continue from there"
+            )
+            merged = replace(merged, why=why)
+        found.append(merged)
     return found
 
 
-def _until(one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | None) -> Interval:
-    """An interval up to a cut in its binlog `name`."""
+def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], BinlogFacts]) -> Interval:
+    """The part of a lineage's interval that belongs to a line."""
+    name = leg.cut.binlog if leg.cut is not None else None
+    if leg.cut is None or name is None or not one.first <= name <= one.last:
+        return one
+    facts = cuts.get((leg.lineage.id, str(name)))
+    short = "" if facts is None else cut_is_missing(leg, name, facts.size)
+    return _until(one, leg.cut, name, facts, short)
+
+
+def _until(
+    one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | None, short: str
+) -> Interval:
+    """An interval up to a cut in its binlog `name`; `short`: why the bytes do not reach it."""
     to_us = one.to_us
     if name < one.last or facts is None or cut.offset < facts.size:
         to_us = facts.known.least_commit_us if facts is not None and facts.known else None
@@ -219,12 +228,12 @@ def _until(one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | No
     return replace(
         one,
         last=name,
-        last_offset=cut.offset,
+        last_offset=facts.size if short and facts is not None else cut.offset,
         to_us=to_us,
         untimed=untimed,
-        gtids_after=cut.gtid_set or None,
+        gtids_after=_text(facts.after) if short and facts is not None else cut.gtid_set or None,
         binlogs=name.number - one.first.number + 1,
-        why="",
+        why=short,
     )
 
 
@@ -314,8 +323,8 @@ def parent_problems(
     except ValueError as error:
         yield ParentProblem(f"parent.gtid_set: {brief(error)}")
         return
-    is_pruned = origin.binlog is not None and parent.is_below_floor(BinlogName.parse(origin.binlog))
-    if not is_pruned or (origin.lineage, origin.binlog) in facts:
+    is_pruned = origin.binlog is not None and parent.is_below_floor(origin.binlog)
+    if not is_pruned or (origin.lineage, str(origin.binlog)) in facts:
         yield from _place_problems(origin, facts, executed, gtids_at)
     yield from _join_problems(child, origin, executed)
 
@@ -342,7 +351,7 @@ def _place_problems(
         if origin.offset:
             yield ParentProblem(f"parent.offset is {origin.offset} without a binlog")
         return
-    there = facts.get((origin.lineage, origin.binlog))
+    there = facts.get((origin.lineage, str(origin.binlog)))
     if there is None:
         yield ParentProblem(f"it continues from {origin.place}, but that binlog is missing")
         return
@@ -352,7 +361,7 @@ def _place_problems(
         )
         return
     if gtids_at is not None:
-        found = gtids_at(origin.lineage, BinlogName.parse(origin.binlog), origin.offset)
+        found = gtids_at(origin.lineage, origin.binlog, origin.offset)
         if isinstance(found, str):
             yield ParentProblem(f"it continues from {origin.place}: {found}")
         elif executed is not None and found is not None and found != executed:

@@ -4,18 +4,16 @@ Law: the order is writers, `live/`, `archive/`, so that a binlog that is being a
 missed. Objects that are not part of the format are reported as foreign.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
-from binlog2s3.archive.backups import registered
+from binlog2s3.archive.backups import Backup, lost_objects, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.fields import LINEAGE_ID
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.pages import first_in
 from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
@@ -26,19 +24,11 @@ from binlog2s3.store.contract import ObjectInfo, Store
 _LOOKS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ListedObject:
-    size: int
-    at: datetime
-
-
 @dataclass(slots=True)
 class LineageObjects:
-    described: bool = False
-    binlogs: dict[BinlogName, ListedObject] = field(default_factory=dict)
-    entries: dict[BinlogName, ListedObject] = field(default_factory=dict)
+    binlogs: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
+    entries: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
     chunks: dict[BinlogName, list[Chunk]] = field(default_factory=dict)
-    pages: set[int] = field(default_factory=set)
 
     @property
     def names(self) -> list[BinlogName]:
@@ -58,6 +48,10 @@ class SourceInventory:
     writer: Heartbeat | None = None
     turn: Turn | None = None
     by_lineage: dict[str, LineageObjects] = field(default_factory=dict)
+    stored: dict[str, int] = field(default_factory=dict)
+    """The size of each object of a stored base backup, by key."""
+    backups: list[Backup] = field(default_factory=list)
+    """The stored base backups whose objects are there, of the right sizes."""
     defects: list[Defect] = field(default_factory=list)
 
     def objects(self, lineage: str) -> LineageObjects:
@@ -70,6 +64,7 @@ class SourceInventory:
 
 def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     """List everything."""
+    read_by_others = (layout.writers, layout.turns, layout.backups, layout.drills)
     inventory = SourceInventory(layout)
     catalog = Catalog(store, layout)
     if (writer := catalog.last_writer()) is not None:
@@ -85,12 +80,15 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     if inventory.turn is not None:
         inventory.objects(inventory.turn.lineage)  # its lineage must be there
     for info in store.list(layout.live):
-        _place_live(inventory, info)
-    for info in store.list(layout.archive):
-        if not info.key.startswith((layout.turns, layout.backups, layout.drills)):  # read by others
-            _place_archived(inventory, info)
+        if not info.key.startswith(read_by_others):
+            _place(inventory, info)
     unreadable: list[ArchiveError] = []
-    registered(catalog, unreadable)
+    backups = registered(catalog, unreadable)  # before their objects are listed: these come first
+    for info in store.list(layout.archive):
+        if not info.key.startswith(read_by_others):
+            _place(inventory, info)
+    for backup in backups:
+        _check_stored(store, inventory, backup)
     inventory.defects += [
         Defect(kind="backup-unreadable", key=layout.backups, text=str(error))
         for error in unreadable
@@ -100,59 +98,44 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     return inventory
 
 
-def _place_live(inventory: SourceInventory, info: ObjectInfo) -> None:
-    layout = inventory.layout
-    if info.key.startswith(layout.writers):
-        return  # `Catalog.writers` reads them
-    if layout.is_probe(info.key) or layout.is_standby(info.key):
+def _check_stored(store: Store, inventory: SourceInventory, backup: Backup) -> None:
+    """Report objects of a stored backup that are missing, or have another size."""
+    if backup.stored is None:
         return
-    lineage, _, rest = info.key.removeprefix(layout.live).partition("/")
-    text, _, last = rest.partition("/")
-    name = _name(text)
-    try:
-        chunk = Chunk.parse(last)
-    except ValueError:
+    lost = [*lost_objects(inventory.layout, backup.id, backup.stored, inventory.stored)]
+    if not lost:
+        inventory.backups.append(backup)
+    for key, why in lost:
+        inventory.defects += damaged(store, inventory.layout, backup, key, why)
+
+
+def damaged(store: Store, layout: Layout, backup: Backup, key: str, why: str) -> Iterator[Defect]:
+    """The defect of a stored backup; none if it was removed meanwhile: its document goes first."""
+    if store.head(layout.backup(backup.id)) is not None:
+        text = f"{why}: {backup.name} cannot be restored"
+        yield Defect(kind="backup-damaged", key=key, text=text)
+
+
+def _place(inventory: SourceInventory, info: ObjectInfo) -> None:
+    place = inventory.layout.place_of(info.key)
+    if place is None:
         inventory.foreign(info.key)
         return
-    if name is None or not LINEAGE_ID.fullmatch(lineage):
-        inventory.foreign(info.key)
-    elif chunk.size != info.size:
-        why = f"it has {info.size} bytes, its name says {chunk.size}"
+    if place.kind == "stored":
+        inventory.stored[info.key] = info.size
+    if not place.lineage:
+        return
+    if place.chunk is not None and place.chunk.size != info.size:
+        why = f"it has {info.size} bytes, its name says {place.chunk.size}"
         inventory.foreign(info.key, why)
-    else:
-        inventory.objects(lineage).chunks.setdefault(name, []).append(chunk)
-
-
-def _place_archived(inventory: SourceInventory, info: ObjectInfo) -> None:
-    lineage, _, rest = info.key.removeprefix(inventory.layout.archive).partition("/")
-    if not LINEAGE_ID.fullmatch(lineage):
-        if info.key != inventory.layout.retired:
-            inventory.foreign(info.key)
         return
-    objects, listed = inventory.objects(lineage), ListedObject(info.size, info.last_modified)
-    folder, _, text = rest.partition("/")
-    binlog = _name(text) if folder == "binlogs" else None
-    entry = _name(text.removesuffix(".json")) if folder == "entries" else None
-    if folder == "floors" and inventory.layout.floor_number(lineage, info.key) is not None:
-        return  # `Catalog.with_floor` reads them
-    if rest == "lineage.json":
-        objects.described = True
-    elif binlog is not None:
-        objects.binlogs[binlog] = listed
-    elif entry is not None and text.endswith(".json"):
-        objects.entries[entry] = listed
-    elif folder == "pages" and (first := first_in(text)) is not None:
-        objects.pages.add(first)
+    objects = inventory.objects(place.lineage)
+    if place.binlog is None:
+        return
+    if place.chunk is not None:
+        objects.chunks.setdefault(place.binlog, []).append(place.chunk)
     else:
-        inventory.foreign(info.key)
-
-
-def _name(text: str) -> BinlogName | None:
-    try:
-        name = BinlogName.parse(text)
-    except ValueError:
-        return None
-    return name if str(name) == text else None
+        (objects.binlogs if place.kind == "binlog" else objects.entries)[place.binlog] = info
 
 
 def foreign_names(objects: LineageObjects, first: BinlogName) -> Iterable[BinlogName]:

@@ -14,18 +14,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.stored import read_stored
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
 from binlog2s3.formatting import us_of
-from binlog2s3.inspect.verify.context import LineageContext
+from binlog2s3.inspect.verify.context import LineageContext, SourceContext, damaged
 from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.inspect.verify.report import Repaired
 from binlog2s3.store.contract import Store
@@ -70,6 +72,27 @@ def read_all(
             if not _BinlogPass(context, name, advance).run(blocks):
                 bad.add(name)
     return bad
+
+
+def read_backup(source: SourceContext, backup: Backup, advance: Advance) -> None:
+    """Read a stored base backup to its end; report it if that is not what its program wrote."""
+    before = 0
+
+    def more(done: int, _: int) -> None:
+        nonlocal before
+        source.report.read_bytes += done - before
+        advance(done - before, 0)
+        before = done
+
+    layout, stored = source.layout, backup.stored
+    if stored is None:
+        return
+    try:
+        for _ in read_stored(source.store, layout, backup.id, stored, more):
+            pass
+    except ArchiveError as error:
+        key = layout.stored(backup.id, 1)
+        source.report.defects += damaged(source.store, layout, backup, key, str(error))
 
 
 def _count(size: int) -> int:
@@ -231,7 +254,7 @@ def _breaks(context: LineageContext, binlog: BinlogReading) -> str:
     lineage, name, scanner = context.lineage, binlog.name, binlog.scanner
     if scanner.flavour != lineage.flavour:
         return f"it is {scanner.flavour}, but the lineage is {lineage.flavour}"
-    if binlog.next_binlog not in (None, str(name.next())):
+    if binlog.next_binlog not in (None, name.next()):
         return f"it ends with a rotation to {binlog.next_binlog}"
     earlier = _end(context, name_at(lineage, name.number - 1))
     later = _end(context, name.next())
@@ -242,7 +265,7 @@ def _breaks(context: LineageContext, binlog: BinlogReading) -> str:
     why = ""
     if before is not None and expected is not None and before != expected:
         why = f"it begins after {before or 'no GTIDs'}, the binlog before it ends with {expected}"
-    elif earlier is not None and earlier.next_binlog not in (None, str(name)):
+    elif earlier is not None and earlier.next_binlog not in (None, name):
         why = f"the binlog before it ends with a rotation to {earlier.next_binlog}"
     elif following is not None and after is not None and following != after:
         why = f"it ends with {after or 'no GTIDs'}, {name.next()} begins after {following}"

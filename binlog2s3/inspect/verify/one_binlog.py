@@ -6,16 +6,17 @@ missing is listed again, and looked up in the archive, before it is called missi
 never reported as durable is not missing.
 """
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from binlog2s3.archive.blocks import Ahead, layout_problems, place_problems
 from binlog2s3.archive.chunks import Chunks, join
-from binlog2s3.archive.documents import Entry
+from binlog2s3.archive.codec import Crc64
+from binlog2s3.archive.documents import Entry, Facts
 from binlog2s3.archive.known import Known
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks, crc64_of_rest
@@ -33,12 +34,11 @@ def read_entry(
 ) -> tuple[Entry, list[str]]:
     """The entry, and its contradictions; ArchiveError if this version cannot read it."""
     entry = Entry.from_json(data, key)
-    document = json.loads(data)
     problems = []
-    if document.get("block_size") != BLOCK_SIZE:
-        problems.append(f"block_size is {brief(document.get('block_size'))}, not {BLOCK_SIZE}")
-    if document.get("commit_times") not in ("exact", "seconds"):
-        problems.append(f"commit_times is {brief(document.get('commit_times'))}")
+    if entry.block_size != BLOCK_SIZE:
+        problems.append(f"block_size is {entry.block_size}, not {BLOCK_SIZE}")
+    if entry.commit_times not in ("exact", "seconds"):
+        problems.append(f"commit_times is {brief(entry.commit_times)}")
     try:
         problems += _problems(entry, name, flavour)
     except (KeyError, TypeError, ValueError) as error:
@@ -49,7 +49,7 @@ def read_entry(
     return entry, problems
 
 
-def is_sound_without_blocks(entry: Entry, name: BinlogName, flavour: Flavour) -> bool:
+def is_sound_without_blocks(entry: Facts, name: BinlogName, flavour: Flavour) -> bool:
     """Whether an entry from a page, which has no blocks, has no contradictions."""
     try:
         if entry.name != name or any(place_problems(entry)):
@@ -65,9 +65,11 @@ def _problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]
     if not layout:
         yield from _block_problems(entry)
     yield from _fact_problems(entry, name, flavour)
+    yield from _first_time_problems(entry)
+    yield from _first_gtid_problems(entry, flavour)
 
 
-def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]:
+def _fact_problems(entry: Facts, name: BinlogName, flavour: Flavour) -> Iterator[str]:
     yield from _time_problems(entry)
     yield from _count_problems(entry)
     yield from _gtid_problems(entry, flavour)
@@ -76,7 +78,7 @@ def _fact_problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator
         yield f"end is {brief(entry.end)}"
     if (entry.next_binlog is not None) != (entry.end == "rotate"):
         yield f"end is {brief(entry.end)} and next_binlog {brief(entry.next_binlog)}"
-    elif entry.next_binlog not in (None, str(name.next())):
+    elif entry.next_binlog not in (None, name.next()):
         yield f"next_binlog is {brief(entry.next_binlog)}, but {name.next()} follows {name}"
 
 
@@ -106,7 +108,7 @@ def _first_offset_problems(entry: Entry) -> Iterator[str]:
         yield f"no block has a first transaction, but there are {entry.transactions}"
 
 
-def _time_problems(entry: Entry) -> Iterator[str]:
+def _time_problems(entry: Facts) -> Iterator[str]:
     least, greatest = entry.least_commit_us, entry.greatest_commit_us
     has_any = entry.transactions > 0
     if (least is not None, greatest is not None) != (has_any, has_any):
@@ -122,6 +124,13 @@ def _time_problems(entry: Entry) -> Iterator[str]:
         return
     if reached is not None and not least <= reached <= greatest:
         yield f"reached_us {reached} is not between {least} and {greatest}"
+
+
+def _first_time_problems(entry: Entry) -> Iterator[str]:
+    """The first commit time of each block must be between the least and the greatest."""
+    least, greatest = entry.least_commit_us, entry.greatest_commit_us
+    if least is None or greatest is None or least > greatest:  # said already, if it is wrong
+        return
     for block in entry.blocks:
         if block.first_offset is not None and block.first_commit_us is None:
             yield f"first_commit_us of the block at {block.offset} is null"
@@ -132,7 +141,7 @@ def _time_problems(entry: Entry) -> Iterator[str]:
             )
 
 
-def _count_problems(entry: Entry) -> Iterator[str]:
+def _count_problems(entry: Facts) -> Iterator[str]:
     counts = (entry.transactions, entry.anonymous_transactions, entry.events)
     if min(counts) < 0 or entry.anonymous_transactions > entry.transactions:
         yield f"transactions, anonymous_transactions and events are {counts}"
@@ -140,7 +149,7 @@ def _count_problems(entry: Entry) -> Iterator[str]:
         yield f"{entry.transactions} transactions need more than {entry.events} events"
 
 
-def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
+def _gtid_problems(entry: Facts, flavour: Flavour) -> Iterator[str]:
     try:
         before = parse(entry.gtid_set_before, flavour)
         added = parse(entry.gtid_set_added, flavour)
@@ -160,11 +169,16 @@ def _gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
             yield f"{brief(both)} is in both gtid_set_before and gtid_set_added"
     elif bool(added) != bool(named):
         yield f"gtid_set_added is {brief(added)} with {named} transactions that have a GTID"
-    yield from _first_problems(entry, added)
 
 
-def _first_problems(entry: Entry, added: Gtids) -> Iterator[str]:
+def _first_gtid_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
     """The first GTID of each block must be in gtid_set_added."""
+    if entry.damaged:  # a damaged GTID event may be missing
+        return
+    try:
+        added = parse(entry.gtid_set_added, flavour)
+    except ValueError:  # said already
+        return
     for block in entry.blocks:
         if block.first_gtid is not None:
             if not _is_among(block.first_gtid, added):
@@ -188,7 +202,7 @@ def _is_among(gtid: str, added: Gtids) -> bool:
     return (domain, server) in {(d, s) for d, s, _ in added.gtids()}
 
 
-def _format_problems(entry: Entry, flavour: Flavour) -> Iterator[str]:
+def _format_problems(entry: Facts, flavour: Flavour) -> Iterator[str]:
     for one in entry.formats:
         if one["checksum"] not in ("crc32", "none"):
             yield f"formats has the unknown checksum {brief(one['checksum'])}"
@@ -203,21 +217,19 @@ def differences(entry: Entry, found: Entry) -> list[str]:
     is what an older version did not write.
     """
     wrong = []
-    for field in Entry.__dataclass_fields__:
+    for field in (one.name for one in fields(entry)):
         said, is_so = getattr(entry, field), getattr(found, field)
         if field in _NOT_IN_THE_BYTES or said == is_so or (field in _LATER and said is None):
             continue
         if field == "blocks":
             wrong.append(f"blocks: {_block_difference(entry, found)}")
         else:
-            wrong.append(f"{_NAMES.get(field, field)} is {_value(field, said)}, not "
-                         f"{_value(field, is_so)}")  # fmt: skip
+            wrong.append(f"{field} is {_value(said)}, not {_value(is_so)}")
     return wrong
 
 
 _NOT_IN_THE_BYTES = frozenset({"archived_at", "reached_us", "leaves_out", "time_zone"})
 _LATER = frozenset({"gtids_go_back", "started"})
-_NAMES = {"crc64": "crc64nvme", "first_time": "format_event_time", "commit_exact": "commit_times"}
 
 
 def _block_difference(entry: Entry, found: Entry) -> str:
@@ -225,18 +237,12 @@ def _block_difference(entry: Entry, found: Entry) -> str:
         for field in ("offset", "size", "crc64", "first_offset", "first_commit_us", "first_gtid"):
             one, other = getattr(said, field), getattr(is_so, field)
             if one != other:
-                return (
-                    f"{field} of block {number} is {_value(field, one)}, not {_value(field, other)}"
-                )
+                return f"{field} of block {number} is {_value(one)}, not {_value(other)}"
     return f"there are {len(entry.blocks)}, not {len(found.blocks)}"
 
 
-def _value(field: str, value: Any) -> str:
-    if field == "crc64":
-        return crc64_hex(value)
-    if field == "commit_exact":
-        return "exact" if value else "seconds"
-    return brief(value)
+def _value(value: Any) -> str:
+    return str(value) if isinstance(value, Crc64) else brief(value)
 
 
 _LOOKS = 3
@@ -293,7 +299,7 @@ class OpenBinlog:
 
     def _durable(self) -> int:
         writer = self._context.writer
-        if writer is None or writer.durable is None or writer.durable.binlog != str(self._name):
+        if writer is None or writer.durable is None or writer.durable.binlog != self._name:
             return 0
         return writer.durable.offset
 

@@ -33,6 +33,7 @@ Kind = Literal[
     "durable-missing",
     "writer-unreadable",
     "turn-unreadable",
+    "backup-damaged",
     "backup-unreadable",
     "foreign",
     "source-differs",
@@ -145,6 +146,11 @@ WORDS: Mapping[Kind, tuple[str, str, str]] = {
         "the last object of `turns/` does not follow format 1",
         "which lineage is current is not known: a recovery is refused without --lineage",
         f"{_VERSIONED}; a newer format needs a newer binlog2s3",
+    ),
+    "backup-damaged": (
+        "an object of a stored base backup that is missing, or other bytes than its document says",
+        "no recovery can begin at it",
+        "`backup remove` forgets it; make a new one, or restore an older version of the object",
     ),
     "backup-unreadable": (
         "a document of a registered base backup that does not follow format 1",

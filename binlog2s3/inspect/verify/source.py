@@ -35,7 +35,7 @@ from binlog2s3.inspect.verify.context import (
     foreign_names,
     take_inventory,
 )
-from binlog2s3.inspect.verify.deep import make_entry, read_all
+from binlog2s3.inspect.verify.deep import make_entry, read_all, read_backup
 from binlog2s3.inspect.verify.report import (
     NO_WRITER,
     Defect,
@@ -221,12 +221,18 @@ class SourceVerifier:
         for one in lineages:
             there = self.context.inventory.objects(one.id).binlogs
             sizes[one.id] = {name: there[name].size for name in selected[one.id] if name in there}
+        narrowed = self._config.last is not None or self._config.since is not None
+        backups = self.context.inventory.backups if not narrowed else []
         total = sum(size for each in sizes.values() for size in each.values())
+        total += sum(one.stored.stored_size for one in backups if one.stored is not None)
         with self._environment.reading(total) as advance:
-            return {
+            bad = {
                 one.id: read_all(LineageContext(self.context, one), sizes[one.id], advance)
                 for one in lineages
             }
+            for backup in backups:
+                read_backup(self.context, backup, advance)
+        return bad
 
     def _walk(
         self,
@@ -257,7 +263,9 @@ class SourceVerifier:
     def _cuts(self, lineage: str) -> set[str]:
         """The binlogs of a lineage from which others continue."""
         parents = [one.parent for one in self.known_lineages]
-        return {p.binlog for p in parents if p is not None and p.lineage == lineage and p.binlog}
+        return {
+            str(p.binlog) for p in parents if p is not None and p.lineage == lineage and p.binlog
+        }
 
     # How lineages join
 

@@ -7,7 +7,7 @@ from the bucket cannot break lines or control a terminal.
 from collections.abc import Sequence
 from typing import Any
 
-from binlog2s3.formatting import count_text, duration_text, gtids_text, size_text, time_text
+from binlog2s3.formatting import count_text, duration_text, gtids_text, iso_text, size_text
 from binlog2s3.inspect.verify.report import (
     BackupAnswer,
     ComparedBinlogs,
@@ -18,10 +18,19 @@ from binlog2s3.inspect.verify.report import (
     Report,
     SourceReport,
 )
-from binlog2s3.output import Plain
+from binlog2s3.output import Column, Plain, Table
 
 FORMAT = 1
 _ROOM = 11
+_COLUMNS = (
+    Column(name="lineage", least=len("20260102T030405Z-3e11fa47-a1b2")),
+    Column(name="binlogs", right=True),
+    Column(name="open", right=True),
+    Column(name="checked", right=True),
+    Column(name="bytes", right=True),
+    Column(name="transactions", right=True, least=len("transactions")),
+    Column(name="intervals", right=True),
+)
 _MOST = 50
 """How many defects of one kind are printed; --json has all."""
 
@@ -62,7 +71,7 @@ def _looked_text(report: Report) -> str:
     there = sum(one.binlogs for source in report.sources for one in source.lineages)
     words = [f"checked {looked} of {count_text(there, 'binlog')} in {duration_text(seconds)}"]
     if report.since_us is not None:
-        words.append(f"only those since {time_text(report.since_us)}")
+        words.append(f"only those since {iso_text(report.since_us)}")
     if report.last is not None:
         words.append(f"only the last {report.last} of each lineage")
     if report.lineage is not None:
@@ -115,13 +124,11 @@ def _print_lineages(source: SourceReport, page: Plain, *, deep: bool) -> None:
     if not source.lineages:
         page.line("no lineages")
         return
-    headings = ("lineage", "binlogs", "open", "checked", "bytes", "transactions", "intervals")
     rows = [_cells(one, deep=deep) for one in source.lineages]
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     page.line("")
-    page.row(headings, widths, ["bold"] * len(widths), right=(1, 2, 3, 4, 5, 6))
+    table = Table(page, _COLUMNS, rows)
     for cells in rows:
-        page.row(cells, widths, (), right=(1, 2, 3, 4, 5, 6))
+        table.row(cells)
 
 
 def _cells(one: LineageReport, *, deep: bool) -> tuple[str, ...]:
@@ -138,19 +145,19 @@ def _cells(one: LineageReport, *, deep: bool) -> tuple[str, ...]:
 
 def _print_interval(one: Interval, page: Plain) -> None:
     until = f"{one.last}:{one.last_offset}"
-    begin = f"the beginning of {one.first}" if one.from_us is None else time_text(one.from_us)
-    end = until if one.to_us is None else time_text(one.to_us)
-    page.field("", f"{begin} to {end}", 2, "green")
+    begin = f"the beginning of {one.first}" if one.from_us is None else iso_text(one.from_us)
+    end = until if one.to_us is None else iso_text(one.to_us)
+    page.line(f"{begin} to {end}", "green", indent=2)
     if one.untimed:
-        page.field("", f"the end time is not known: {one.untimed}", 6)
+        page.line(f"the end time is not known: {one.untimed}", indent=6)
     places = f"{one.first} of {one.lineage}" if one.lineage != one.last_lineage else str(one.first)
     amount = f"{count_text(one.binlogs, 'binlog')}, {size_text(one.size)}"
-    page.field("", f"{places} to {until}, {amount}", 6)
+    page.line(f"{places} to {until}, {amount}", indent=6)
     if one.gtids_before is not None or one.gtids_after is not None:
         before, after = _set_text(one.gtids_before), _set_text(one.gtids_after)
-        page.field("", f"GTIDs before it: {before}; with it: {after}", 6)
+        page.line(f"GTIDs before it: {before}; with it: {after}", indent=6)
     if one.why:
-        page.field("", f"ends there: {one.why}", 6, "yellow")
+        page.line(f"ends there: {one.why}", "yellow", indent=6)
 
 
 def _set_text(gtids: str | None) -> str:
@@ -161,24 +168,23 @@ def _print_gap(gap: RecordedGap, page: Plain) -> None:
     page.line("")
     page.line(f"KNOWN GAP: {gap.text}", "yellow")
     if gap.missing:
-        page.field("", f"missing: {gap.missing}", 6)
+        page.line(f"missing: {gap.missing}", indent=6)
 
 
 def _print_compared(compared: ComparedBinlogs, page: Plain) -> None:
     page.line("")
     page.line(f"source {compared.address}, server {compared.server_uuid}", "bold")
-    page.field(
-        "",
+    page.line(
         f"{compared.compared} of {count_text(compared.listed, 'listed binlog')}, "
         f"{compared.first} to {compared.last}, are in the bucket with the same size",
-        6,
+        indent=6,
     )
     if compared.lagging:
         names = _names(compared.lagging)
-        page.field("", f"lag: {size_text(compared.lag)} not in the bucket yet: {names}", 6)
+        page.line(f"lag: {size_text(compared.lag)} not in the bucket yet: {names}", indent=6)
     if compared.not_archived:
-        page.field("", f"older than the archive: {_names(compared.not_archived)}", 6)
-    page.field("", "their bytes were not compared", 6, "dim")
+        page.line(f"older than the archive: {_names(compared.not_archived)}", indent=6)
+    page.line("their bytes were not compared", "dim", indent=6)
 
 
 def _names(names: Sequence[str]) -> str:
@@ -190,21 +196,21 @@ def _print_answer(answer: BackupAnswer, page: Plain) -> None:
     if not answer.possible:
         page.line(f"NO: {answer.start} cannot be recovered to now: {answer.why}", "bold red")
         if answer.hint:
-            page.field("", answer.hint, 6)
+            page.line(answer.hint, indent=6)
         return
     latest = ""
     if answer.latest_us is not None:
-        latest = f", with everything committed until {time_text(answer.latest_us)}"
+        latest = f", with everything committed until {iso_text(answer.latest_us)}"
     page.line(f"YES: {answer.start} can be recovered to {answer.end}{latest}", "bold green")
     amount = (
         f"{count_text(answer.binlogs, 'binlog')}, {size_text(answer.size)}, "
         f"{count_text(answer.transactions, 'transaction')}, from {answer.begin} on"
     )
-    page.field("", amount, 6)
+    page.line(amount, indent=6)
     if answer.gtids_added:
-        page.field("", f"adds {gtids_text(answer.gtids_added)}", 6)
+        page.line(f"adds {gtids_text(answer.gtids_added)}", indent=6)
     for warning in answer.warnings:
-        page.field("", f"warning: {warning}", 6, "yellow")
+        page.line(f"warning: {warning}", "yellow", indent=6)
 
 
 def _print_defects(defects: Sequence[Defect], page: Plain) -> None:
@@ -222,9 +228,9 @@ def _print_defect(defect: Defect, page: Plain) -> None:
     page.line("")
     repaired = " (repaired)" if defect.repaired else ""
     page.line(f"DEFECT {defect.kind}{repaired}: {defect.key}", "bold red")
-    page.field("", defect.text, 6)
-    page.field("", f"for a recovery: {defect.follows}", 6)
-    page.field("", f"to do: {defect.todo}", 6)
+    page.line(defect.text, indent=6)
+    page.line(f"for a recovery: {defect.follows}", indent=6)
+    page.line(f"to do: {defect.todo}", indent=6)
 
 
 # For programs
@@ -358,4 +364,4 @@ def _answer(one: BackupAnswer) -> dict[str, Any]:
 
 
 def _time(us: int | None) -> str | None:
-    return None if us is None else time_text(us)
+    return None if us is None else iso_text(us)

@@ -6,25 +6,23 @@ meanwhile is read again before it is called a defect.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import fetch
-from binlog2s3.archive.documents import UNLOGGED, Entry
+from binlog2s3.archive.documents import UNLOGGED, Entry, Facts
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
-from binlog2s3.formatting import count_text, us_of
+from binlog2s3.formatting import count_text, duration_text, some, us_of
 from binlog2s3.inspect.verify.chain import (
     BinlogFacts,
     Intervals,
-    contradiction,
-    is_proved,
-    is_unlogged,
+    break_before,
     of_entry,
     of_known,
 )
@@ -47,7 +45,7 @@ class _BinlogObjects:
 
     name: BinlogName
     info: ObjectInfo | None
-    entry: Entry | None = None
+    entry: Facts | None = None
     problems: tuple[str, ...] = ()
     error: ArchiveError | None = None
     paged: bool = False
@@ -168,22 +166,19 @@ class LineageWalk:
         its entry: the entry is written last, after the binlog was compared.
         """
         binlog, entry = self._objects.binlogs.get(name), self._objects.entries.get(name)
-        if self._source.deep or binlog is None or entry is None or binlog.at > entry.at:
+        if (
+            self._source.deep
+            or binlog is None
+            or entry is None
+            or binlog.last_modified > entry.last_modified
+        ):
             return None
-        paged = self._index.entry(name, entry.at)
+        paged = self._index.entry(name, entry.last_modified)
         if paged is None or paged.size != binlog.size:
             return None
         if not is_sound_without_blocks(paged, name, self._lineage.flavour):
             return None
-        info = ObjectInfo(
-            key=self._context.object_key(name),
-            size=binlog.size,
-            etag="",
-            crc64=None,
-            storage_class="",
-            last_modified=binlog.at,
-        )
-        found = _BinlogObjects(name=name, info=info, entry=paged, paged=True)
+        found = _BinlogObjects(name=name, info=replace(binlog, crc64=None), entry=paged, paged=True)
         return lambda: found
 
     def _see(self, name: BinlogName) -> _BinlogObjects:
@@ -266,7 +261,7 @@ class LineageWalk:
         if (
             name in objects.binlogs and name in objects.entries
         ):  # otherwise they appeared after the listing
-            replaced = objects.binlogs[name].at > objects.entries[name].at
+            replaced = objects.binlogs[name].last_modified > objects.entries[name].last_modified
             self._replaced += [name] if replaced else []
         self._unproved += info.crc64 is None and not seen.paged
         return f"the entry of {name} is wrong" if seen.problems else ""
@@ -277,11 +272,9 @@ class LineageWalk:
         The entry is written after its binlog, whatever the clocks say.
         """
         if self._replaced:
-            shown = ", ".join(map(str, self._replaced[:_MOST_ASKED]))
-            more = len(self._replaced) - _MOST_ASKED
             self._context.note(
-                f"{shown}{f' and {more} more' if more > 0 else ''}: replaced after the entry "
-                "was written; --deep compares the bytes"
+                f"{some(self._replaced, _MOST_ASKED)}: replaced after the entry was written; "
+                "--deep compares the bytes"
             )
         if self._from_pages:
             self._context.note(
@@ -296,10 +289,9 @@ class LineageWalk:
 
     def _without_entry(self, name: BinlogName, info: ObjectInfo) -> None:
         if self._may_come(name) and self._is_young(info):
-            minutes = ENTRY_SOON.total_seconds() / 60
             self._context.note(
                 f"{name} is being archived: its entry comes next; if it is not there "
-                f"{minutes:.0f} minutes after the binlog, it is missing"
+                f"{duration_text(ENTRY_SOON.total_seconds())} after the binlog, it is missing"
             )
             return
         if self._lineage.is_below_floor(name):  # it is being pruned
@@ -333,7 +325,7 @@ class LineageWalk:
             seen = self._see(seen.name)
         return seen
 
-    def _check_first(self, entry: Entry) -> None:
+    def _check_first(self, entry: Facts) -> None:
         """Check lineage.json against the entry of its first binlog."""
         lineage = self._lineage
         if entry.name != lineage.first_binlog:
@@ -348,7 +340,7 @@ class LineageWalk:
                 text = f"{told} is {said or 'empty'}, its first entry says {is_so or 'none'}"
                 self._context.defect("lineage-lies", text)
 
-    def _damaged(self, entry: Entry) -> str:
+    def _damaged(self, entry: Facts) -> str:
         """Damage that the source itself sent is recorded, and ends an interval."""
         for one in entry.damaged:
             place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
@@ -395,20 +387,26 @@ class LineageWalk:
         if facts.known is not None:
             self.result.transactions += facts.known.transactions
         before, self._before = self._before, facts
-        broken = ""
-        if before is not None:
-            broken = contradiction(before, facts)
-            if broken:
-                self._context.defect("gtids", broken, facts.name)
-            elif not is_proved(before, facts):
-                broken = self._unfinished(before)
-            elif is_unlogged(before, facts):
-                broken = f"{before.name} to {facts.name}: {UNLOGGED}"
-                self._context.recorded("gap", broken)
+        broken = self._break(before, facts) if before is not None else ""
         if why:
             self._intervals.end(why)
             return
         self._intervals.add(facts, broken)
+
+    def _break(self, before: BinlogFacts, facts: BinlogFacts) -> str:
+        """Why a binlog does not follow the one before it; it is reported."""
+        found = break_before(facts, before)
+        match found.kind if found is not None else "":
+            case "unfinished":
+                return self._unfinished(before)
+            case "unlogged":
+                text = f"{before.name} to {facts.name}: {UNLOGGED}"
+                self._context.recorded("gap", text)
+                return text
+            case "gtids" if found is not None:
+                self._context.defect("gtids", found.text, facts.name)
+                return found.text
+        return ""
 
     def _unfinished(self, facts: BinlogFacts) -> str:
         """Why a binlog that is only in chunks does not reach the next one."""

@@ -18,7 +18,19 @@ from binlog2s3.archive.writers import Heartbeat, Unlogged
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 from tests.binlog_writer import BinlogWriter
-from tests.documents import BEAT, ENTRY, FLOOR, ID, LINEAGE, NAME, TIME, UUID, parent_of, turn_of
+from tests.documents import (
+    BEAT,
+    ENTRY,
+    FLOOR,
+    ID,
+    LINEAGE,
+    NAME,
+    TIME,
+    UUID,
+    like,
+    parent_of,
+    turn_of,
+)
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("p", "orders")
@@ -52,7 +64,7 @@ EMPTY = replace(
     least_commit_us=None,
     greatest_commit_us=None,
     next_binlog=None,
-    commit_exact=False,
+    commit_times="seconds",
     blocks=(),
     damaged=({"begin": 4, "end": 9},),
 )
@@ -63,7 +75,7 @@ EMPTY = replace(
     [
         (LINEAGE, LAYOUT.lineage(ID)),
         (
-            replace(LINEAGE, flavour="mariadb", server_uuid="00000001-00000000", gtid_set="0-1-5"),
+            like(LINEAGE, flavour="mariadb", server_uuid="00000001-00000000", gtid_set="0-1-5"),
             LAYOUT.lineage(ID),
         ),
         (
@@ -98,7 +110,7 @@ def test_an_entry_says_all_that_it_was_given() -> None:
         "none",
         [],
     )
-    assert json.loads(replace(ENTRY, commit_exact=False).to_json())["commit_times"] == "seconds"
+    assert json.loads(replace(ENTRY, commit_times="seconds").to_json())["commit_times"] == "seconds"
 
 
 def _here(read: Callable[[bytes, str], object], key: str) -> Callable[..., object]:
@@ -325,7 +337,7 @@ def test_an_entry_of_an_older_version_gets_what_its_binlog_says(
     created: int, *, started: bool
 ) -> None:
     """Whether a start of the server began it: of MariaDB, where that shows rows left out."""
-    store, lineage = MemoryStore(), replace(LINEAGE, flavour="mariadb")
+    store, lineage = MemoryStore(), like(LINEAGE, flavour="mariadb")
     data = bytes(BinlogWriter(server_version="11.4.2-MariaDB-log", created=created).data)
     store.put(LAYOUT.binlog(ID, NAME), data)
     catalog, entry = Catalog(store, LAYOUT), replace(ENTRY, name=NAME, size=len(data))
@@ -338,7 +350,7 @@ def test_an_entry_of_an_older_version_gets_what_its_binlog_says(
 
 def test_what_a_writer_saw_of_its_source_can_be_read_again() -> None:
     """Names of binlogs, null until it wrote one again; an older version says nothing of it."""
-    seen = Unlogged(since=TIME, first="b.000009", last=None)
+    seen = Unlogged(since=TIME, first=BinlogName.parse("b.000009"), last=None)
     beat = replace(BEAT, unlogged=seen, leaves_out=("binlog_do_db=shop",))
     key = LAYOUT.writer(*beat.rank)
     assert Heartbeat.from_json(beat.to_json(), key) == beat
@@ -346,7 +358,7 @@ def test_what_a_writer_saw_of_its_source_can_be_read_again() -> None:
     del older["unlogged"], older["leaves_out"]
     read = Heartbeat.from_json(json.dumps(older).encode(), key)
     assert (read.unlogged, read.leaves_out) == (None, None)
-    ends = replace(seen, last="b.000010")
+    ends = replace(seen, last=BinlogName("b", 10))
     names = [BinlogName("b", 8), BinlogName("b", 9), BinlogName("b", 10), BinlogName("b", 11)]
     assert [ends.covers(name) for name in names] == [False, True, True, False]
     assert seen.covers(names[3])

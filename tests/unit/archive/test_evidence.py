@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.retired import Retired
@@ -20,7 +21,19 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ObjectMissingError, ObjectTooLargeError, VersionConflictError
 from binlog2s3.store.contract import NO_VERSION, Picks
 from binlog2s3.store.versions import ChosenVersions
-from tests.documents import BACKUP, BEAT, DRILL, ENTRY, FLOOR, ID, LINEAGE, NAME, TIME, turn_of
+from tests.documents import (
+    BACKUP,
+    BEAT,
+    DRILL,
+    ENTRY,
+    FLOOR,
+    ID,
+    LINEAGE,
+    NAME,
+    TIME,
+    stored_as,
+    turn_of,
+)
 from tests.memory_store import MemoryStore
 
 LAYOUT = Layout("pre", "orders")
@@ -31,7 +44,7 @@ REAL, FORGED = b"the source's own bytes", b"the bytes of somebody!"
 
 def entry(name: BinlogName, data: bytes = REAL) -> bytes:
     """The entry of a binlog of these bytes."""
-    return replace(ENTRY, name=name, size=len(data), crc64=crc64nvme(data)).to_json()
+    return replace(ENTRY, name=name, size=len(data), crc64nvme=Crc64(crc64nvme(data))).to_json()
 
 
 class LockedBucket:
@@ -341,3 +354,20 @@ def test_a_foreign_key_is_nobodys_conflict() -> None:
     for at, data in enumerate((b"one", b"another")):
         bucket.put("pre/archive/orders/notes.txt", at, data)
     assert bucket.chosen().of("pre/archive/orders/notes.txt") == "v0"
+
+
+def test_of_a_stored_backups_versions_that_counts_which_its_document_describes() -> None:
+    """Whether somebody put another one before or after it; without a document none does."""
+    layout = Layout("pre", "orders")
+    key, document = layout.stored(BACKUP.id, 1), layout.backup(BACKUP.id)
+    stored = stored_as(REAL)
+    bucket = LockedBucket()
+    bucket.put(key, 100, FORGED)
+    bucket.put(key, 101, REAL)
+    bucket.put(key, 103, FORGED)
+    with pytest.raises(VersionConflictError):
+        bucket.read_by(key)
+    bucket.put(document, 102, replace(BACKUP, stored=stored).to_json())
+    assert bucket.read_by(key) == REAL
+    bucket.put(key, 104, None)
+    assert bucket.read_by(key) == REAL

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.documents import Lineage, LineageFloor, Parent
-from binlog2s3.archive.history import breaks, follows, is_complete, line_of, missing_binlogs
+from binlog2s3.archive.documents import Lineage, LineageFloor, Parent, SourceServer
+from binlog2s3.archive.history import break_between, follows, line_of, missing_binlogs
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.history_model import Model
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -20,11 +20,9 @@ OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 def lineage(number: int, parent: Parent | None = None, uuid: str = UUID) -> Lineage:
     return Lineage(
-        id=f"2026010{number}T030405Z-3e11fa47-{number:04x}",
+        lineage=f"2026010{number}T030405Z-3e11fa47-{number:04x}",
         source="orders",
-        server_uuid=uuid,
-        flavour="mysql",
-        server_version="9.7.0",
+        server=SourceServer(uuid=uuid, flavour="mysql", version="9.7.0"),
         first_binlog=BinlogName("mysql-bin", 3),
         first_binlog_time=datetime(2026, 1, number, tzinfo=UTC),
         gtid_set="",
@@ -132,40 +130,39 @@ def known(before: str | None, added: str = "", **more: Any) -> Known:
     return replace(any_one, gtids_before=gtids, gtids_added=GtidSet.parse(added), **more)
 
 
+ENDED = known("", f"{UUID}:1-3", ended=True)
+
+
 @pytest.mark.parametrize(
-    ("one", "other", "complete"),
+    ("one", "other", "kind"),
     [
-        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-3"), True),
-        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-4"), False),
-        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-2"), False),
-        (known("", f"{UUID}:1-3"), known(None), False),
-        (known(None, f"{UUID}:1-3"), known(f"{UUID}:1-3"), False),
-        (known(f"{UUID}:1"), known(f"{UUID}:1"), True),
-        (known("", ""), known(""), False),
-        (known("", f"{UUID}:1-3", anonymous=1), known(f"{UUID}:1-3"), False),
-        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-3", anonymous=1), False),
-        (known("", f"{UUID}:1-3", ended=True), known(f"{UUID}:1-3", anonymous=1), True),
-        (known("", f"{UUID}:1-3", ended=True), known(f"{UUID}:1-4"), True),
-        (known("", "", ended=True), known(None), True),
-        (known("", f"{UUID}:1-3", anonymous=1, ended=True), known(f"{UUID}:1-3"), True),
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-3"), None),
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-4"), "gtids"),
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-2"), "gtids"),
+        (known("", f"{UUID}:1-3"), known(None), "unfinished"),
+        (known(None, f"{UUID}:1-3"), known(f"{UUID}:1-3"), "unfinished"),
+        (known(f"{UUID}:1"), known(f"{UUID}:1"), None),
+        (known("", ""), known(""), "unfinished"),
+        (known("", f"{UUID}:1-3", anonymous=1), known(f"{UUID}:1-3"), "unfinished"),
+        (known("", f"{UUID}:1-3"), known(f"{UUID}:1-3", anonymous=1), "unfinished"),
+        (ENDED, known(f"{UUID}:1-3", anonymous=1), None),
+        (ENDED, known(f"{UUID}:1-4"), "gtids"),
+        (ENDED, known(None), None),
+        (known("", "", ended=True), known(None), None),
+        (replace(ENDED, anonymous=1), known(f"{UUID}:1-3"), None),
+        (replace(ENDED, damaged=((200, 300),)), known(f"{UUID}:1-4"), "gtids"),
+        (replace(ENDED, rotated=True), known(f"{UUID}:1-3", started=True), "unlogged"),
     ],
 )
-def test_nothing_is_missing_at_the_end_of_a_binlog(
-    one: Known, other: Known, complete: bool
+def test_whether_a_binlog_follows_the_one_before(
+    one: Known, other: Known, kind: str | None
 ) -> None:
-    """If it has ended, or has only GTIDs and the next one begins after exactly them."""
-    assert is_complete(one, other) is complete
+    """If that has ended, or has only GTIDs and this one begins after exactly them.
 
-
-@pytest.mark.parametrize(
-    ("end", "begin", "broken"),
-    [("1-3", "1-3", False), ("1-3", "1-4", True), ("1-3", "1-2", True), ("1-3", None, False)],
-)
-def test_a_binlog_that_begins_after_other_gtids(end: str, begin: str | None, broken: bool) -> None:
-    """Breaks history; one that does not say after which ones does not."""
-    after = known(f"{UUID}:{begin}" if begin else None)
-    assert breaks(known("", f"{UUID}:{end}"), after) is broken
-    assert breaks(known(None), after) is False
+    Not if its GTIDs contradict that, or if rows were left out in between.
+    """
+    found = break_between(one, other)
+    assert (found.kind if found is not None else None) == kind
 
 
 @pytest.mark.parametrize(
@@ -251,7 +248,7 @@ def test_the_next_binlog_by_its_gtids(
     """It has the next number, and begins after just what was executed at the end of this one."""
     of = MariadbGtidList.parse
     one = replace(
-        known(None),
+        known(None, ended=True),
         gtids_before=of(before) if before is not None else None,
         gtids_added=of(added),
     )
@@ -268,10 +265,10 @@ def test_the_next_binlog_by_its_gtids(
 def test_numbers_that_go_back_end_no_line(flavour: Any, binlog: int, crosses: bool) -> None:
     """MariaDB's may, behind the binlog that repeats something of the parent."""
     then, later = ("0-1-50", "0-1-20") if flavour == "mariadb" else (f"{UUID}:1-50", f"{UUID}:1-20")
-    first = replace(lineage(1), flavour=flavour)
-    second = replace(lineage(2, left(first, gtid_set=then)), flavour=flavour)
+    first = like(lineage(1), flavour=flavour)
+    second = like(lineage(2, left(first, gtid_set=then)), flavour=flavour)
     cut = left(second, gtid_set=later, binlog=f"mysql-bin.{binlog:06}")
-    third = replace(lineage(3, cut), flavour=flavour)
+    third = like(lineage(3, cut), flavour=flavour)
     line = line_of([first, second, third], third.id)
     assert (len(line.legs), bool(line.barrier)) == ((3, False) if crosses else (2, True))
 

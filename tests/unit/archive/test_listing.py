@@ -27,7 +27,7 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.inspect.list import Notice, lines_of, notices_before, print_page, render
 from binlog2s3.output import Coloured
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID, parent_of, turn_of
+from tests.documents import BEAT, ENTRY, ID, LINEAGE, UUID, like, parent_of, turn_of
 from tests.memory_store import MemoryStore
 from tests.paged import entry_of, lineage_in
 
@@ -44,7 +44,7 @@ def parent(lineage: str = ID, **fields: Any) -> Parent:
 
 def child(id_: str = CHILD, first: str = FIRST, **of: Any) -> Lineage:
     name = BinlogName.parse(first)
-    return replace(LINEAGE, id=id_, first_binlog=name, parent=parent(**of))
+    return like(LINEAGE, id=id_, first_binlog=name, parent=parent(**of))
 
 
 class Bucket:
@@ -132,7 +132,7 @@ def test_a_parent_that_is_none_is_refused(wrong: Mapping[str, Any]) -> None:
     written = json.loads(child().to_json())
     written["parent"] = {**written["parent"], **wrong} if wrong else {"lineage": ID}
     key = LAYOUT.lineage(CHILD)
-    with pytest.raises(ArchiveError, match=f"the parent in {key} is not as format 1 says"):
+    with pytest.raises(ArchiveError, match=f"{key} is not as format 1 says"):
         Lineage.from_json(json.dumps(written).encode(), key)
 
 
@@ -168,7 +168,7 @@ def test_what_history_has_left_behind_is_unfinished() -> None:
 
 def test_the_last_turn_says_which_lineage_is_current() -> None:
     """Whatever the ids say, and described or not; before the first the newest without a child."""
-    other = replace(LINEAGE, id="20270101T000000Z-3e11fa47-0000")
+    other = like(LINEAGE, id="20270101T000000Z-3e11fa47-0000")
     lineages = [LINEAGE, child(), other]
     assert current_of(lineages, turn_of(BEAT)) == ID
     assert current_of([other], turn_of(BEAT)) == ID
@@ -202,7 +202,7 @@ IDS = st.sampled_from([f"2026010{n}T000000Z-3e11fa47-b2c{n}" for n in range(1, 9
 def test_ancestry_has_each_lineage_once_and_parents_first(parents: dict[str, str | None]) -> None:
     """Where parents make a circle, or are not there, all are shown nevertheless."""
     lineages = [
-        replace(LINEAGE, id=id_, parent=parent(of) if of else None) for id_, of in parents.items()
+        like(LINEAGE, id=id_, parent=parent(of) if of else None) for id_, of in parents.items()
     ]
     order = [lineage.id for lineage in parents_first(lineages)]
     assert sorted(order) == sorted(parents)
@@ -218,15 +218,15 @@ def test_ancestry_has_each_lineage_once_and_parents_first(parents: dict[str, str
 def test_a_long_line_of_lineages() -> None:
     """No deeper than the stack is."""
     ids = [f"20260102T030405Z-3e11fa47-{n:04x}" for n in range(3000)]
-    lineages = [replace(LINEAGE, id=ids[0])]
-    lineages += [replace(LINEAGE, id=b, parent=parent(a)) for a, b in zip(ids, ids[1:])]  # noqa: B905, RUF007
+    lineages = [like(LINEAGE, id=ids[0])]
+    lineages += [like(LINEAGE, id=b, parent=parent(a)) for a, b in zip(ids, ids[1:])]  # noqa: B905, RUF007
     assert [lineage.id for lineage in parents_first(reversed(lineages))] == ids
 
 
 # What is not there
 
 
-DURABLE = replace(BEAT, durable=Position(binlog=SECOND, offset=4, gtid_set=""))
+DURABLE = replace(BEAT, durable=Position(binlog=BinlogName.parse(SECOND), offset=4, gtid_set=""))
 ELSEWHERE = replace(BEAT, lineage=CHILD, durable=None)
 Fill = Callable[[Bucket], object]
 
@@ -399,7 +399,7 @@ def test_all_sources_or_one_and_one_lineage() -> None:
     """Without a name all of them; a lineage is found in whichever source it is."""
     bucket = Bucket(LINEAGE, child())
     other = Layout("pre", "stock")
-    theirs = replace(LINEAGE, id="20270101T000000Z-3e11fa47-0000", source="stock")
+    theirs = like(LINEAGE, id="20270101T000000Z-3e11fa47-0000", source="stock")
     bucket.store.put(other.lineage(theirs.id), theirs.to_json())
 
     def found(**asked: Any) -> list[tuple[str, list[str]]]:
@@ -450,20 +450,20 @@ def test_an_empty_bucket_is_an_error(source: str | None) -> None:
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_narrow_terminal_cuts_nothing(width: int) -> None:
-    """Times and GTIDs fold, or stand below; no line is longer than the terminal."""
+    """Times and GTIDs fold, or all but the first cells stand below; no line is too long."""
     gtids = f"{UUID}:1-5:7-9:11-1000000000:1000000002"
     bucket = Bucket()
     bucket.archive(FIRST, size=1234, gtid_set_added=gtids)
     lines = re.sub(r"\x1b\[[0-9;]*m", "", terminal(bucket.listing(), width)).splitlines()
     assert max(map(len, lines)) <= width
     shown, whole = (Counter("".join(text.split())) for text in ("".join(lines), bucket.text()))
-    heading_and_times = Counter("GTIDsadded" + 3 * "T")
-    assert shown <= whole
-    assert whole - shown <= heading_and_times
+    assert shown - whole <= Counter(",,")
+    assert whole - shown <= Counter("binlogsizestateGTIDsadded" + 3 * "T")
     if width >= 80:
         words = " ".join(lines).split()
-        for word in (FIRST, "1234", "archived", "2026-11-21", "09:28:29Z", "03:04:05Z"):
+        for word in (FIRST, "1234", "archived"):
             assert word in words
+        assert "2026-11-21T09:28:29Z" in words or {"2026-11-21", "09:28:29Z"} <= {*words}
     if width > 40:
         assert gtids in " ".join(lines).split()
 
@@ -475,9 +475,9 @@ def test_nothing_from_the_bucket_commands_the_terminal() -> None:
     """Escapes, line breaks and the like of a document, and of a key, are shown, not sent."""
     markup = "[red]x[/red]"
     bucket = Bucket(
-        replace(LINEAGE, server_version=markup),
+        like(LINEAGE, server_version=markup),
         child(join="gap", missing=markup),
-        replace(LINEAGE, id=OTHER, server_version=EVIL),
+        like(LINEAGE, id=OTHER, server_version=EVIL),
     )
     bucket.archive(FIRST, gtid_set_added=EVIL)
     bucket.store.put(f"{LAYOUT.archive}{EVIL}", b"")

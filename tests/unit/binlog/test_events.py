@@ -117,7 +117,7 @@ def test_a_rotate_event_names_the_next_binlog() -> None:
     """The name ends where the checksum begins."""
     body = struct.pack("<Q", 4) + b"mysql-bin.000009"
     rotate = decode_rotate(body + JUNK, 0, len(body))
-    assert (rotate.next_binlog, rotate.position) == ("mysql-bin.000009", 4)
+    assert (str(rotate.next_binlog), rotate.position) == ("mysql-bin.000009", 4)
 
 
 def test_the_writers_numbers_are_the_servers() -> None:

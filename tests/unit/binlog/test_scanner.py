@@ -112,7 +112,7 @@ def test_a_whole_binlog_gives_all_its_facts() -> None:
     assert scanner.previous_gtids == GtidSet.parse(f"{UUID_A}:1-4")
     assert scanner.gtids == GtidSet.parse(f"{UUID_A}:5:blue:1")
     assert scanner.gtids_at_end == GtidSet.parse(f"{UUID_A}:1-5:blue:1")
-    assert scanner.rotate == Rotate("mysql-bin.000002", 4)
+    assert scanner.rotate == Rotate(BinlogName("mysql-bin", 2), 4)
     assert scanner.ended
     assert not scanner.stopped
     assert scanner.transaction_end == len(log.data)
@@ -268,6 +268,7 @@ def test_a_server_without_gtid_events_begins_with_begin(kind: str) -> None:
     assert_found_at_once(log)
     scanner = scan(log.data)
     assert scanner.completed == log.transactions
+    assert scan(log.data, start=4).completed == log.transactions  # nothing is open before byte 4
     assert (scanner.anonymous, scanner.transactions) == (5, 5)
     assert scanner.format is not None
     assert not scanner.format.gtid_events

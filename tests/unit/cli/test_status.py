@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.cli.monitor import ForMonitors
 from binlog2s3.cli.status_watch import (
     Course,
@@ -93,7 +94,7 @@ def shown(status: Status, name: str) -> list[str]:
 def test_a_source_that_is_behind_what_was_read(offset: int, behind: int, *, is_said: bool) -> None:
     """Its position is older than the rest, and its lag counts up to what came since."""
     assert STREAMING.server.position is not None
-    at = replace(STREAMING.server.position, binlog="b.000001", offset=900)
+    at = replace(STREAMING.server.position, binlog=BinlogName("b", 1), offset=900)
     status = replace(
         STREAMING,
         durable=replace(at, offset=offset),
@@ -235,7 +236,7 @@ def test_a_narrow_table_folds_and_cuts_nothing(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     whole = plain(table(EVERYTHING, DEAD, IDLE, NOTHING))
     lacking = Counter("".join(whole.split())) - Counter("".join(text.split()))
-    assert lacking == Counter()
+    assert lacking <= Counter("TTTT")  # of times that are broken
     if width >= 100:
         headings = text.splitlines()[2].split()
         assert headings[:3] == ["source", "state", "covered"]
@@ -487,7 +488,7 @@ def test_every_level_and_join_has_its_words() -> None:
     status = replace(IDLE, history=HistoryStatus(lineages=6, gaps=gaps, complete=True))
     assert shown(status, "history") == [
         "6 lineages, 5 gaps",
-        "reachable without a gap from unknown to 2026-01-02 12:03:27Z",
+        "reachable without a gap from unknown to 2026-01-02T12:03:27Z",
         "GAP (missing) at L2: what 2",
         "GAP (gap) at L3: what 3",
         "and 2 more before: `binlog2s3 list`",
@@ -497,4 +498,4 @@ def test_every_level_and_join_has_its_words() -> None:
     begun = IDLE.latest + timedelta(seconds=2)
     status = replace(IDLE, history=HistoryStatus(lineages=2, complete=True, earliest=begun))
     (_, reach, *_) = shown(status, "history")
-    assert reach == "nothing is reachable yet after the gap, 2026-01-02 12:03:29Z"
+    assert reach == "nothing is reachable yet after the gap, 2026-01-02T12:03:29Z"

@@ -27,7 +27,7 @@ from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
 from binlog2s3.drill.checks import check_statements, is_false, statements_in, statements_of
 from binlog2s3.drill.children import MARK, end_of, started
-from binlog2s3.drill.command import is_other_series, printable, version_of_source
+from binlog2s3.drill.command import is_other_series, version_of_source
 from binlog2s3.drill.restore import (
     argv_of,
     environment_of,
@@ -47,6 +47,7 @@ from binlog2s3.drill.scratch import (
 from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
 from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from binlog2s3.formatting import one_line
 from lab.disk import temporary_directory
 from lab.pitr_examples import PLAN
 from tests.documents import BACKUP, TIME
@@ -559,7 +560,7 @@ def test_the_newest_result_and_the_newest_proof() -> None:
 
 def test_any_error_can_be_written() -> None:
     """A result has one line of printable text."""
-    text = printable("a\nb\x1b[31m\x00")
+    text = one_line("a\nb\x1b[31m\x00")
     assert text.isprintable()
     result = replace(RESULT, error=text, finished_at=datetime.now(UTC))
     assert DrillResult.from_json(result.to_json(), Layout("", "orders").drill(result.id)) == result

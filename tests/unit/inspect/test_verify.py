@@ -15,6 +15,7 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.pages import build
 from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.stored import Compression
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -49,7 +50,7 @@ from tests.damage import (
     fill,
     name,
 )
-from tests.documents import ENTRY, LINEAGE
+from tests.documents import BACKUP, ENTRY, LINEAGE, like, stored_as
 from tests.memory_store import MemoryStore
 from tests.surveyed import Bucket, written
 
@@ -103,6 +104,29 @@ OTHERS = {
         f"a writer's object that is {what}": found("writer-unreadable", WRITER, data)
         for what, data in GARBAGE.items()
     },
+}
+BASE = LAYOUT.stored(BACKUP.id, 1)
+DUMP = b"a base backup"
+
+
+def stored(archive: Archive, there: bytes | None, *, compression: Compression = "none") -> None:
+    """A stored backup of these bytes, and what is in the bucket."""
+    what = stored_as(DUMP, compression)
+    backup = replace(BACKUP, source=LAYOUT.source, stored=what)
+    archive.store.put(LAYOUT.backup(BACKUP.id), backup.to_json())
+    if there is not None:
+        archive.store.put(BASE, there)
+
+
+DAMAGED, NONE = frozenset({"backup-damaged"}), frozenset[str]()
+OTHERS |= {
+    "a stored backup": Damage(lambda a: stored(a, DUMP), NONE, NONE),
+    "a stored backup that is missing": Damage(lambda a: stored(a, None), DAMAGED, DAMAGED),
+    "a stored backup that is cut off": Damage(lambda a: stored(a, DUMP[1:]), DAMAGED, DAMAGED),
+    "a stored backup of other bytes": Damage(lambda a: stored(a, DUMP[::-1]), NONE, DAMAGED),
+    "a stored backup that is not compressed": Damage(
+        lambda a: stored(a, DUMP, compression="zstd"), NONE, DAMAGED
+    ),
 }
 for number, lineage in enumerate(([], {}, 1.5, float("nan"))):
     OTHERS[f"a writer's object with a lineage that is none, {number}"] = Damage(
@@ -277,8 +301,8 @@ def put_binlog(bucket: Bucket, number: int, writer: BinlogWriter, **how: object)
 def lineage_of(writer: BinlogWriter, **changes: object) -> Lineage:
     begun = datetime.fromtimestamp(writer.timestamp, UTC)
     id_ = f"{begun:%Y%m%dT%H%M%SZ}-{LINEAGE.server_uuid[:8]}-a1b2"
-    plain = replace(LINEAGE, id=id_, source="orders", first_binlog_time=begun, gtid_set="")
-    return replace(plain, **{"server_version": "9.7.4", **changes})  # type: ignore[arg-type]
+    plain = like(LINEAGE, id=id_, source="orders", first_binlog_time=begun, gtid_set="")
+    return like(plain, **{"server_version": "9.7.4", **changes})  # type: ignore[arg-type]
 
 
 def of(bucket: Bucket, **options: object) -> SourceReport:
@@ -707,8 +731,8 @@ class Answering:
     def previous_gtids(self, _: object) -> None:
         return None
 
-    def first_event(self, _: object) -> tuple[int, None]:
-        return (7 if self.uuid == UUID_A else 8), None
+    def server_id_in(self, _: object) -> int:
+        return 7 if self.uuid == UUID_A else 8
 
 
 def compared(archive: Archive, server: Answering) -> tuple[SourceComparison, str]:
@@ -775,7 +799,7 @@ def test_binlogs_that_the_writer_is_not_past(store: MemoryStore, archive: Archiv
     """They are archived side by side: a number that is missing there is on its way."""
     assert archive.beat is not None
     assert archive.beat.durable is not None
-    behind = replace(archive.beat.durable, binlog=str(name(1)), offset=100)
+    behind = replace(archive.beat.durable, binlog=name(1), offset=100)
     beat = replace(archive.beat, durable=behind)
     store.put(LAYOUT.writer(1, "9c2d41aa"), beat.to_json())
     store.delete([archive.key(NEW, 2), archive.entry(NEW, 2)])

@@ -10,6 +10,7 @@ import resource
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -375,6 +376,23 @@ def test_the_end_of_a_long_dump_is_read_where_that_is_cheap(tmp_path: Path) -> N
         assert stands(point) == ("mysql-bin.000001", 785, None)
         (warning,) = point.warnings
         assert "at the end of a dump" in warning
+
+
+@pytest.mark.parametrize("dump", [MYSQLDUMP, MARIADB_DUMP], ids=["mysqldump", "mariadb-dump"])
+def test_a_dump_that_ends_with_a_large_row(dump: str, tmp_path: Path) -> None:
+    """Its last line of data begins before what is read of its end; it is cut off only if it is."""
+    end = "UNLOCK TABLES" if "UNLOCK TABLES" in dump else "\n-- The deferred gtid"
+    at = dump.rindex(end)
+    row = b"INSERT INTO `t` VALUES (1,'" + b"x" * (backup.LIMIT + 3 * backup.TAIL) + b"');\n"
+    data = dump[:at].encode() + row + dump[at:].encode()
+    for text, defects in ((data, 0), (data[: -len("2026-01-02  3:04:05\n") - 20], 1)):
+        path = written(tmp_path, text)
+        examined = backup.examined(path)[0]
+        streamed = backup.StreamedDump()
+        for begin in range(0, len(text), 1 << 20):
+            streamed.feed(text[begin : begin + (1 << 20)])
+        assert len(examined.defects) == defects, examined.defects
+        assert replace(streamed.end("x"), warnings=()) == replace(examined, warnings=())
 
 
 def test_a_long_dump_by_mysqldump(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from binlog2s3.config.pitr import (
 from binlog2s3.config.points import gtids_text, parse_gtid, parse_gtids, parse_position, parse_time
 from binlog2s3.config.values import OPTIONS, STREAM, MysqlConfig
 from binlog2s3.errors import ConfigError, SourceError
-from binlog2s3.formatting import time_text, us_of
+from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover.model import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
 from binlog2s3.recover.pitr import _goal
 from binlog2s3.server.login import resolve
@@ -80,7 +80,7 @@ def problems(*arguments: str) -> tuple[str, ...]:
 )
 def test_times_with_a_zone(text: str, expected: str) -> None:
     """ISO 8601, a blank instead of the T too, up to six digits, any offset."""
-    assert time_text(parse_time(text)) == expected
+    assert iso_text(parse_time(text)) == expected
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_times_at_the_ends_of_the_calendar() -> None:
     """What is no date in UTC any more is a number all the same, and shown as one."""
     last = parse_time("9999-12-31T23:59:59-12:00")
     assert last == parse_time("9999-12-31T23:59:59Z") + 12 * 3600 * 10**6
-    assert time_text(last) == f"{last} us"
+    assert iso_text(last) == f"{last} us"
 
 
 # GTIDs and positions

@@ -160,7 +160,7 @@ def test_another_backup_has_no_such_content(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "xtrabackup_binlog_info"):
         point, content = examined(path)
         assert content is None
-        assert (point.defects, point.is_checked) == ((), False)
+        assert (point.defects, point.checked) == ((), False)
 
 
 ALL = HEAD.replace("Database: shop", "Database: ")
@@ -216,7 +216,7 @@ def test_a_dump_is_checked_only_if_it_says_enough(tmp_path: Path) -> None:
     ):
         path.write_text(text)
         point, _ = examined(path)
-        assert point.is_checked is is_checked, (text, point)
+        assert point.checked is is_checked, (text, point)
 
 
 ENGINES = """
@@ -254,4 +254,4 @@ def test_rows_of_tables_without_transactions_may_be_later(
     assert content is not None
     said = [one for one in point.warnings if "without transactions, such as 'shop.log'" in one]
     assert (len(said), len(content.doubts)) == ((1, 1) if doubtful else (0, 0))
-    assert point.is_checked is not doubtful
+    assert point.checked is not doubtful

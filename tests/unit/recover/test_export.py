@@ -221,13 +221,14 @@ def test_the_manifest_is_last_and_says_what_is_there(tmp_path: Path) -> None:
     plan = replace(PLANNED, skipped=GtidSet.parse(f"{UUID}:9"))
     to_directory(plan, ABOUT, stream(plan, of=looked), tmp_path / "d")
     assert not any(name.startswith(MANIFEST) for names in seen for name in names)
-    found = Manifest.from_json((tmp_path / "d" / MANIFEST).read_bytes(), MANIFEST)
+    found = Manifest.read((tmp_path / "d" / MANIFEST).read_bytes(), MANIFEST)
     assert [one.name for one in found.files] == [f"{LINEAGE}/b.000001", f"{OTHER}/b.000002"]
-    assert tuple(one.piece for one in found.files) == TWO
+    assert tuple(piece for piece, _ in found.pieces()) == TWO
     for one in found.files:
         data = (tmp_path / "d" / one.name).read_bytes()
-        assert (one.size, one.crc64) == (len(data), crc64nvme(data))
-    assert (found.before, found.added, found.skipped) == (plan.before, plan.adds, f"{UUID}:9")
+        assert (one.size, one.crc64nvme) == (len(data), crc64nvme(data))
+    told = (found.gtids_before, found.gtids_added, found.gtids_skipped)
+    assert told == (str(plan.before), str(plan.adds), f"{UUID}:9")
     assert (found.source, found.lineage) == (ABOUT.source, plan.lineage)
 
 

@@ -15,7 +15,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import Checked, PlanPiece
 from tests.binlog_writer import BEGIN, ROWS, UUID_B, XID, BinlogWriter, statement
-from tests.documents import ID, LINEAGE, NAME
+from tests.documents import ID, LINEAGE, NAME, like
 from tests.surveyed import (
     BLOCK,
     KEY,
@@ -147,12 +147,12 @@ def test_what_is_left_out(without: tuple[int, ...]) -> None:
 
 def test_many_binlogs_and_lineages_in_one_stream() -> None:
     """Each with its own format event and transactions, in the order of the plan."""
-    other = replace(Bucket().lineage, id=ID[:-1] + "0")
+    other = like(Bucket().lineage, id=ID[:-1] + "0")
     bucket = Bucket()
     bucket.put(LAYOUT.lineage(other.id), other.to_json())
     pieces, wanted = [], []
     for number in range(30):
-        bucket.lineage = other if number >= 20 else replace(other, id=ID)
+        bucket.lineage = other if number >= 20 else like(other, id=ID)
         name = BinlogName.parse(f"mysql-bin.{number + 1:06}")
         binlog = written(3, 100 + number, first=1 + 3 * number, checksum=number % 2 == 0)
         bucket.archive(binlog.data, name)
@@ -565,7 +565,7 @@ def test_threads_that_do_not_start() -> None:
         threading.stack_size(before)
     assert caught.value.transient
     ahead = Ahead(tasks, threads=2, first=1)
-    found = [next(ahead)]
+    found = [next(ahead), next(ahead)]  # the first needs no thread
     before = threading.stack_size(1 << 46)
     try:
         found += ahead

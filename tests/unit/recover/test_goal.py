@@ -384,3 +384,12 @@ def test_damage_elsewhere_does_not_take_the_place_of_a_refusal() -> None:
     with pytest.raises(RecoveryError, match=r"000077 is not in this history") as caught:
         planned(model, ToPosition(BinlogName("mysql-bin", 77), 4), start)
     assert caught.value.hint == "what is within reach is unknown: the entry is damaged"
+
+
+def test_what_lies_before_a_gap_is_within_reach_of_a_backup_from_there() -> None:
+    """The hint of a refusal says so, if there is a gap."""
+    for steps, is_there in (("1 | 1", False), ("2 gap:1 1", True)):
+        model = lived(steps)
+        with pytest.raises(RecoveryError, match="000077 is not in this history") as caught:
+            planned(model, ToPosition(BinlogName("mysql-bin", 77), 4), Start(place=(FIRST, HEAD)))
+        assert ("before the last gap" in caught.value.hint) is is_there, caught.value.hint

@@ -15,6 +15,7 @@ from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests import documents
+from tests.documents import like
 from tests.unit.recover.fake_server import FakeServer, fake, note_of
 from tests.unit.recover.test_channel import CHILD, PARENT, left_behind
 from tests.unit.recover.test_target import FACTS
@@ -55,8 +56,8 @@ def test_an_interrupted_run_goes_on_in_the_lineage_that_comes_last() -> None:
     """After a fail-over to an older server the child's id is the smaller one."""
     server = left_behind((f"{PARENT}.b.000009", 9500), (f"{CHILD}.b.000001", 400))
     server.answers = {**note_of(ANONYMOUS, MARK), **server.answers}
-    parent = replace(documents.LINEAGE, id=PARENT)
-    child = replace(documents.LINEAGE, id=CHILD, parent=documents.parent_of(PARENT))
+    parent = like(documents.LINEAGE, id=PARENT)
+    child = like(documents.LINEAGE, id=CHILD, parent=documents.parent_of(PARENT))
     found = Standing(cast("Server", server), ANONYMOUS).start("x", [child, parent])
     assert found == Start(place=(BinlogName.parse("b.000001"), 400), lineage=CHILD)
 

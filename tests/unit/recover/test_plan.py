@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.history import line_of
+from binlog2s3.archive.history import line_of, why_gap
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, either
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import time_text
+from binlog2s3.formatting import iso_text
 from binlog2s3.recover.backup import start_of_gtids
 from binlog2s3.recover.model import (
     Base,
@@ -25,7 +25,6 @@ from binlog2s3.recover.model import (
     ToTime,
 )
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.route import why_gap
 from tests.history_model import HEAD, File, Model, Real, having, lived
 from tests.property.test_plan import applied
 
@@ -258,7 +257,7 @@ def test_a_gap_is_not_crossed_unless_it_is_allowed() -> None:
     error = refused(model, Latest(), model.truth[:1])
     assert "had purged" in str(error)
     assert gtid(model.truth[3])[:36] + ":4-5" in str(error)
-    assert f" to {time_text(model.clock_us)}, and, from a base backup before" in error.hint
+    assert f" to {iso_text(model.clock_us)}, and, from a base backup before" in error.hint
     plan = planned(model, Latest(), model.truth[:1], allow_gap=True)
     assert plan.transactions == 5
     assert any("had purged" in warning for warning in plan.warnings)
@@ -799,11 +798,16 @@ class OldPages(Model):
         return replace(super().brief(lineage, name), started=None)
 
 
+@pytest.mark.parametrize("empty", [0, 3])
 @pytest.mark.parametrize("kind", [Model, OldPages])
-def test_an_archive_of_an_older_version_has_them_within_a_lineage(kind: type[Model]) -> None:
-    """The binlogs themselves show it: a rotation, and a start of the server."""
+def test_an_archive_of_an_older_version_has_them_within_a_lineage(
+    kind: type[Model], empty: int
+) -> None:
+    """The binlogs themselves show it: a rotation, and a start of the server; empty ones follow."""
     model = lived("4 |", kind)
     model.open.started = True
+    for _ in range(empty):
+        model.rotate()
     committed(model, 3)
     assert "without a binlog" in str(refused(model, Latest(), model.truth[:2]))
     assert "do not tell" in str(refused(model, Latest(), model.truth[:4]))

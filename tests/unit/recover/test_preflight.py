@@ -283,7 +283,7 @@ UNLOGGED = {"logs_replicated": False}
          "10.11.6-MariaDB, older than the binlogs' 11.4.5-MariaDB"),
         (MARIADB, {}, "10.11.2-MariaDB", ""),
         (FACTS, {"not_transactional": MYISAM}, "9",
-         "5 tables without transactions: a.t\\x1b0 (MyISAM), "),
+         "5 tables without transactions: a.t\x1b0 (MyISAM), "),
         (FACTS, {"not_transactional": MYISAM}, "9", " and 2 more;"),
         (FACTS, {"not_transactional": MYISAM[:1]}, "9",
          "the target has 1 table without transactions: a.t"),

@@ -13,7 +13,8 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Plan, Request, Start, ToTime
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import reach_of
-from tests.history_model import Model
+from tests.history_model import Model, having
+from tests.history_model import lived as history_of
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
@@ -251,3 +252,17 @@ def test_small_disorder_is_cut_where_it_should_be(data: st.DataObject) -> None:
     assert all(end > at_us for end in ends[expected:])
     behind = [n for n in range(expected, len(claims)) if claims[n] <= at_us]
     assert [one.transaction.gtid for one in plan.disorder] == [gtid(model, n) for n in behind[:3]]
+
+
+@pytest.mark.parametrize(
+    "steps", ["3 fail_over:0,3 | 1", "3 fail_over:0,3 | | 2", "2 | 1 put_back:0 | 1"]
+)
+def test_a_goal_before_what_a_fail_over_repeats_is_refused(steps: str) -> None:
+    """The binlog before the place where it begins has only that: the one before tells the time."""
+    model = history_of(steps)
+    start = Start(gtids=having(model.truth[:3]))
+    for number in range(2):
+        with pytest.raises(RecoveryError, match="already past then"):
+            make(Request(goal=ToTime(model.truth[number].commit_us, "then"), start=start), model)
+    plan = make(Request(goal=ToTime(model.truth[2].commit_us, "then"), start=start), model)
+    assert not plan.pieces

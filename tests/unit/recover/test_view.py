@@ -85,9 +85,9 @@ def test_what_a_transaction_does_is_cut_where_it_is_long() -> None:
     changes = tuple(Change(kind="insert", table=f"d.t{n}", rows=n) for n in range(12))
     (line,) = content_lines(Content(changes=changes, compressed=True))
     assert line.startswith("insert d.t0 (0 rows), insert d.t1 (1 row), ")
-    assert line.endswith("insert d.t7 (7 rows), and 4 more (compressed)")
+    assert line.endswith("insert d.t7 (7 rows) and 4 more (compressed)")
     long = Content(statements=("CREATE TABLE t (\n  a int\n)", "x" * 999, "y", "z"))
-    lines = ["CREATE TABLE t ( a int )", "x" * 300 + "...", "and 2 statements more"]
+    lines = ["CREATE TABLE t ( a int )", "x" * 300 + "...", "y", "and 1 statement more"]
     assert list(content_lines(long)) == lines
     assert list(content_lines(Content())) == ["(unknown content)"]
 

@@ -29,7 +29,7 @@ from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.continuation import Begin, Contradicts, GoOn, Tip, same_server
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, parent_of, turn_of
+from tests.documents import BACKUP, BEAT, FLOOR, ID, LINEAGE, TIME, like, parent_of, turn_of
 from tests.surveyed import LAYOUT, Bucket
 
 NAMES = [BinlogName("mysql-bin", number) for number in range(1, 5)]
@@ -67,7 +67,7 @@ def reset(store: Bucket, binlogs: Sequence[bytes]) -> str:
     """The same GTIDs are given to other transactions after a RESET, in another lineage."""
     later = "20260202T000000Z-3e11fa47-b2c3"
     cut = parent_of(ID, binlog=str(NAMES[len(binlogs) - 1]), gtid_set="", join="unknown")
-    store.lineage = replace(store.lineage, id=later, parent=cut)
+    store.lineage = like(store.lineage, id=later, parent=cut)
     store.put(LAYOUT.lineage(later), store.lineage.to_json())
     for name, data in zip(NAMES, binlogs, strict=False):
         store.archive(data, name)
@@ -422,7 +422,7 @@ def test_a_lineage_that_was_pruned_as_a_whole_goes_on_by_its_floor(
     floored = replace(LINEAGE, floor=FLOOR)
     tip = Tip(lineage=floored, gtids=GtidSet.parse(FLOOR.gtid_set))
     text = FLOOR.gtid_set.replace("1-5", before) if before else ""
-    row = ServerBinlog(name=replace(FLOOR.binlog, number=number), size=500, encrypted=False)
+    row = ServerBinlog(name=BinlogName(FLOOR.binlog.prefix, number), size=500, encrypted=False)
     course = same_server(tip, (row,), lambda _: text)
     if wanted == "goes on":
         assert course == GoOn(begin=FLOOR.binlog, again=False)

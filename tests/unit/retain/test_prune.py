@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.backups import Backup, registered
+from binlog2s3.archive.backups import Backup, registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
 from binlog2s3.archive.drills import last_of
@@ -25,12 +25,12 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
-from binlog2s3.formatting import size_text
+from binlog2s3.formatting import moment_text, size_text
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Plan, Request, ToTime
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import BackupReach, best_for
-from binlog2s3.retain.backup import reaches_of_backup
+from binlog2s3.retain.backup import listed, reaches_of_backup
 from binlog2s3.retain.prune import Bucket, Prune
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.model import Status
@@ -38,7 +38,7 @@ from binlog2s3.store.errors import FullError, MendableError
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, parent_of
+from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, like, parent_of, stored_as
 from tests.memory_store import Contents
 from tests.surveyed import LAYOUT, workers
 from tests.surveyed import Bucket as Archive
@@ -197,7 +197,7 @@ def test_what_still_reaches_is_not_called_given_up() -> None:
 
 def checked(there: World, day: int, **changes: Any) -> None:
     """Register the backup of a day as read, or otherwise."""
-    backup = replace(backup_of(day), **{"is_checked": True, **changes})
+    backup = replace(backup_of(day), **{"checked": True, **changes})
     there.put(LAYOUT.backup(backup.id), backup.to_json())
 
 
@@ -277,15 +277,15 @@ def test_what_may_be_of_two_histories_is_kept_in_both(*, by_place: bool) -> None
     """
     there = World(())
     place = {"gtid_set": None, "binlog": name_of(6), "position": 4} if by_place else {}
-    old = replace(backup_of(5), is_checked=True, **place)
+    old = replace(backup_of(5), checked=True, **place)
     parent = parent_of(ID, binlog=str(name_of(COUNT)), gtid_set="", join="unknown")
-    there.lineage = replace(there.lineage, id=PROMOTED, first_binlog=name_of(1), parent=parent)
+    there.lineage = like(there.lineage, id=PROMOTED, first_binlog=name_of(1), parent=parent)
     there.put(LAYOUT.lineage(PROMOTED), there.lineage.to_json())
     for number in range(1, 13):
         there.archive(binlog(number), name_of(number))
     turn = Turn(number=1, lineage=PROMOTED, generation=1, token="0" * 16)
     there.put(LAYOUT.turn(1), turn.to_json())
-    new = replace(backup_of(10), lineage=PROMOTED, is_checked=True)
+    new = replace(backup_of(10), lineage=PROMOTED, checked=True)
     for one in (old, new):
         there.put(LAYOUT.backup(one.id), one.to_json())
     (reach,) = reaches_of_backup(old, there.survey())
@@ -300,12 +300,12 @@ def test_what_may_be_of_two_histories_is_kept_in_both(*, by_place: bool) -> None
 def test_what_was_accepted_counts_nowhere() -> None:
     """It neither keeps a binlog nor displaces a backup, and is no window; its name is said."""
     there = world()
-    checked(there, 18, is_checked=False, defects=("it is cut off",), accepted="for a test")
+    checked(there, 18, checked=False, defects=("it is cut off",), accepted="for a test")
     text = there.prune(grace=0.0, dry_run=True)
     assert "give up     4 binlogs" in text
     assert "not kept    backup 20260318T000000Z-1f2e3d4c (day 18)" in text
     for day in (5, 33):
-        checked(there, day, is_checked=False, defects=("it is cut off",), accepted="for a test")
+        checked(there, day, checked=False, defects=("it is cut off",), accepted="for a test")
     with pytest.raises(RecoveryError, match="no registered base backup"):
         there.prune(grace=0.0)
     found = proofs_of(there, "pre", "orders", workers()).backups
@@ -497,7 +497,7 @@ def with_dead_lineage(*bounds: int, at: datetime = BEGIN) -> World:
     """Beside the current lineage another one, of two binlogs; and the third in such chunks."""
     there = world()
     parent = parent_of(ID, binlog=None, offset=0, gtid_set="", join="unknown")
-    dead = replace(LINEAGE, id=DEAD, first_binlog=name_of(1), gtid_set="", parent=parent)
+    dead = like(LINEAGE, id=DEAD, first_binlog=name_of(1), gtid_set="", parent=parent)
     there.clock = BEGIN
     there.put(LAYOUT.lineage(DEAD), dead.to_json())
     alive, there.lineage = there.lineage, dead
@@ -587,7 +587,7 @@ def forked() -> World:
     ):
         gtids = f"{UUID_A}:1-{3 * (begin - 1)}"
         cut = {"binlog": str(name_of(begin - 1)), "offset": len(binlog(begin - 1))}
-        there.lineage = replace(
+        there.lineage = like(
             first,
             id=id_,
             first_binlog=name_of(begin),
@@ -936,3 +936,147 @@ def test_the_status_has_the_recovery_window() -> None:
     there.delete([LAYOUT.backup(backup_of(day).id) for day in DAYS])
     (trouble,) = seen(max_age=6.0 * DAY).troubles
     assert "no base backup is registered" in trouble.text
+
+
+def store(world: World, day: int) -> str:
+    """Let the bucket have that day's backup; the key of its object."""
+    data = f"backup of day {day}".encode()
+    backup = replace(backup_of(day), stored=stored_as(data))
+    key = LAYOUT.stored(backup.id, 1)
+    world.put(key, data)
+    world.put(LAYOUT.backup(backup.id), backup.to_json())
+    return key
+
+
+def stored_there(world: World) -> list[str]:
+    return [key for key in world.objects if key.startswith(LAYOUT.stored_backups)]
+
+
+def test_a_stored_backup_goes_with_the_binlogs_that_only_it_needs() -> None:
+    """After the grace, not before; those that the window needs stay, however often it is pruned."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    assert "day 5" not in "".join(line for line in world.prune().splitlines() if "delete" in line)
+    assert stored_there(world) == keys
+    world.clock = NOW + timedelta(days=2)
+    assert "deleted: backup 20260305T000000Z-1f2e3d4c (day 5)" in world.prune()
+    assert stored_there(world) == keys[1:]
+    assert [one.label for one in registered(Catalog(world, LAYOUT))] == ["day 18", "day 33"]
+    world.prune()
+    assert stored_there(world) == keys[1:]
+
+
+def test_a_stored_backup_that_a_lock_keeps_stays_and_is_named() -> None:
+    """Its document, too: a lock on either keeps both."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    world.prune()
+    world.clock = NOW + timedelta(days=2)
+    until = world.clock + timedelta(days=7)
+    said = world.prune(kept=lambda key: Hold(until if key == keys[0] else None))
+    assert f"{size_text(15)}: Object Lock keeps it until {moment_text(until)}" in said
+    assert stored_there(world) == keys
+    assert len(registered(Catalog(world, LAYOUT))) == 3
+
+
+def test_prune_killed_at_any_delete_leaves_no_document_without_its_object() -> None:
+    """The document goes first: what is left then is deleted by a later run."""
+    for at in range(1, 6):
+        world = World()
+        keys = [store(world, day) for day in DAYS]
+        world.prune()
+        world.clock = NOW + timedelta(days=2)
+        calls = [0]
+
+        def fail(operation: str, at: int = at, calls: list[int] = calls) -> Any:
+            calls[0] += operation == "delete"
+            is_it = operation == "delete" and calls[0] >= at
+            return ("before", StoreError("killed")) if is_it else None
+
+        world.on_call = fail
+        with suppress(StoreError):
+            world.prune()
+        world.on_call = lambda _: None
+        for backup in registered(Catalog(world, LAYOUT)):
+            assert LAYOUT.stored(backup.id, 1) in world.objects
+        world.clock = NOW + timedelta(days=4)
+        world.prune()
+        assert stored_there(world) == keys[1:]
+
+
+def test_what_killed_runs_left_is_pruned() -> None:
+    """Uploads at once, objects after a day; nothing that a document names."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    left = LAYOUT.stored("20260301T000000Z-00000000", 1)
+    world.put(left, b"half a backup")
+    world.create_upload(LAYOUT.stored("20260301T000000Z-00000001", 1))
+    assert "stays" in world.prune()
+    assert (stored_there(world), world.uploads) == ([*keys, left], {})
+    world.clock = NOW + timedelta(hours=25)
+    world.prune(grace=30.0 * DAY)
+    assert stored_there(world) == keys
+
+
+def test_a_stored_backup_that_is_not_whole_replaces_no_other() -> None:
+    """Else the binlogs of the one that can be restored would go; it is warned of."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    assert "give up     17 binlogs" in world.prune(dry_run=True)
+    world.delete([keys[1]])
+    said = StringIO()
+    with redirect_stderr(said):
+        assert "give up     4 binlogs" in world.prune(dry_run=True)
+    assert f"(day 18) cannot be restored: {keys[1]} is missing" in said.getvalue()
+    world.put(keys[1], b"shorter")
+    assert "give up     4 binlogs" in world.prune(dry_run=True)
+
+
+def test_a_stored_backup_that_is_not_whole_is_no_proof() -> None:
+    """Neither status, nor a recovery that chooses by itself, takes it; the list says why."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    world.delete([keys[0], keys[2]])
+    found = proofs_of(world, "pre", "orders", workers()).backups
+    assert found.window_from == BEGIN + timedelta(days=18, hours=6)
+    assert (found.count, found.newest_at) == (1, BEGIN + timedelta(days=18))
+    catalog = Catalog(world, LAYOUT)
+    assert [one.label for one in restorable(catalog, registered(catalog))] == ["day 18"]
+    reaches = [reaches[0].why for _, reaches in listed(catalog, world.survey())]
+    assert [f"{key} is missing" in why for key, why in zip(keys, reaches, strict=True)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_the_last_stored_backups_stay_when_none_could_be_used() -> None:
+    """It is all that there is: only a newer one that can be used frees it."""
+    world = World()
+    keys = [store(world, day) for day in DAYS]
+    for _ in range(2):
+        world.prune(keep=None, keep_binlogs_for=1.0 * DAY, allow_empty=True)
+        world.clock += timedelta(days=2)
+    assert min(world.numbers()) > max(DAYS) + 1
+    assert stored_there(world) == keys
+
+
+def test_what_is_registered_while_prune_waits_is_no_leftover() -> None:
+    """A run that stood still for days registers after all: its objects stay."""
+    world = World()
+    id_ = "20260301T000000Z-00000000"
+    left = LAYOUT.stored(id_, 1)
+    world.put(left, b"a backup")
+    late = replace(backup_of(18), id=id_, label="late")
+
+    def register(operation: str) -> None:
+        if operation == "delete":
+            world.on_call = lambda _: None
+            world.put(LAYOUT.backup(id_), late.to_json())
+
+    world.prune()
+    world.clock = NOW + timedelta(days=2)
+    world.on_call = register  # type: ignore[assignment]  # it fails no call by itself
+    world.prune()
+    assert LAYOUT.backup(id_) in world.objects
+    assert left in world.objects

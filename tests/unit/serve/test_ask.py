@@ -152,7 +152,7 @@ def test_the_table() -> None:
         "orders-primary  mysql 8.4.3  b.000001 to b.000007:28401",
         "refused connections: 3 (password)",
         "",
-        "  KIND     USER     HOST      SERVER ID  STATE      POSITION        BEHIND     SENT",
+        "  kind     user     host      server id  state      position        behind     sent",
         "  replica  replica  10.0.0.7         42  sending    b.000007:1234  5.0 MiB  3.0 GiB",
         "  client   cdc      10.0.0.7          -  connected  -                    -  3.0 GiB",
     ]

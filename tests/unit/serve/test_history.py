@@ -20,7 +20,7 @@ from binlog2s3.replication.feed import NotServedError
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.store.contract import ObjectInfo
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BEAT, ID, LINEAGE, NAME
+from tests.documents import BEAT, ID, LINEAGE, NAME, like
 from tests.surveyed import KEY, LAYOUT, Bucket, workers, written
 from tests.unit.serve.test_dump import (
     OTHER_ID,
@@ -136,7 +136,7 @@ def test_a_gap_before_archived_binlogs(bucket: Bucket) -> None:
     with history_of(bucket) as history, sending(history, by_gtid(), got) as raised:
         wait_until(lambda: len(got.of(EventType.GTID)) == 3, what="the first")
         bucket.archive(third.data, THIRD)
-        durable = Position(binlog=str(THIRD), offset=157, gtid_set=f"{UUID_A}:1-9")
+        durable = Position(binlog=THIRD, offset=157, gtid_set=f"{UUID_A}:1-9")
         bucket.beat(replace(BEAT, lineage=ID, durable=durable))
         wait_until(lambda: raised, what="the client is told")
         assert f"{SECOND} to {SECOND} are missing" in str(raised[0])
@@ -392,7 +392,7 @@ def test_a_question_that_takes_long_blocks_nobody(bucket: Bucket) -> None:
     """The first client by GTIDs has a dead branch read; others ask, and follow a fail-over."""
     dead, own = written(5, rotate=False), written(6, rotate=False)
     chunk, *_ = bucket.chunks(dead.data, 0, len(dead.data))
-    lineage = replace(LINEAGE, id=OTHER_ID, first_binlog=SECOND, gtid_set="")
+    lineage = like(LINEAGE, id=OTHER_ID, first_binlog=SECOND, gtid_set="")
     bucket.put(LAYOUT.lineage(OTHER_ID), lineage.to_json())
     bucket.lineage = lineage
     bucket.chunks(own.data, 0, own.transactions[2].end, name=SECOND)
@@ -429,9 +429,9 @@ def test_entries_of_another_lineage_are_not_taken_for_ones_own() -> None:
     Binlogs of both lineages have the same names.
     """
     bucket = Watched(replace(LINEAGE, first_binlog=NAME))
-    names = [replace(NAME, number=NAME.number + number) for number in range(20)]
+    names = [BinlogName(NAME.prefix, NAME.number + number) for number in range(20)]
     for lineage, first in ((ID, 1), (OTHER_ID, 1000)):
-        bucket.lineage = replace(LINEAGE, id=lineage, first_binlog=NAME, gtid_set="")
+        bucket.lineage = like(LINEAGE, id=lineage, first_binlog=NAME, gtid_set="")
         bucket.put(LAYOUT.lineage(lineage), bucket.lineage.to_json())
         for number, name in enumerate(names):
             bucket.archive(written(1, first=first + number).data, name)

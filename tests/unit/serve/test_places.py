@@ -23,7 +23,7 @@ from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.model import Beginning
 from binlog2s3.workers import Workers
 from tests.binlog_writer import UUID_A, XID, BinlogWriter, statement
-from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, parent_of
+from tests.documents import BEAT, ID, LINEAGE, NAME, TIME, like, parent_of
 from tests.surveyed import LAYOUT, MARIADB, Bucket, written
 from tests.unit.serve.test_dump import OTHER_ID, Got, everything, history_of, sending
 from tests.waiting import wait_until
@@ -300,7 +300,7 @@ def test_what_a_fail_over_repeats(upto: int) -> None:
     parent = parent_of(
         ID, binlog=str(NAME), offset=len(first.data), gtid_set="0-1-6,0-2-2", join="exact"
     )
-    lineage = replace(
+    lineage = like(
         MARIADB, id=OTHER_ID, server_uuid=OTHER_ID[17:25], first_binlog=BinlogName("mysql-bin", 7),
         gtid_set="0-1-5", parent=parent,
     )  # fmt: skip
@@ -325,7 +325,7 @@ def put_back(*, archived: bool, pruned: bool) -> Bucket:
     if not pruned:
         bucket.archive(binlog_of("", [*common, *dead]).data)
     parent = parent_of(ID, binlog=str(NAME), offset=cut, gtid_set="0-1-3", join="exact")
-    bucket.lineage = replace(MARIADB, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
+    bucket.lineage = like(MARIADB, id=OTHER_ID, first_binlog=NAME, gtid_set="", parent=parent)
     bucket.put(LAYOUT.lineage(OTHER_ID), bucket.lineage.to_json())
     second = binlog_of("", [*common, *ours], rotate=str(NAMES[1]) if archived else "")
     if archived:

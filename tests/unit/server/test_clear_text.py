@@ -10,7 +10,7 @@ import pytest
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
-from binlog2s3.server.mysqlbinlog import _safe_plugins
+from binlog2s3.server.mysqlbinlog import safe_plugins
 from tests.impostor import CLEAR, FULL, Impostor, Trick, decrypted, new_key, pem_of
 from tests.login import ROOT
 
@@ -79,7 +79,7 @@ def test_plugins_that_are_safe(tmp_path: Path) -> None:
         path.touch()
     link = tmp_path / "link"
     link.symlink_to(program)
-    names = [path.name for path in _safe_plugins(str(link), "mariadb")]
+    names = [path.name for path in safe_plugins(str(link), "mariadb")]
     assert names == ["client_ed25519.so", "parsec.so"]
-    names = [path.name for path in _safe_plugins(str(link), "mysql")]
+    names = [path.name for path in safe_plugins(str(link), "mysql")]
     assert names == ["mysql_native_password.so"]

@@ -26,6 +26,14 @@ def test_a_password_that_is_refused(monkeypatch: pytest.MonkeyPatch, by_systemd:
     assert "systemd" not in cut.hint
 
 
+def test_what_was_asked_for_when_the_connection_ended() -> None:
+    """A proxy that ends this question only, each time, is not to be taken for a restart."""
+    cut = pymysql.err.OperationalError(2013, "Lost connection")
+    error = translate(cut, ROOT, "the first bytes of mysql-bin.000001")
+    assert f"{ROOT.address}, asked for the first bytes of mysql-bin.000001: Lost" in str(error)
+    assert error.transient
+
+
 def test_a_password_that_ends_in_a_blank() -> None:
     """Where the login is refused the hint begins with it, and other refusals do not have it."""
     doubt = "the password in /etc/pw ends in whitespace"

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import SourceError
+from binlog2s3.binlog.rows import LINE_MOST
+from binlog2s3.errors import ArchiveError, SourceError
 from binlog2s3.server.login import Login, parse_options
-from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, explain, find
+from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, explain, find, printed
 from tests.waiting import wait_until
 
 FIRST = BinlogName.parse("mysql-bin.000001")
@@ -379,7 +381,7 @@ def test_socket_options(told: Any) -> None:
 
 def ended(child: Child) -> bool:
     """Whether it has ended, and all that it said has been read."""
-    return child.poll() is not None and not child._drain.is_alive()
+    return child.poll() is not None and not child._errors._drain.is_alive()
 
 
 def test_stderr_is_always_drained(start: Any) -> None:
@@ -491,3 +493,52 @@ def test_without_a_word(status: int, says: str, hint: str) -> None:
     assert str(error) == says
     assert hint in error.hint
     assert error.transient
+
+
+# Printing
+
+
+def test_what_it_prints_comes_line_by_line(program: Program) -> None:
+    """A long line has its beginning, its end and its size; the options are those of -vv."""
+    script = 'echo "$@" | tail -c +15; cat; head -c 300000 /dev/zero | tr "\\0" x; echo " end"'
+    tool = replace(MYSQL, path=str(program("printer", script)))
+    lines = [*printed(tool, lambda write: write(b"a\nb"))]
+    options, first, long = lines
+    assert options.data == b"-v -v --base64-output=decode-rows -\n"
+    assert first == (b"a\n", b"", 2)
+    assert (long.data[:2], long.end[-6:], long.size) == (b"bx", b"x end\n", 300_006)
+    assert max(len(long.data), len(long.end)) == LINE_MOST
+
+
+def test_the_error_of_what_feeds_it_is_raised(program: Program) -> None:
+    """After the lines of what was written, and before the program's own error."""
+
+    def feed(write: Callable[[bytes], object]) -> None:
+        write(b"a\n")
+        raise ArchiveError("no more")
+
+    tool = replace(MYSQL, path=str(program("printer", "cat; echo ERROR: cut >&2; exit 1")))
+    lines = printed(tool, feed)
+    assert next(lines).data == b"a\n"
+    with pytest.raises(ArchiveError, match="no more"):
+        next(lines)
+
+
+def test_it_ends_as_soon_as_nobody_reads(program: Program, tmp_path: Path) -> None:
+    """Also what feeds it, wherever that is."""
+    ended = threading.Event()
+
+    def feed(write: Callable[[bytes], object]) -> None:
+        try:
+            while True:
+                write(bytes(1 << 16) + b"\n")
+        finally:
+            ended.set()
+
+    tool = replace(MYSQL, path=str(program("printer", f"echo $$ > {tmp_path}/pid; exec cat")))
+    lines = printed(tool, feed)
+    next(lines)
+    lines.close()
+    assert ended.wait(30)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)

@@ -12,7 +12,7 @@ import pytest
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Heartbeat, Position, WriterState
+from binlog2s3.archive.writers import Heartbeat, Position, Standby, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
 from binlog2s3.status.document import document
@@ -38,7 +38,7 @@ from binlog2s3.status.text import cells_of
 from binlog2s3.status.writer_state import Silent
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.workers import Workers
-from tests.documents import BEAT, DRILL, ENTRY, ID, LINEAGE, TIME, UUID, parent_of, turn_of
+from tests.documents import BEAT, DRILL, ENTRY, ID, LINEAGE, TIME, UUID, like, parent_of, turn_of
 from tests.memory_store import MemoryStore
 
 SOURCE = "orders"
@@ -53,8 +53,8 @@ LAST = replace(
     BEAT,
     at=BEAT_AT,
     covered_until=COVERED,
-    durable=Position(binlog=NAMES[2], offset=500, gtid_set=f"{UUID}:1-5"),
-    server=Position(binlog=NAMES[2], offset=900, gtid_set=f"{UUID}:1-8"),
+    durable=Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set=f"{UUID}:1-5"),
+    server=Position(binlog=BinlogName.parse(NAMES[2]), offset=900, gtid_set=f"{UUID}:1-8"),
 )
 SAID = Status(
     source=SOURCE,
@@ -104,7 +104,7 @@ class Bucket:
         for number in numbers:
             name = BinlogName.parse(NAMES[number])
             first = TIME + timedelta(hours=number)
-            entry = replace(ENTRY, name=name, size=size, **{"first_time": first, **more})
+            entry = replace(ENTRY, name=name, size=size, **{"format_event_time": first, **more})
             self.store.put(self.layout.binlog(id_, name), bytes(size))
             self.store.put(self.layout.entry(id_, name), entry.to_json())
 
@@ -162,7 +162,7 @@ def child(
 ) -> Lineage:
     where = {"binlog": NAMES[number], "offset": 700, "join": join, "missing": missing}
     born = TIME + timedelta(days=1)
-    return replace(
+    return like(
         LINEAGE, id=CHILD, first_binlog_time=born, parent=parent_of(parent, **{**where, **changed})
     )
 
@@ -251,7 +251,7 @@ def test_without_a_writer_the_state_is_unknown() -> None:
     assert (status.state, judged(status).healthy) == ("unknown", False)
     assert codes(status) == [("unknown", "critical")]
     assert LAYOUT.writers in status.troubles[0].text
-    assert status.durable == Position(binlog=NAMES[2], offset=1000, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=1000, gtid_set="")
     assert (status.lag, status.covered_until, status.writer) == (Lag(), None, None)
 
 
@@ -307,7 +307,7 @@ def test_a_writers_object_that_cannot_be_read_is_named(data: bytes) -> None:
     assert (status.state, judged(status).healthy, status.covered_until) == ("unknown", False, None)
     assert codes(status) == [("unreadable", "critical")]
     assert key in status.troubles[0].text
-    assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
 
 
 def test_the_greatest_writer_counts() -> None:
@@ -414,7 +414,7 @@ class Paging(MemoryStore):
 MANY = 12_000
 
 
-LAST_OF_MANY = Position(binlog=f"mysql-bin.{MANY + 1:06}", offset=500, gtid_set="")
+LAST_OF_MANY = Position(binlog=BinlogName("mysql-bin", MANY + 1), offset=500, gtid_set="")
 
 
 def numbered(number: int) -> BinlogName:
@@ -429,7 +429,9 @@ def long(first: int = 0) -> Bucket:
     for number in range(first, MANY + 1):
         bucket.store.put(LAYOUT.binlog(ID, numbered(number)), b"x")
     for number in (first, first + 1):
-        entry = replace(ENTRY, name=numbered(number), first_time=TIME + timedelta(hours=number))
+        entry = replace(
+            ENTRY, name=numbered(number), format_event_time=TIME + timedelta(hours=number)
+        )
         bucket.store.put(LAYOUT.entry(ID, numbered(number)), entry.to_json())
     chunk = Chunk(0, 500, 1)
     bucket.store.put(LAYOUT.chunk(ID, numbered(MANY + 1), chunk), bytes(500))
@@ -464,7 +466,7 @@ def test_the_end_of_a_long_lineage_is_looked_at() -> None:
     bucket.store.put(LAYOUT.binlog(ID, numbered(MANY + 1)), bytes(900))
     bucket.chunk_of(numbered(MANY + 2), (0, 70))
     reached = bucket.look().durable
-    assert reached == Position(binlog=str(numbered(MANY + 2)), offset=70, gtid_set="")
+    assert reached == Position(binlog=numbered(MANY + 2), offset=70, gtid_set="")
     bucket.store.delete([LAYOUT.binlog(ID, numbered(MANY))])
     assert [text for *_, text in bucket.gaps()] == [f"{numbered(MANY)} is missing"]
 
@@ -493,10 +495,12 @@ STUCK = Trouble(code="stalled", level="critical", text="nothing has come", hint=
 FATAL: Mapping[str, Any] = {"code": "x", "level": "fatal", "text": "t", "hint": ""}
 NAN = float("nan")
 """It would make comparisons false for ever."""
-OLDER = replace(SAID.server, position=Position(binlog=NAMES[2], offset=500, gtid_set=""))
+OLDER = replace(
+    SAID.server, position=Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
+)
 NOTHING = Lag(bytes=0, transactions=0, seconds=0.5)
-FAR = replace(LAST, server=Position(binlog=NAMES[4], offset=5, gtid_set=""))
-BARE = replace(LAST, durable=Position(binlog=NAMES[2], offset=500, gtid_set=""))
+FAR = replace(LAST, server=Position(binlog=BinlogName.parse(NAMES[4]), offset=5, gtid_set=""))
+BARE = replace(LAST, durable=Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set=""))
 BOUND = Lag(bytes=400, transactions=3, seconds=22.0, at_least=True)
 SAYINGS: Mapping[str, tuple[Heartbeat, Mapping[str, Any]]] = {
     "what the writer says is wrong is kept: it is neither idle nor dead": (
@@ -553,7 +557,7 @@ def test_what_a_heartbeat_says(why: str) -> None:
 
 def test_a_lag_over_several_binlogs_is_the_writers() -> None:
     """Their sizes are the source's; as long as it is of the same place it is a bound."""
-    far = Position(binlog=NAMES[4], offset=5, gtid_set="")
+    far = Position(binlog=BinlogName.parse(NAMES[4]), offset=5, gtid_set="")
     at = replace(SAID.server, position=far)
     bucket = streamed(saying(beat=replace(LAST, server=far), server=at))
     assert bucket.look().lag == LOOKED
@@ -574,16 +578,20 @@ def test_chunks_and_binlogs_may_reach_further_than_the_heartbeat_said() -> None:
     bucket = streamed(saying())
     bucket.chunk(2, (500, 800))
     status = bucket.look()
-    assert status.durable == Position(binlog=NAMES[2], offset=800, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=800, gtid_set="")
     assert status.lag == Lag(bytes=100, seconds=21.5, at_least=True)
     bucket.chunk(2, (800, 900))
     assert bucket.look().lag == Lag(seconds=21.5)
     assert bucket.look(BEAT_AT).lag == Lag(bytes=0, transactions=0, seconds=1.5)
     bucket.archive(2)
-    assert bucket.look().durable == Position(binlog=NAMES[2], offset=1000, gtid_set="")
+    assert bucket.look().durable == Position(
+        binlog=BinlogName.parse(NAMES[2]), offset=1000, gtid_set=""
+    )
     bucket.archive(3)
     bucket.chunk(4, (0, 20))
-    assert bucket.look().durable == Position(binlog=NAMES[4], offset=20, gtid_set="")
+    assert bucket.look().durable == Position(
+        binlog=BinlogName.parse(NAMES[4]), offset=20, gtid_set=""
+    )
 
 
 def test_what_comes_behind_an_open_binlog_or_a_hole_is_not_reached() -> None:
@@ -599,7 +607,7 @@ def test_what_is_lost_is_not_called_durable() -> None:
     bucket.store.delete([key for key in bucket.store.objects if "0000500-" in key])
     bucket.chunk(2, (0, 300))
     status = bucket.look()
-    assert status.durable == Position(binlog=NAMES[2], offset=300, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=300, gtid_set="")
     assert (status.covered_until, status.latest, status.lag.seconds) == (None, None, None)
     assert codes(status) == [("lost", "critical")]
     assert f"bytes 300 to 500 of {NAMES[2]}" in status.troubles[0].text
@@ -623,7 +631,7 @@ def test_before_the_heartbeat_names_a_lineage_the_bucket_tells() -> None:
     """A writer that starts has not found its place; what was archived is durable all the same."""
     bucket = streamed(replace(LAST, state="starting", lineage=None, durable=None, server=None))
     status = bucket.look()
-    assert status.durable == Position(binlog=NAMES[2], offset=500, gtid_set="")
+    assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
     assert status.lineage == ID
 
 
@@ -660,7 +668,12 @@ def of(
     for number, ranges in chunks.items():
         bucket.chunk(number, *ranges)
     number, offset = durable
-    bucket.beat(replace(LAST, durable=Position(binlog=NAMES[number], offset=offset, gtid_set="")))
+    bucket.beat(
+        replace(
+            LAST,
+            durable=Position(binlog=BinlogName.parse(NAMES[number]), offset=offset, gtid_set=""),
+        )
+    )
     return bucket
 
 
@@ -692,12 +705,12 @@ BORN = TIME + timedelta(days=1)
 
 def through_a_lineage_without_a_byte() -> Bucket:
     """The written lineage's parent has nothing; that one's parent has all."""
-    last = replace(child(parent=CHILD, binlog=None, offset=0), id=THIRD)
+    last = like(child(parent=CHILD, binlog=None, offset=0), id=THIRD)
     bucket = Bucket(LINEAGE, child(), last)
     bucket.archive(1, 2)
     bucket.chunk(3, (0, 700))
     bucket.archive(1, id_=THIRD)
-    here = Position(binlog=NAMES[1], offset=9, gtid_set="")
+    here = Position(binlog=BinlogName.parse(NAMES[1]), offset=9, gtid_set="")
     bucket.beat(replace(LAST, lineage=THIRD, durable=here))
     return bucket
 
@@ -869,6 +882,19 @@ def test_a_source_with_foreign_objects_alone_is_unknown() -> None:
         [("unknown", "critical"), ("unreadable", "warning")],
     )
     assert f"{LAYOUT.archive}README" in status.troubles[1].text
+
+
+def test_a_standby_is_not_foreign() -> None:
+    """Beside what is, and although nobody writes."""
+    bucket, token = Bucket(), "0a1b2c3d4e5f6071"
+    standby = Standby(token=token, source=SOURCE, host="db2", pid=7, version="1", since=BEAT_AT,
+                      at=BEAT_AT, interval_seconds=30.0, unsaved_bytes=0)  # fmt: skip
+    bucket.store.put(LAYOUT.standby(token), standby.to_json())
+    bucket.store.put(f"{LAYOUT.live}notes/x", b"hello")
+    status = bucket.look()
+    assert [one.host for one in status.standbys or ()] == ["db2"]
+    texts = [one.text for one in status.troubles if one.code == "unreadable"]
+    assert texts == [f"not of this archive's format: {LAYOUT.live}notes/x"]
 
 
 def test_where_nothing_is_the_sources_that_are_there_are_named() -> None:

@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.metrics import METRICS, render
 from binlog2s3.status.model import (
     BackupsStatus,
@@ -60,13 +61,13 @@ FULL = replace(
     server=SourceStatus(
         uuid="3e11fa47-71ca-11e1-9e33-c80aa9429562",
         flavour="mysql",
-        position=Position(binlog="mysql-bin.000043", offset=900, gtid_set=""),
+        position=Position(binlog=BinlogName.parse("mysql-bin.000043"), offset=900, gtid_set=""),
         asked_at=AT,
         silent_seconds=1.5,
         read_only=True,
     ),
     lineage="20260102T030405Z-3e11fa47-a1b2",
-    durable=Position(binlog="mysql-bin.000042", offset=157, gtid_set=""),
+    durable=Position(binlog=BinlogName.parse("mysql-bin.000042"), offset=157, gtid_set=""),
     covered_until=AT - timedelta(seconds=2),
     latest=AT - timedelta(seconds=1),
     lag=Lag(bytes=743, transactions=3, seconds=2.25),
@@ -105,6 +106,7 @@ FULL = replace(
         count=3,
         newest_at=AT - timedelta(seconds=71),
         window_from=AT - timedelta(seconds=72),
+        run_failed=True,
     ),
     drill=DrillStatus(
         proven_at=AT - timedelta(seconds=73),
@@ -164,6 +166,7 @@ ENOUGH = {
     "binlog2s3_backups": 3,
     "binlog2s3_newest_backup_timestamp_seconds": AT.timestamp() - 71,
     "binlog2s3_recovery_window_timestamp_seconds": AT.timestamp() - 72,
+    "binlog2s3_backup_run_failed": 1,
     "binlog2s3_drill_proven_timestamp_seconds": AT.timestamp() - 73,
     "binlog2s3_drill_proven_until_timestamp_seconds": AT.timestamp() - 74,
     "binlog2s3_drill_duration_seconds": 75.0,
@@ -210,13 +213,6 @@ def test_one_thing_that_is_not_known_is_absent_alone() -> None:
         assert told == {f"binlog2s3_lag_{one}": 0 for one in lag if one != unknown}
 
 
-def test_a_binlog_whose_name_is_none_has_no_number() -> None:
-    """It is left out, and the rest is there."""
-    found = samples(replace(FULL, durable=Position(binlog="?", offset=5, gtid_set="")))
-    assert "binlog2s3_durable_binlog_number" not in found
-    assert found["binlog2s3_durable_offset_bytes"][0][1] == 5
-
-
 @pytest.mark.parametrize("state", get_args(State))
 def test_one_state_is_1_and_all_others_are_0(state: Any) -> None:
     """So that each can be asked for, drawn and counted."""
@@ -230,11 +226,14 @@ def test_troubles_have_code_and_level() -> None:
     """As many as there are of each; their texts are no labels. None: no sample."""
     found = samples(FULL)["binlog2s3_troubles"]
     assert sorted((labels["code"], labels["level"], value) for labels, value in found) == [
+        ("backup-run", "warning", 1),
         ("gap", "warning", 1),
         ("heartbeat", "warning", 1),
         ("store", "critical", 2),
     ]
-    assert "binlog2s3_troubles" not in samples(replace(FULL, troubles=(), history=None))
+    assert "binlog2s3_troubles" not in samples(
+        replace(FULL, troubles=(), history=None, backups=None)
+    )
 
 
 def test_info_says_who_and_where_to() -> None:

@@ -63,7 +63,7 @@ def test_a_stream_that_is_well_is_ok() -> None:
 def test_another_day_is_named() -> None:
     """The time alone would say today."""
     line = judged(covered_until=NOW - timedelta(days=1)).line
-    assert "until 2026-01-01 12:03:30Z is" in line
+    assert "until 2026-01-01T12:03:30Z is" in line
     assert "until" not in judged(covered_until=None).line
 
 

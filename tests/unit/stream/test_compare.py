@@ -16,7 +16,7 @@ from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError
-from binlog2s3.stream.compare import Common, Finder, cut
+from binlog2s3.stream.compare import Common, Finder, another_beginning, cut
 from binlog2s3.stream.spool import SpoolRun
 from tests import documents
 from tests.binlog_writer import (
@@ -29,6 +29,7 @@ from tests.binlog_writer import (
     BinlogWriter,
     statement,
 )
+from tests.documents import like
 from tests.memory_store import MemoryStore
 from tests.unit.binlog.test_content import rows, table_map
 from tests.unit.stream.builders import RUN, name
@@ -122,6 +123,7 @@ class Source:
         self.discarded: list[SpoolRun] = []
         self.worked: list[float] = []
         self.status: int | None = 0
+        self.own = dict(binlogs)  # what it sends on the connection for questions
 
     def probe(self, binlog_name: BinlogName) -> tuple[SpoolRun, Child]:
         directory = self._directory / str(len(self.probed))
@@ -130,6 +132,10 @@ class Source:
         (directory / str(binlog_name)).write_bytes(self._binlogs[binlog_name])
         self.children.append(Child(self.status))
         return SpoolRun(directory, replace(RUN, binlog=str(binlog_name))), self.children[-1]
+
+    def prove(self, binlog_name: BinlogName, head: bytes) -> None:
+        if why := another_beginning(binlog_name, head, self.own[binlog_name][: len(head)]):
+            raise SourceError(why, transient=True)
 
     def find(
         self,
@@ -145,6 +151,7 @@ class Source:
             discard=self.discarded.append,
             stopped=stopped,
             work=self.worked.append,
+            prove=self.prove,
             beginning=beginning,
         )
         try:
@@ -211,6 +218,21 @@ class Counting(MemoryStore):
     def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
         self.asked += end - begin
         return super().open(key, begin, end)
+
+
+@pytest.mark.parametrize("received", ["another-history", "damage", "no-binlog"])
+def test_a_probe_that_reads_from_another_server_says_nothing(
+    store: MemoryStore, tmp_path: Path, received: str
+) -> None:
+    """mysqlbinlog alone was led there: it would end our history, and join the next one to none."""
+    catalog, there = archive(store, *history()), source(tmp_path, *history())
+    for number, other in enumerate(history(forked_at=0), start=1):
+        data = bytes(other.data)
+        if received != "another-history":
+            data = data[:300] + b"?" * 300 if received == "damage" else b"?" * 300
+        there._binlogs[name(number)] = data
+    with pytest.raises(SourceError, match="its own has other bytes"):
+        there.find(catalog)
 
 
 @pytest.mark.parametrize("forked_at", [14, 55, 75])
@@ -392,7 +414,7 @@ def test_numbers_that_go_back_cut_nothing(
     at: tuple[int, int] | None,
 ) -> None:
     """MariaDB's binlogs: the number that each begins after, and those of its transactions."""
-    lineage = replace(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
+    lineage = like(LINEAGE, flavour="mariadb", server_uuid="00000007-00000000")
     made = []
     for before, numbers in binlogs:
         writer = BinlogWriter(server_version="11.8.2-MariaDB-log")
@@ -477,6 +499,7 @@ def has_end(
         discard=there.discarded.append,
         stopped=lambda: False,
         work=there.worked.append,
+        prove=there.prove,
     )
     names = [name(number) for number in range(1, newest + 2)]
     place = documents.parent_of(LINEAGE.id, binlog=str(name(1)), offset=end, gtid_set=gtids)
@@ -556,3 +579,40 @@ def test_only_the_last_hundred_are_compared(store: MemoryStore, tmp_path: Path) 
     assert has_end(
         catalog, source(tmp_path, theirs), long.transactions[-1].end, 1, f"7-{SERVER}-250"
     )
+
+
+WHOLE = bytes(binlog(1).data)
+HEAD = 4 + 19 + 57
+"""Somewhere in the format event, behind the time of its header."""
+
+
+@pytest.mark.parametrize(
+    ("received", "there", "why"),
+    [
+        (WHOLE, WHOLE, ""),
+        (WHOLE[:HEAD], WHOLE[:HEAD], ""),
+        (WHOLE[:HEAD], WHOLE, ""),
+        (WHOLE, WHOLE[:HEAD], f"equal up to {HEAD}: its own ends there"),
+        (WHOLE, b"", "equal up to 0: its own ends there"),
+        (WHOLE, bytes(binlog(1, time=NOW + 1).data), "equal up to 4: its own has other bytes"),
+        (WHOLE, bytes(binlog(1, forked_at=14).data), "its own has other bytes"),
+        (WHOLE, bytes(binlog(1, gtids=False).data), "its own has other bytes"),
+        (WHOLE, WHOLE[:-1] + b"?", f"equal up to {len(WHOLE) - 1}: its own has other bytes"),
+    ],
+    ids=[
+        "all",
+        "head",
+        "more-there",
+        "less-there",
+        "nothing",
+        "time",
+        "rows",
+        "gtids",
+        "last-byte",
+    ],
+)
+def test_the_beginning_of_another_server(received: bytes, there: bytes, why: str) -> None:
+    """Every byte that came is compared; that the server has more by now says nothing."""
+    found = another_beginning(name(1), received, there)
+    assert why in found
+    assert bool(why) == bool(found)

@@ -27,7 +27,7 @@ from binlog2s3.stream.continuation import (
 )
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.unit.stream.builders import name, rows
 
 IMAGE = "00000000-0000-0000-0000-0000000000aa"
@@ -36,7 +36,7 @@ LINEAGE = replace(
     first_binlog=BinlogName("b", 2),
     first_binlog_time=datetime(2026, 1, 2, tzinfo=UTC),
 )
-MARIADB = replace(
+MARIADB = like(
     LINEAGE, server_uuid="00000007-0000-0000-0000-000000000000", flavour="mariadb", gtid_set="0-7-5"
 )
 Before = Callable[[BinlogName], str | None]
@@ -55,7 +55,7 @@ def tip(**facts: Any) -> Tip:
         closed=True,
         gtids=gtids(f"{UUID_A}:1-9"),
         gtids_before=gtids(f"{UUID_A}:1-7"),
-        rotates_to="b.000005",
+        rotates_to=name(5),
     )
     return replace(known, **facts)
 
@@ -98,7 +98,7 @@ def mariadb_tip(**facts: Any) -> Tip:
         closed=True,
         gtids=mariadb("0-7-9,1-8-3"),
         gtids_before=mariadb("0-7-6,1-8-3"),
-        rotates_to="b.000005",
+        rotates_to=name(5),
     )
     return replace(known, **facts)
 
@@ -225,7 +225,7 @@ def test_the_parent_of_a_gap_is_what_there_is() -> None:
     assert isinstance(found, Begin)
     assert found.parent == Parent(
         lineage=LINEAGE.id,
-        binlog="b.000004",
+        binlog=name(4),
         offset=100,
         gtid_set=A9,
         join="gap",
@@ -317,7 +317,7 @@ def test_a_successor_that_lost_some() -> None:
     asked = says({3: f"{UUID_A}:1-8,{UUID_B}:1", 2: f"{UUID_A}:1-8", 1: ""})
     found = successor(tip(), had, rows(1, 2, 3), asked, cut=lambda _: cut)
     assert (found.begin, found.parent) == (name(2), cut)
-    assert cut.binlog == "b.000004"
+    assert cut.binlog == name(4)
     assert cut.offset == 80
     assert cut.gtid_set == f"{UUID_A}:1-8"
 
@@ -377,7 +377,7 @@ def test_a_lineage_begins_behind_rows_that_are_nowhere() -> None:
     assert found.begin == name(5)
     assert found.parent == parent_of(
         LINEAGE.id,
-        binlog="b.000004",
+        binlog=name(4),
         offset=100,
         gtid_set=f"{UUID_A}:1-9",
         join="gap",

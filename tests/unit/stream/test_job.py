@@ -38,7 +38,7 @@ def spans(world: World) -> list[tuple[int, int]]:
 def durable_end(streamer: Streamer) -> int:
     """How far the first binlog is reported durable."""
     durable = streamer.coverage.durable
-    assert durable is None or durable.binlog == str(FIRST)
+    assert durable is None or durable.binlog == FIRST
     return durable.offset if durable else 0
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -25,7 +26,7 @@ from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.upload_counts import Counts, Failing
 from binlog2s3.stream.uploads import Stock
-from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID
+from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID, like
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
@@ -67,7 +68,9 @@ class Parts:
         self.disk: Room | SpoolError = Room(used=7, free=100, max_bytes=None, min_free=5)
         self.archived = {name(1), name(2)}
         self.coverage: Any = SimpleNamespace(
-            durable=Position(binlog="b.000003", offset=500, gtid_set=f"{UUID}:1-9"),
+            durable=Position(
+                binlog=BinlogName.parse("b.000003"), offset=500, gtid_set=f"{UUID}:1-9"
+            ),
             following=name(3),
             contradictions=0,
             has=lambda binlog: binlog in self.archived,
@@ -578,7 +581,7 @@ def test_lineages_are_looked_at_when_there_is_another_one() -> None:
     try:
         wait_until(lambda: asked, what="it is asked")
         assert parts.status.history is None
-        parts.intake.lineage = replace(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
+        parts.intake.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
         wait_until(lambda: parts.status.backups, what="and again")
     finally:
         ended.set()

@@ -27,7 +27,7 @@ from binlog2s3.stream.resume import Doubt, Heading, Pilot, first_binlog
 from binlog2s3.stream.tail import Overlap
 from tests import documents
 from tests.binlog_writer import UUID_A, UUID_B
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
 from tests.unit.stream.builders import name, rows
 
@@ -226,7 +226,7 @@ def common(binlog: int, offset: int, *, whole: bool = True) -> Common:
 B_TOO = f"{UUID_A}:1-9,{UUID_B}:1-2"
 OTHER = {"executed": f"{UUID_B}:1-50"}
 CLOSED = replace(TIP, closed=True)
-OWN_LINEAGE = replace(LINEAGE, id="20250101T000000Z-b4308ccf-0000", server_uuid=UUID_B)
+OWN_LINEAGE = like(LINEAGE, id="20250101T000000Z-b4308ccf-0000", server_uuid=UUID_B)
 LOST = Tip(lineage=OWN_LINEAGE, last=name(40), size=100)
 HERE = Tip(lineage=OWN_LINEAGE, last=name(7), size=90, overlap=replace(OVERLAP, binlog=name(7)))
 REFUSED = Doubt(why="position refused", refused=True)
@@ -321,7 +321,7 @@ REFUSALS: Mapping[str, tuple[Server, Mapping[str, Any], type[Binlog2s3Error], st
         Server(rows(4), UUID_B, **OTHER), {"accept_new_server": UUID_A},
         SourceError, "does not have the archive's transactions"),
     "another flavour": (
-        Server(rows(4)), {"tip": replace(TIP, lineage=replace(LINEAGE, flavour="mariadb"))},
+        Server(rows(4)), {"tip": replace(TIP, lineage=like(LINEAGE, flavour="mariadb"))},
         SourceError, "another flavour"),
     "no binlogs": (Server(()), {"tip": None}, SourceError, "lists no binary logs"),
     "a first binlog that it lacks": (
@@ -420,7 +420,7 @@ def at_mariadb(program: Path) -> Tip:
     program.write_text(said)
     return replace(
         TIP,
-        lineage=replace(LINEAGE, server_uuid=OWN, flavour="mariadb"),
+        lineage=like(LINEAGE, server_uuid=OWN, flavour="mariadb"),
         gtids=MariadbGtidList.parse("7-1-42"),
         gtids_before=MariadbGtidList.parse("7-1-20"),
     )

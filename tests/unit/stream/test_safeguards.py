@@ -2,6 +2,7 @@
 
 import gc
 import io
+import itertools
 import os
 import signal
 import subprocess
@@ -40,6 +41,7 @@ from binlog2s3.errors import (
     StoreError,
 )
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
+from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
@@ -52,9 +54,9 @@ from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
 from binlog2s3.stream.writer import Writer
-from tests.binlog_writer import UUID_A, UUID_B, BinlogWriter, statement
+from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
@@ -362,7 +364,7 @@ def test_the_first_entry_stands(world: World) -> None:
     assert not streamer.files(FIRST), "it is archived all the same"
 
 
-@pytest.mark.parametrize("field", ["size", "crc64"])
+@pytest.mark.parametrize("field", ["size", "crc64nvme"])
 def test_an_entry_of_another_binlog_is_not_taken_for_ours(world: World, field: str) -> None:
     """Nothing is deleted because of it: neither chunks nor the local copy."""
     streamer = world.start(part=200)
@@ -372,7 +374,8 @@ def test_an_entry_of_another_binlog_is_not_taken_for_ours(world: World, field: s
     whole = BinlogReading(FIRST)
     whole.feed(memoryview(world.source.data(FIRST)))
     entry = whole.entry(datetime(2026, 1, 1, tzinfo=UTC))
-    changed: dict[str, Any] = {field: getattr(entry, field) + 1}
+    value = getattr(entry, field)
+    changed: dict[str, Any] = {field: type(value)(value + 1)}
     theirs = replace(entry, **changed).to_json()
     world.store.put(ENTRY, theirs)
     with pytest.raises(ArchiveError, match="describes another binlog"):
@@ -779,9 +782,11 @@ FACTS = ServerFacts(
 class Asked:
     """A connection that is kept: what it leads to is seen when it is made anew."""
 
-    def __init__(self, then: ServerFacts, first_event: tuple[int, int]) -> None:
+    address = "db1:3306"
+
+    def __init__(self, then: ServerFacts, data: bytes) -> None:
         self.facts_now, self._then = FACTS, then
-        self._first_event = first_event
+        self._data = data
 
     def close(self) -> None:
         self.facts_now = self._then
@@ -789,9 +794,9 @@ class Asked:
     def facts(self) -> ServerFacts:
         return self.facts_now
 
-    def first_event(self, name: BinlogName) -> tuple[int, int]:
+    def beginning(self, name: BinlogName, most: int) -> bytes:
         assert name == FIRST
-        return self._first_event
+        return self._data[:most]
 
 
 @pytest.fixture
@@ -904,30 +909,93 @@ def test_what_ends_a_run(seen: dict[str, Any], kind: type[Exception] | None, wor
         look_after(**seen)
 
 
+def two_of_a_server(timestamp: int) -> tuple[BinlogWriter, BinlogWriter]:
+    """Two binlogs under one name, by servers with one id; the second has this time."""
+    made = (
+        BinlogWriter(server_id=7, timestamp=NOW),
+        BinlogWriter(server_id=7, timestamp=timestamp),
+    )
+    for one in made:
+        for _ in range(3):
+            one.transaction([statement("insert"), XID])
+    return made
+
+
+def begun(directory: Path, sent: BinlogWriter, overlap: Overlap | None) -> LiveRun:
+    """A run that has brought this binlog, or what comes from the overlap on."""
+    heading = Heading(
+        facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST, overlap=overlap
+    )
+    run = SpoolRun(directory, replace(RUN, position=heading.position))
+    data = sent.from_position(overlap.begin) if overlap else bytes(sent.data)
+    (directory / str(FIRST)).write_bytes(data)
+    track = begun_track(sent, overlap.end) if overlap else None
+    tailer = Tailer(run, Grid(5 << 20), overlap=overlap, track=track)
+    return LiveRun(run, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
+
+
+def begun_track(made: BinlogWriter, end: int) -> Track:
+    """What is known of a binlog: its first bytes, which are in the bucket."""
+    track = Track(FIRST, None, Grid(5 << 20))
+    for begin, at in itertools.pairwise([0, *made.ends[1:]]):
+        if at <= end:
+            track.feed(memoryview(bytes(made.data[begin:at])))
+    track.raise_floor(Grid(5 << 20))
+    return track
+
+
 @pytest.mark.parametrize(
-    ("then", "server_id"),
-    [(replace(FACTS, uuid=UUID_B), 7), (FACTS, 8)],
+    ("then", "timestamp", "words"),
+    [
+        (replace(FACTS, uuid=UUID_B), NOW, f"another server answers .*: {UUID_B}, not {UUID_A}"),
+        (FACTS, NOW + 1, f"at db1:3306 {UUID_A} answers, .* with server_id 7, created at 2026"),
+    ],
     ids=["another-uuid", "another-binlog"],
 )
-def test_a_run_without_an_overlap_is_confirmed_on_a_new_connection(
-    supervisor: Any, then: ServerFacts, server_id: int
+@pytest.mark.parametrize("short", [False, True], ids=["no-overlap", "short-overlap"])
+def test_what_a_run_begins_with_is_confirmed_on_a_new_connection(
+    supervisor: Any, tmp_path: Path, then: ServerFacts, timestamp: int, words: str, *, short: bool
 ) -> None:
-    """The one that is kept still leads to the server that was asked; mysqlbinlog's does not."""
-    track = Track(FIRST, Path(), Grid(1000))
-    track.feed(memoryview(bytes(BinlogWriter(server_id=7).data)))
-    form = track.scanner.formats[0]
-    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
-    supervisor._server = Asked(FACTS, (7, form.offset + form.size))
-    supervisor._confirm(heading, track)
-    supervisor._server = Asked(then, (server_id, form.offset + form.size))
-    with pytest.raises(SourceError, match="another server answers"):
-        supervisor._confirm(heading, track)
+    """The one that is kept still leads to the server that was asked; mysqlbinlog's does not.
+
+    Its server may have the same server id. Histories that begin alike have a short overlap in
+    common.
+    """
+    ours, theirs = two_of_a_server(timestamp)
+    run = begun(tmp_path, ours, overlap_of(begun_track(ours, ours.ends[3])) if short else None)
+    while run.read(lambda _: ()):
+        assert run.take_new() == []
+    assert run.state is RunState.CONFIRMING
+    supervisor._server = Asked(FACTS, bytes(ours.data) + b"and more")
+    supervisor._confirm(run)
+    supervisor._server = Asked(then, bytes(theirs.data))
+    if short:  # its file begins with an event that mysqlbinlog made up
+        words = words.partition(", .*")[0]
+    with pytest.raises(SourceError, match=words) as refused:
+        supervisor._confirm(run)
+    assert refused.value.transient
+    assert refused.value.hint
+
+
+def test_a_long_overlap_proves_a_run_by_itself(tmp_path: Path) -> None:
+    """It is of no two histories that are not one up to there."""
+    ours, _ = two_of_a_server(NOW)
+    ours.transaction([statement("x" * MOST_BYTES), XID])
+    ours.transaction([statement("x" * (1 << 20)), XID])
+    ours.transaction([statement("more"), XID])
+    overlap = overlap_of(begun_track(ours, len(ours.data)))
+    assert overlap is not None
+    assert overlap.begin > MOST_BYTES
+    run = begun(tmp_path, ours, overlap)
+    while run.read(lambda _: ()):
+        pass
+    assert run.state is RunState.READING
 
 
 def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> None:
     """After a fail-over by DNS the old primary may live on, and keep the connection open."""
     new = replace(FACTS, uuid=UUID_B)
-    supervisor._server = Asked(new, (0, 0))
+    supervisor._server = Asked(new, b"")
     supervisor._intake.last = supervisor._intake.lineage = None
     supervisor._pilot.heading = lambda server, *_: server.facts()
     assert supervisor._ask() == new

@@ -351,7 +351,7 @@ def test_it_tells_how_much_the_bucket_may_not_have(
     """Against what the writer says is durable; nothing of the spool is touched."""
     store = MemoryStore()
     store.put(LAYOUT.lineage(ID), replace(LINEAGE, source="orders").to_json())
-    durable = Position(binlog="b.000002", offset=500, gtid_set="")
+    durable = Position(binlog=BinlogName.parse("b.000002"), offset=500, gtid_set="")
     put(store, replace(WRITES, durable=durable))
     path = filled(spool, lineage, name, size)
     data = path.read_bytes()

@@ -11,6 +11,7 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
+from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
@@ -35,7 +36,7 @@ from binlog2s3.stream.start import (
 from binlog2s3.stream.tail import Track, TrackState
 from tests import documents
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
-from tests.documents import BEAT, parent_of, turn_of
+from tests.documents import BEAT, like, parent_of, turn_of
 from tests.memory_store import MemoryStore
 from tests.unit.stream.builders import RUN, bytes_of, ends_of, name, rows
 
@@ -56,7 +57,7 @@ def entry(number: int) -> Entry:
         gtid_set_added=f"{UUID_A}:{number + 4}",
         transactions=1,
         blocks=(),
-        next_binlog=str(name(number + 1)),
+        next_binlog=name(number + 1),
     )
 
 
@@ -102,8 +103,9 @@ def test_an_archive_ends_with_its_last_whole_binlog(
     last = entry(ends_before - 1)
     assert end.last == last.name
     assert end.end == EntryEnd(
+        name=last.name,
         size=100,
-        crc64=last.crc64,
+        crc64nvme=Crc64(last.crc64),
         gtid_set_before=last.gtid_set_before,
         gtid_set_added=last.gtid_set_added,
         anonymous_transactions=0,
@@ -128,7 +130,7 @@ def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
     found = read_undescribed(store, LAYOUT, end)
     assert [track.name for track in found] == [name(4), name(5)]
     made = found[0].entry(TIME)
-    assert (made.gtid_set_before, made.next_binlog) == (f"{UUID_A}:1-7", "b.000005")
+    assert (made.gtid_set_before, made.next_binlog) == (f"{UUID_A}:1-7", name(5))
     assert made.size == len(store.get(LAYOUT.binlog(LINEAGE.id, name(4))))
     assert end.after(found).next_binlog == name(6)
     assert read_undescribed(store, LAYOUT, end.after(found)) == []
@@ -158,7 +160,7 @@ def test_gtids_where_the_archive_ends(store: MemoryStore) -> None:
     end = known(archive(store, [2, 3]))
     assert str(end.gtids) == f"{UUID_A}:1-7"
     assert replace(end, end=None).gtids is None
-    mariadb = replace(LINEAGE, flavour="mariadb", gtid_set="0-1-5")
+    mariadb = like(LINEAGE, flavour="mariadb", gtid_set="0-1-5")
     assert end.end is not None
     later = replace(end.end, gtid_set_before="0-1-5,1-1-9", gtid_set_added="0-1-7,0-2-8")
     at_end = replace(end, lineage=mariadb, end=later).gtids
@@ -211,7 +213,7 @@ def beat(store: MemoryStore, generation: int, lineage: str | None) -> None:
 
 def child(number: int, of: Lineage, first: int = 2) -> Lineage:
     """A lineage that begins behind another one."""
-    return replace(
+    return like(
         LINEAGE,
         id=f"2027010{number}T030405Z-b4308ccf-a1b2",
         server_uuid=UUID_B,
@@ -239,7 +241,7 @@ def test_a_source_that_is_new_to_the_bucket_has_no_history(store: MemoryStore) -
 
 def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -> None:
     """Not the newest: a lineage may have been left for an older one again, or for a copy."""
-    later = replace(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
+    later = like(LINEAGE, id="20270102T030405Z-3e11fa47-a1b2")
     catalog = put_lineages(store, LINEAGE, later)
     beat(store, 1, later.id)
     beat(store, 2, LINEAGE.id)
@@ -376,7 +378,7 @@ def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
     tip = tip_of_archive(catalog, known_of(catalog))
     assert (tip.last, tip.size, tip.closed) == (name(1), len(one.data), True)
     assert (str(tip.gtids), str(tip.gtids_before)) == (f"{UUID_A}:1-3", "")
-    assert tip.rotates_to == "b.000002"
+    assert tip.rotates_to == name(2)
     assert tip.overlap is not None
     assert tip.overlap.crc64 == crc64nvme(one.data[tip.overlap.begin :])
     assert (tip.overlap.begin, tip.overlap.end) == (one.transactions[0].begin, len(one.data))
@@ -752,7 +754,7 @@ def test_events_without_a_position_end_a_floor_before_them(
         )
     data = bytes(made.data[: len(made.data) - missing])
     in_pieces(store, 1, data, 150)
-    lineage = replace(FIRST, flavour="mariadb", first_binlog_time=datetime.fromtimestamp(NOW, UTC))
+    lineage = like(FIRST, flavour="mariadb", first_binlog_time=datetime.fromtimestamp(NOW, UTC))
     catalog = put_lineages(store, lineage)
     (track,) = adopt([], grid=Grid(64), end=archive_end(catalog, lineage), catalog=catalog)
     size = max(end for end in made.placed if end <= len(data))
@@ -768,7 +770,7 @@ def test_of_a_history_that_has_ended_only_what_the_spool_has_is_taken(
 ) -> None:
     """On top of the bucket's bytes; where it has nothing more, they are not read."""
     (first,) = catalog.lineages()
-    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
+    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
                     first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
     put_lineages(store, later)
     beat(store, 9, later.id)
@@ -792,7 +794,7 @@ def test_of_a_history_that_has_ended_only_what_the_spool_has_is_taken(
 def test_what_a_start_finds(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
     """The history that was written last, and what is left of the one before it."""
     (first,) = catalog.lineages()
-    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
+    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
                     first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
     put_lineages(store, later)
     beat(store, 9, later.id)
@@ -815,7 +817,7 @@ def test_what_lies_below_the_floor_of_a_pruned_lineage_stays_in_the_spool(
 ) -> None:
     """The bucket may never have had all of it: a source did not finish its last binlog."""
     (first,) = catalog.lineages()
-    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id))
+    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id))
     put_lineages(store, later)
     beat(store, 9, later.id)
     floor = replace(documents.FLOOR, lineage=first.id, binlog=name(5), gtid_set=f"{UUID_A}:1-12")
@@ -833,7 +835,7 @@ def test_a_run_that_goes_does_not_stop_the_start(
 ) -> None:
     """All of it was archived, of the history that was left behind, too: its directory goes."""
     (first,) = catalog.lineages()
-    later = replace(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
+    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
                     first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
     put_lineages(store, later)
     beat(store, 9, later.id)

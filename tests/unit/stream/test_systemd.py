@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import StoreError
 from binlog2s3.status.model import Lag, SourceStatus, State, Status, Trouble
 from binlog2s3.stream import systemd as notify
@@ -28,7 +29,7 @@ AT = Status(
     seen_from="daemon",
     at=datetime(2026, 1, 2, tzinfo=UTC),
     state="streaming",
-    durable=Position(binlog="mysql-bin.000012", offset=1000, gtid_set=""),
+    durable=Position(binlog=BinlogName.parse("mysql-bin.000012"), offset=1000, gtid_set=""),
     lag=Lag(bytes=3 << 20, seconds=1.23),
 )
 
@@ -174,7 +175,7 @@ def waits(state: State, server: SourceStatus = AT.server, **texts: str) -> Statu
         (replace(AT, durable=None, lag=Lag(seconds=0.0)), "streaming, all durable"),
         (
             replace(AT, state="catching up"),
-            "catching up mysql-bin.000012, durable 1.2 s ago, 3 MiB behind",
+            "catching up mysql-bin.000012, durable 1.2 s ago, 3.0 MiB behind",
         ),
         (waits("store unreachable", store="refused"), "waiting for the store: refused"),
         (

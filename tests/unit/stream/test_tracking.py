@@ -28,7 +28,7 @@ from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import take
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
-from tests.documents import parent_of
+from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config
 from tests.streamer import InlineWorkers
@@ -135,8 +135,8 @@ class Bench:
 
     def readable(self, lineage: Lineage) -> dict[str, str]:
         """The state of its binlogs."""
-        found = Catalog(self.store, LAYOUT).readable(lineage)
-        return {str(listed.name): listed.state for listed in found}
+        found = Catalog(self.store, LAYOUT).contents(lineage)
+        return {str(name): "open" if name in found.open else "archived" for name in found.sizes}
 
     @property
     def lineage(self) -> Lineage:
@@ -188,7 +188,7 @@ def test_an_answer_that_was_lost_is_no_second_lineage(bench: Bench) -> None:
     begin(bench)
     ours, key = bench.lineage, LAYOUT.lineage(bench.lineage.id)
     assert bench.intake._put(ours) == ours
-    other = replace(ours, server_uuid=UUID_B)
+    other = like(ours, server_uuid=UUID_B)
     with pytest.raises(PreconditionError):
         bench.intake._put(other)
     assert bench.store.get(key) == ours.to_json()
@@ -209,7 +209,7 @@ def test_two_that_see_the_same_beginning_write_one_history(
 ) -> None:
     """What another writer has decided is taken; of another server, binlog, time or parent not."""
     begin(bench)
-    decided = replace(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
+    decided = like(bench.lineage, id="20200101T000000Z-3e11fa47-0000", **change)
     bench.store.delete(list(bench.store.objects))
     bench.store.put(LAYOUT.lineage(decided.id), decided.to_json())
     begin(bench)
@@ -273,7 +273,7 @@ def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
     assert bench.intake.coverage is not None
     durable = bench.intake.coverage.durable
     assert durable is not None
-    assert (durable.binlog, durable.offset) == ("b.000002", following.size)
+    assert (durable.binlog, durable.offset) == (name(2), following.size)
     assert not any(name(1) in run.files() for run in bench.spool.runs())
 
 
@@ -477,7 +477,7 @@ TOKYO, UTC_ZONE = (SystemZone.of("SYSTEM", 2026, [offset] * 24) for offset in (3
 def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
     """A writer has ended, and the next one begins: the server was in this zone then."""
     lineage = bench.lineage
-    durable = Position(binlog=str(name(newest)), offset=4, gtid_set="")
+    durable = Position(binlog=name(newest), offset=4, gtid_set="")
     bench.said |= {"time_zone": zone, "server": None, "durable": durable}
     bench.intake.unlogged, bench.intake._witnessed = None, ""
     bench.intake.resume(lineage, None, name(newest), described=True)
@@ -566,7 +566,7 @@ def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
     """A streamer that starts anew does not read that binlog again."""
     begin(bench)
     bench.settle()
-    bench.intake.resume(bench.lineage, None, name(2), described=True, rotates_to="b.000002")
+    bench.intake.resume(bench.lineage, None, name(2), described=True, rotates_to=name(2))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
 
@@ -584,14 +584,16 @@ def test_what_was_seen_counts_where_the_binlogs_show_nothing(
     first.state = TrackState.CLOSED
     bench.intake.seen(at(2))
     assert bench.intake.unlogged is not None
-    assert (bench.intake.unlogged.first, bench.intake.unlogged.last) == ("b.000002", "b.000002")
+    assert (bench.intake.unlogged.first, bench.intake.unlogged.last) == (name(2), name(2))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
 
 
 def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> None:
     """Binlogs that were there already, and those after the one that it wrote again, are as ever."""
-    seen = Unlogged(since=START, first="b.000003", last="b.000003")
+    seen = Unlogged(
+        since=START, first=BinlogName.parse("b.000003"), last=BinlogName.parse("b.000003")
+    )
     begin(bench)
     bench.settle()
     bench.intake.lineage = None

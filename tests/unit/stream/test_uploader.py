@@ -268,7 +268,7 @@ def test_what_cannot_be_finished_stays_as_chunks(
     assert list(streamer.run.files()) == []
     durable = streamer.coverage.durable
     assert durable is not None
-    assert (durable.binlog, durable.offset) == (str(FIRST), world.source.size(FIRST))
+    assert (durable.binlog, durable.offset) == (FIRST, world.source.size(FIRST))
     assert streamer.coverage.has(FIRST)
 
 

@@ -197,7 +197,7 @@ def test_standbys_are_shown_and_dead_ones_deleted(spool: Spool) -> None:
     for token, seconds in (("aaaaaaaa", 1.0), ("bbbbbbbb", 30.0)):
         standby = Standby(
             token=token, source="orders", host="db2", pid=7, version="1", since=BEAT.since,
-            at=BEAT.at, interval_seconds=seconds,
+            at=BEAT.at, interval_seconds=seconds, unsaved_bytes=0,
         )  # fmt: skip
         store.put(LAYOUT.standby(token), standby.to_json())
     store.put(LAYOUT.standby("cccccccc"), b"{}")

@@ -33,7 +33,7 @@ from tests.binlog_writer import (
     BinlogWriter,
     statement,
 )
-from tests.documents import BEAT, ID, LINEAGE, NAME, parent_of
+from tests.documents import BEAT, ID, LINEAGE, NAME, like, parent_of
 from tests.property.test_paged_plan import SPAN, T0, lived, put_pages, without_pages
 from tests.surveyed import BLOCK, KEY, LAYOUT, MARIADB, Bucket, workers
 from tests.unit.binlog.test_content import rows, table_map
@@ -459,7 +459,7 @@ def test_a_damaged_event_is_named() -> None:
 def two_lineages(*, cut: int) -> tuple[Bucket, Lineage]:
     """A replica took over behind transaction 20; its binlogs repeat those from `cut` on."""
     bucket = archive(100, 100, 100)
-    child = replace(
+    child = like(
         LINEAGE,
         id=OTHER,
         server_uuid=UUID_B,
@@ -513,7 +513,7 @@ def test_gtids_of_one_flavour_in_a_bucket_of_two() -> None:
     """A source that went over to MariaDB: lineages of the other flavour have none of these."""
     bucket, child = two_lineages(cut=15)
     del bucket.objects[LAYOUT.lineage(OTHER)]
-    maria = replace(child, flavour="mariadb", gtid_set="", parent=None)
+    maria = like(child, flavour="mariadb", gtid_set="", parent=None)
     bucket.put(LAYOUT.lineage(OTHER), maria.to_json())
     hits, _, stats = searched(bucket, everywhere=True, gtids=(f"{UUID_A}:7",))
     assert (numbers(hits), stats.lineages) == ([7], (ID,))
@@ -682,7 +682,7 @@ def test_servers_without_gtid_events() -> None:
         made.plain_transaction([BEGIN, table_map(7, table), row, XID])
     made.plain_transaction([statement("DROP TABLE shop.orders")])
     made.rotate()
-    bucket = Bucket(replace(LINEAGE, server_version="5.6.14-log", parent=None))
+    bucket = Bucket(like(LINEAGE, server_version="5.6.14-log", parent=None))
     bucket.archive(made.data)
     hits, warnings, _ = searched(bucket, SearchQuery(wanted=Criteria(tables=ORDERS)))
     assert [hit.transaction for hit in hits] == [made.transactions[10], made.transactions[4]]

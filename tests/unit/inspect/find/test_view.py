@@ -27,14 +27,13 @@ from binlog2s3.inspect.find.view import (
     GtidOutput,
     JsonOutput,
     SearchContext,
-    SearchProgress,
     TextOutput,
     pitr_words,
     query_text,
     words_of,
 )
 from binlog2s3.output import Plain
-from binlog2s3.progress import progress_display
+from binlog2s3.progress import ProgressDisplay
 from tests.unit.test_docs import fits, page, rows
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -238,11 +237,9 @@ def test_what_find_prints_is_as_documented() -> None:
 def test_progress_is_told_now_and_then() -> None:
     """Where there is no terminal: a line each ten seconds, with the rate."""
     out, now = StringIO(), [0.0]
-    with progress_display(out, clock=lambda: now[0]) as display:
-        show = SearchProgress(display, clock=lambda: now[0])
-        for seconds in (1.0, 9.0, 10.0, 11.0, 20.5):
-            now[0] = seconds
-            show(TALLY)
+    with ProgressDisplay(out, clock=lambda: now[0]) as display:
+        for now[0] in (1.0, 9.0, 10.0, 11.0, 20.5):
+            display.show(lambda: words_of(TALLY, 0, display.seconds), TALLY.size, TALLY.of_size)
     lines = out.getvalue().splitlines()
     assert lines == [
         "progress: 5.0 MiB of 10.0 MiB, 0 found, 512 KiB/s",

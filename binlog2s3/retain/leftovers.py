@@ -1,0 +1,112 @@
+"""What killed runs of `backup run` left in the bucket: unfinished uploads, and objects.
+
+Law: only what no document of a backup names, and no run that reports, is touched. It is listed
+before runs and documents are: a run puts its object before its first upload, and its document
+before it deletes that. An object is deleted a day after it was put, an upload is aborted at once.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from binlog2s3.archive.backup_runs import BackupRun, runs_of
+from binlog2s3.archive.catalog import Catalog, refuse_left
+from binlog2s3.errors import UnsupportedError
+from binlog2s3.store.contract import ObjectInfo, UploadInfo
+from binlog2s3.store.versions import Hold
+from binlog2s3.stream.remote import abort_uploads
+
+_QUIET = timedelta(days=1)
+
+
+@dataclass(slots=True, kw_only=True)
+class Leftovers:
+    """What runs left that failed. `objects` may be deleted; `kept` may not, for a reason each."""
+
+    runs: list[BackupRun] = field(default_factory=list)
+    """All runs: one that still works among them, if there is one."""
+    uploads: list[UploadInfo] = field(default_factory=list)
+    objects: list[ObjectInfo] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def working(self) -> BackupRun | None:
+        """The run that works now."""
+        return next((run for run in self.runs if run.state == "running"), None)
+
+    @property
+    def size(self) -> int:
+        """The bytes of the objects that may be deleted."""
+        return sum(info.size for info in self.objects)
+
+
+def leftovers_of(
+    catalog: Catalog, now: datetime, hold_on: Callable[[str], Hold] | None = None
+) -> Leftovers:
+    """Look for them; `now` is by the store's clock. `hold_on`: how Object Lock keeps a key."""
+    store, layout = catalog.store, catalog.layout
+    uploads = _uploads(catalog)
+    infos = [*store.list(layout.stored_backups)]
+    found = Leftovers(runs=runs_of(catalog, now))
+    for run in found.runs:  # a store may list uploads of whole keys only
+        uploads += [] if run.state == "running" else _uploads_of(catalog, run.id, uploads)
+    known = {run.id for run in found.runs if run.state == "running"}
+    ids = (layout.backup_id(info.key) for info in store.list(layout.backups))
+    known.update(id_ for id_ in ids if id_ is not None)
+    found.uploads = [one for one in uploads if _is_left(catalog, one.key, known)]
+    for info in infos:
+        if layout.stored_place(info.key) is None:
+            catalog.foreign.add(info.key)
+        elif not _is_left(catalog, info.key, known):
+            continue
+        elif info.last_modified > now - _QUIET:
+            found.kept[info.key] = "it is younger than a day"
+        elif hold_on is not None and (hold := hold_on(info.key)).keeps(now):
+            found.kept[info.key] = "Object Lock keeps it"
+            if hold.until is not None:
+                found.kept[info.key] += f" until {hold.until:%Y-%m-%dT%H:%M:%SZ}"
+        else:
+            found.objects.append(info)
+    return found
+
+
+def clear(catalog: Catalog, left: Leftovers) -> None:
+    """Abort the uploads and delete the objects. Raises StoreError."""
+    for upload in left.uploads:
+        catalog.store.abort_upload(upload.key, upload.upload_id)
+    keys = [info.key for info in left.objects]
+    if keys:
+        catalog.store.delete(keys)
+        refuse_left(catalog.store, keys)
+
+
+def delete_stored(catalog: Catalog, id_: str) -> None:
+    """Delete the objects of a backup whose document is gone. Raises StoreError if one is left."""
+    folder = catalog.layout.stored(id_, 1).rpartition("/")[0]
+    keys = [info.key for info in catalog.store.list(f"{folder}/")]
+    if keys:
+        catalog.store.delete(keys)
+        refuse_left(catalog.store, keys)
+    abort_uploads(catalog.store, catalog.layout.stored(id_, 1))
+
+
+def _is_left(catalog: Catalog, key: str, known: Collection[str]) -> bool:
+    place = catalog.layout.stored_place(key)
+    return place is not None and place[0] not in known
+
+
+def _uploads(catalog: Catalog) -> list[UploadInfo]:
+    try:
+        return [*catalog.store.uploads_below(catalog.layout.stored_backups)]
+    except UnsupportedError:
+        return []
+
+
+def _uploads_of(catalog: Catalog, id_: str, known: Collection[UploadInfo]) -> list[UploadInfo]:
+    """The uploads of a run's first object that are not known yet."""
+    ids = {one.upload_id for one in known}
+    try:
+        found = catalog.store.list_uploads(catalog.layout.stored(id_, 1))
+    except UnsupportedError:
+        return []
+    return [one for one in found if one.upload_id not in ids]

@@ -1,0 +1,544 @@
+"""`backup run` and `backup get`: base backups in the bucket, of real servers under load."""
+
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
+from lab.disk import temporary_directory
+from lab.fault import Gate
+from lab.get import ServerBinaries
+from lab.mysql import MysqlServer, server_of
+from lab.proxy import RecordingProxy
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.least_privilege import PAGE, SOURCE, given, policy
+from tests.integration.stream_process import StreamProcess
+from tests.waiting import wait_until
+from tests.world.servers import RELAXED, load
+from tests.world.streamed import Streamed, streamed
+
+TOOLS = {"mysqldump": "mysql", "mariadb-dump": "mariadb", "mariabackup": "mariadb"}
+ACCOUNTS = {"mysqldump": "mysql", "mariadb-dump": "mariadb", "mariabackup": "mariabackup"}
+PASSWORD = "backup's own"
+TABLES = (
+    "CREATE DATABASE shop",
+    "CREATE TABLE shop.t (id INT PRIMARY KEY, n INT, filler BLOB)",
+    "CREATE PROCEDURE shop.p() SELECT 1",
+    "CREATE EVENT shop.e ON SCHEDULE EVERY 1 DAY DISABLE DO SELECT 1",
+    "CREATE TRIGGER shop.r BEFORE INSERT ON shop.t FOR EACH ROW SET NEW.n = NEW.n + 1",
+)
+CHANGED = "Table definition has changed"
+BACKUPS = 2
+
+
+@dataclass(kw_only=True)
+class Place(Streamed):
+    """A source whose binlogs go into a bucket, and an account for backups."""
+
+    tool: str = ""
+    program: Path = Path()
+
+    def run_argv(self, *more: str) -> list[str]:
+        words = [f"--tool={self.tool}", f"--program={self.program}", "--json"]
+        words += [f"--mysql-socket={self.source.socket}", "--mysql-user=backup"]
+        words += [f"--mysql-password-file={self.folder / 'password'}"]
+        return ["backup", "run", *self.where, *words, *more]
+
+    def backup(self, *more: str) -> dict[str, Any]:
+        """Make one; a dump that a DDL came between registers nothing, and is made again."""
+        for _ in range(20):
+            done = command.run(*self.run_argv(*more), **self.minio.env())
+            if CHANGED not in done.stderr:
+                break
+            assert done.returncode == 8, done.stderr
+        assert done.returncode == 0, done.stderr
+        (found,) = json.loads(done.stdout)["backups"]
+        return dict(found)
+
+    def get(self, id_: str, path: Path) -> None:
+        argv = command.argv("backup", "get", *self.where, id_)
+        with path.open("wb") as out:
+            done = subprocess.run(
+                argv,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                env=command.environment(**self.minio.env()),
+                check=False,
+                timeout=300,
+            )
+        assert done.returncode == 0, done.stderr
+
+    def keys(self, prefix: str) -> list[str]:
+        return [key.removeprefix("pre/") for key in self.there.keys(f"pre/{prefix}")]
+
+    def uploads(self) -> list[str]:
+        with closing(self.minio.client()) as client:
+            found = client.list_multipart_uploads(Bucket=self.bucket)
+        return [one["Key"] for one in found.get("Uploads", ()) if "/base/" in one["Key"]]
+
+
+class Load:
+    """Writes without end: rows, DDL, rotations."""
+
+    def __init__(self, server: MysqlServer, seed: int) -> None:
+        self._server = server
+        self._chance = random.Random(seed)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self.errors: list[Exception] = []
+        self.written = 0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self.errors == []
+
+    def _write(self) -> None:
+        try:
+            with self._server.connect() as connection, connection.cursor() as cursor:
+                while not self._stop.is_set():
+                    for statement in self._statements():
+                        cursor.execute(statement)
+                    self.written += 1
+        except Exception as error:  # noqa: BLE001 - the test shows it
+            self.errors.append(error)
+
+    def _statements(self) -> Iterator[str]:
+        n, chance = self.written, self._chance
+        yield "BEGIN"
+        for _ in range(chance.randrange(1, 6)):
+            yield (
+                f"REPLACE INTO shop.t VALUES ({chance.randrange(500)}, {n}, RANDOM_BYTES(90))"
+                if (self._server.binaries.flavour == "mysql")
+                else f"REPLACE INTO shop.t VALUES ({chance.randrange(500)}, {n}, SHA2({n}, 256))"
+            )
+        yield "COMMIT"
+        if n % 500 == 20:
+            yield f"CREATE TABLE shop.t{n} (a INT PRIMARY KEY)"
+            yield f"INSERT INTO shop.t{n} VALUES ({n})"
+        if n % 100 == 40:
+            yield "FLUSH BINARY LOGS"
+
+
+def account_of(tool: str) -> list[str]:
+    """The account as docs/guides/permissions.md makes it."""
+    block = rf"<!-- grants: {ACCOUNTS[tool]} backup -->\n\n```sql\n(.*?)```"
+    (text,) = re.findall(block, PAGE, re.DOTALL)
+    text = text.replace("'...'", "'" + PASSWORD.replace("'", "''") + "'")
+    return [one.strip() for one in text.split(";\n") if one.strip()]
+
+
+@contextmanager
+def placed(
+    tool: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> Iterator[Place]:
+    binaries: ServerBinaries = request.getfixturevalue(f"{TOOLS[tool]}_binaries")
+    program = binaries.client.with_name(tool)
+    if tool == "mariabackup":
+        program = Path(request.getfixturevalue("mariadb_backup")) / tool
+    words = (*account_of(tool), *TABLES)
+    with (
+        temporary_directory() as folder,
+        streamed(binaries, minio, bucket, folder, *words, kind=Place) as place,
+    ):
+        place.tool, place.program = tool, program
+        (folder / "password").write_text(PASSWORD)
+        place.stream.wait_for_event("streaming")
+        yield place
+
+
+@pytest.fixture(params=TOOLS)
+def place(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Place]:
+    with placed(request.param, request, minio, bucket) as found:
+        yield found
+
+
+def truth_of(server: MysqlServer) -> dict[str, Any]:
+    """The rows of all tables, and what else a dump has."""
+    tables = [str(row[0]) for row in server.query("SHOW TABLES IN shop")]
+    return {
+        **{table: server.query(f"SELECT * FROM shop.{table} ORDER BY 1") for table in tables},
+        "routines": server.query(
+            "SELECT routine_schema, routine_name FROM information_schema.routines"
+            " WHERE routine_schema = 'shop'"
+        ),
+        "events": server.query("SELECT event_name FROM information_schema.events"),
+        "triggers": server.query("SHOW TRIGGERS IN shop")[0][:4],
+        "accounts": sorted(
+            server.query("SELECT user, host FROM mysql.user WHERE user IN ('backup', 'root')")
+        ),
+    }
+
+
+def unpacked(place: Place, path: Path, folder: Path) -> None:
+    """The stream of mariabackup as a prepared data directory, by hand."""
+    folder.mkdir(parents=True)
+    with path.open("rb") as given:
+        argv = [str(place.program.with_name("mbstream")), "-x", "-C", str(folder)]
+        subprocess.run(argv, stdin=given, check=True, timeout=300)
+    argv = [str(place.program), "--no-defaults", "--prepare", f"--target-dir={folder}"]
+    subprocess.run(argv, check=True, capture_output=True, timeout=300)
+
+
+@contextmanager
+def restored(place: Place, path: Path, folder: Path) -> Iterator[MysqlServer]:
+    """A server that has the backup."""
+    options = [*RELAXED, "--event-scheduler=OFF"]
+    with server_of(place.binaries, folder, options=options, server_id=7) as server:
+        if place.tool == "mariabackup":
+            server.stop()
+            shutil.rmtree(server.datadir)
+            unpacked(place, path, server.datadir)
+            server.start()
+        else:
+            load(server, path)
+        yield server
+
+
+def roll_forward(place: Place, server: MysqlServer, id_: str) -> None:
+    (server.directory / "none").touch(0o600)
+    words = ["--latest", "--yes", f"--from-backup-id={id_}", f"--target-socket={server.socket}"]
+    words += ["--target-user=root", f"--target-password-file={server.directory / 'none'}"]
+    done = command.run("pitr", *place.where, *words, **place.minio.env())
+    assert done.returncode == 0, done.stderr
+
+
+def test_backups_under_load_are_restored_and_rolled_forward(place: Place) -> None:
+    """Each one by hand from `backup get`; then the server has what the source has."""
+    count = int(os.environ.get("BACKUPS_OF_A_TEST", BACKUPS))
+    with Load(place.source, seed=7) as writing:
+        wait_until(lambda: writing.written > 60, what="there is load")
+        found = [place.backup(f"--label=number {n}") for n in range(count)]
+    place.source.query("INSERT INTO shop.t VALUES (1000, 1, 'last')")
+    place.wait()
+    truth = truth_of(place.source)
+    assert place.uploads() == []
+    assert place.keys("live/test/backups/") == []
+    for number, backup in enumerate(found):
+        assert backup["reach"]["complete"], backup
+        path = place.folder / "backup"
+        place.get(backup["id"], path)
+        assert path.stat().st_size == backup["stored"]["size"]
+        folder = place.folder / f"r{number}"
+        with restored(place, path, folder) as server:
+            roll_forward(place, server, backup["id"])
+            assert truth_of(server) == truth
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def mysql_place(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Place]:
+    with placed("mysqldump", request, minio, bucket) as found:
+        yield found
+
+
+def failed(place: Place, *more: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """Exit code and message of a run that registers nothing and leaves nothing but its reason."""
+    done = command.run(*place.run_argv(*more), **(environment or place.minio.env()))
+    assert place.uploads() == []
+    assert place.keys("archive/test/base/") == []
+    assert place.keys("archive/test/backups/") == []
+    return done.returncode, done.stderr
+
+
+def test_what_is_wrong_is_said_and_registers_nothing(mysql_place: Place) -> None:
+    """Another program, a program of the other flavour, an account without privileges, no server."""
+    place = mysql_place
+    place.wait()
+    status, said = failed(place, f"--program={place.binaries.client}")
+    assert (status, "is not mysqldump" in said) == (4, True), said
+    status, said = failed(place, "--tool=mariadb-dump")
+    assert (status, "mariadb-dump is for mariadb" in said) == (4, True), said
+    status, said = failed(place, "--mysql-socket=/dev/null/mysqld.sock")
+    assert (status, "cannot connect" in said) == (4, True), said
+    status, said = failed(place, "--tool-option=--no-such-option")
+    assert (status, "unknown option" in said) == (8, True), said
+    status, said = failed(place, "--tool-option=--no-data")
+    assert (status, "no base backup of the whole server" in said) == (3, True), said
+    place.source.query("REVOKE RELOAD ON *.* FROM backup@localhost")
+    status, said = failed(place)
+    assert (status, "Access denied" in said, "GRANT" in said) == (8, True, True), said
+    place.source.query("GRANT RELOAD ON *.* TO backup@localhost")
+    found = command.run("status", *place.where, **place.minio.env())
+    assert "the last `backup run` failed: mysqldump ended with" in found.stdout
+    assert place.backup()["reach"]["complete"]
+    found = command.run("status", *place.where, **place.minio.env())
+    assert "backup run" not in found.stdout
+
+
+def test_the_policies_are_enough(mysql_place: Place) -> None:
+    """Those of the guide: one stores, registers and reads back; the other removes."""
+    place = mysql_place
+    place.wait()
+
+    def allowed(name: str) -> dict[str, str]:
+        text = json.dumps(policy(name, place.bucket)).replace("/prod", "/pre")
+        return given(place.minio, json.loads(text.replace(SOURCE, "test")))
+
+    done = command.run(*place.run_argv(), **allowed("backup"))
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["backups"]
+    argv = ["backup", "get", *place.where, found["id"]]
+    assert "-- Dump completed" in command.run(*argv, **allowed("backup")).stdout
+    remove = ["backup", "remove", *place.where, "--yes", found["id"]]
+    assert command.run(*remove, **allowed("backup")).returncode == 6
+    place.backup()
+    done = command.run(*remove, **allowed("pruner"))
+    assert done.returncode == 0, done.stderr
+    assert len(place.keys("archive/test/base/")) == 1
+
+
+SLOW = """
+import sys, time
+text = open(sys.argv[1], "rb").read()
+body = text.rindex(b"-- Dump completed")
+sys.stdout.buffer.write(text[:body])
+for _ in range(int(sys.argv[2])):
+    sys.stdout.buffer.write(b"-- " + b"%r" % [__import__("os").urandom(1 << 19)] + b"\\n")
+sys.stdout.buffer.flush()
+open(sys.argv[1] + ".sent", "w").close()
+time.sleep(float(sys.argv[3]))
+sys.stdout.buffer.write(text[body:])
+"""
+
+
+def slow_argv(place: Place, seconds: float, *more: str, megabytes: int = 20) -> list[str]:
+    """A dump that the real program has made, with megabytes more, and a pause before its end."""
+    made, script = place.folder / "made.sql", place.folder / "slow.py"
+    script.write_text(SLOW)
+    if not made.exists():
+        options = ["--all-databases", "--single-transaction", "--source-data=2", "--events"]
+        argv = [str(place.program), "--no-defaults", f"--socket={place.source.socket}", "-uroot"]
+        made.write_bytes(subprocess.run([*argv, *options], check=True, capture_output=True).stdout)
+    words = f"{sys.executable} {script} {made} {megabytes} {seconds}"
+    run = ["backup", "run", *place.where, "--json", f"--command={words}"]
+    return [*run, "--position-from=dump-header", *more]
+
+
+@pytest.mark.parametrize("stage", ["sending", "waiting for the archive"])
+def test_a_run_that_is_killed_leaves_nothing_behind_the_next_one(
+    mysql_place: Place, stage: str
+) -> None:
+    """kill -9: nothing is registered, its program ends, its uploads are aborted by the next run."""
+    place = mysql_place
+    place.wait()
+    argv = slow_argv(place, 600.0 if stage == "sending" else 0.0)
+    if stage != "sending":
+        (place.folder / "made.sql").unlink()
+        place.stream.kill()
+        place.source.query("INSERT INTO shop.t VALUES (1, 1, 'not in the archive')")
+        argv = slow_argv(place, 0.0)
+    run = subprocess.Popen(
+        command.argv(*argv),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=command.environment(**place.minio.env()),
+    )
+    try:
+        wait_until((place.folder / "made.sql.sent").exists, what="all but the end is sent")
+        wait_until(lambda: len(place.uploads()) == 1, what="there is an upload")
+        if stage != "sending":
+            wait_until(lambda: children_of(run.pid) == [], what="the program has ended")
+    finally:
+        (*programs,) = children_of(run.pid)
+        run.kill()
+        run.wait()
+    wait_until(lambda: not any(map(is_alive, programs)), what="its program is gone")
+    assert place.keys("archive/test/backups/") == []
+    assert place.keys("archive/test/base/") == []
+    done = command.run(*place.run_argv(), **place.minio.env())
+    assert (done.returncode, "works on" in done.stderr) == (8, True), done.stderr
+    make_old(place)
+    with StreamProcess(place.folder / "again", place.source, place.minio, place.bucket) as stream:
+        if stage != "sending":
+            stream.wait_for_event("streaming")
+        backup = place.backup()
+    assert place.uploads() == []
+    assert place.keys("archive/test/base/") == [f"archive/test/base/{backup['id']}/0001"]
+    assert place.keys("live/test/backups/") == []
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/live/test/backups/"),
+        ("POST", "/archive/test/base/"),
+        ("PUT", "/archive/test/backups/"),
+        ("POST", r"^/[^/]+/?$"),
+    ],
+    ids=["it begins", "it begins to send", "it registers", "it forgets its own object"],
+)
+def test_a_run_that_is_killed_while_the_store_does_it(
+    mysql_place: Place, method: str, path: str
+) -> None:
+    """kill -9, and what was asked for last is done after it: what is registered is whole."""
+    place = mysql_place
+    place.wait()
+    gate = Gate(method=method, path=path)
+    with RecordingProxy(place.minio.endpoint_url, [gate]) as proxy:
+        run = subprocess.Popen(
+            [*command.argv(*place.run_argv()), f"--endpoint-url={proxy.url}"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=command.environment(**place.minio.env()),
+        )
+        try:
+            wait_until(gate.held.is_set, what="it is at that step")
+        finally:
+            run.kill()
+            run.wait()
+            gate.open()
+        wait_until(lambda: proxy.matching(method=method, path=path), what="the store does it")
+    if place.keys("live/test/backups/"):
+        make_old(place)
+    backup = place.backup()
+    ids = {Path(key).stem for key in place.keys("archive/test/backups/")}
+    assert backup["id"] in ids
+    for id_ in ids:
+        place.get(id_, place.folder / "restored.sql")
+    objects = place.keys("archive/test/base/")
+    assert {key.split("/")[3] for key in objects} >= ids
+    assert (place.uploads(), place.keys("live/test/backups/")) == ([], [])
+
+
+def test_a_bucket_that_is_full(
+    minio_binary: Path, disk: Callable[[int], Path], request: pytest.FixtureRequest
+) -> None:
+    """Nothing is registered or left; then there is room again, for binlogs and for a backup."""
+    with (
+        MinioServer(minio_binary, disk(160 << 20)) as minio,
+        placed("mysqldump", request, minio, minio.make_bucket()) as place,
+    ):
+        place.wait()
+        argv = slow_argv(place, 0.0, "--no-compress", megabytes=200)
+        done = command.run(*argv, **minio.env())
+        assert done.returncode == 6, done.stderr
+        # a MinIO without room may also lose what it knows of an upload
+        assert re.search("no space|multipart upload .* is gone", done.stderr), done.stderr
+        assert place.uploads() == []
+        assert place.keys("archive/test/base/") == []
+        assert place.keys("archive/test/backups/") == []
+        place.commit("INSERT INTO shop.t VALUES (1, 1, 'there is room')")
+        assert place.backup()["reach"]["complete"]
+
+
+ENDLESS = """
+import random, sys
+text, size = open(sys.argv[1], "rb").read(), int(sys.argv[2])
+body = text.rindex(b"-- Dump completed")
+chance = random.Random(7)
+rows = b"".join(b"-- %s\\n" % chance.randbytes(4000).hex().encode() for _ in range(500))
+out = sys.stdout.buffer
+out.write(text[:body])
+for _ in range(size // len(rows)):
+    out.write(rows)
+out.write(text[body:])
+"""
+
+
+def test_a_stream_of_any_size_needs_no_more_memory(mysql_place: Place) -> None:
+    """BYTES_OF_A_TEST says how many; it is never on a disk here."""
+    place, size = mysql_place, int(os.environ.get("BYTES_OF_A_TEST", "1073741824"))
+    place.wait()
+    slow_argv(place, 0.0)
+    script, spare = place.folder / "endless.py", place.folder / "tmp"
+    script.write_text(ENDLESS)
+    spare.mkdir()
+    words = f"{sys.executable} {script} {place.folder / 'made.sql'} {size}"
+    argv = ["backup", "run", *place.where, "--json", f"--command={words}", "--no-compress"]
+    peaks, on_disk = [0], [0]
+    with subprocess.Popen(
+        command.argv(*argv, "--position-from=dump-header"),
+        stdout=subprocess.PIPE,
+        env=command.environment(**place.minio.env(), TMPDIR=str(spare)),
+    ) as run:
+
+        def has_ended() -> bool:
+            with suppress(OSError):
+                status = Path(f"/proc/{run.pid}/status").read_text()
+                peaks.extend(int(kb) << 10 for kb in re.findall(r"VmHWM:\s*(\d+)", status))
+            on_disk.append(sum(path.stat().st_size for path in spare.rglob("*") if path.is_file()))
+            return run.poll() is not None
+
+        wait_until(has_ended, max(600, size >> 21), what="it is stored", interval=0.2)
+        stdout, _ = run.communicate()
+    (found,) = json.loads(stdout)["backups"]
+    assert found["stored"]["size"] > size * 0.99
+    assert max(peaks) < 320 << 20
+    assert max(on_disk) == 0
+    crc64 = read = 0
+    with subprocess.Popen(
+        command.argv("backup", "get", *place.where, found["id"]),
+        stdout=subprocess.PIPE,
+        env=command.environment(**place.minio.env()),
+    ) as get:
+        assert get.stdout is not None
+        while block := get.stdout.read(1 << 20):
+            crc64, read = crc64nvme(block, crc64), read + len(block)
+    assert get.returncode == 0
+    assert (read, crc64_hex(crc64)) == (found["stored"]["size"], found["stored"]["crc64"])
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that it has started."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        found += [int(word) for word in task.read_text().split()]
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
+
+def make_old(place: Place) -> None:
+    """The object of the killed run says that it has failed: five minutes would tell the same."""
+    (key,) = place.keys("live/test/backups/")
+    with closing(place.minio.client()) as client:
+        said = json.loads(place.there.get(f"pre/{key}"))
+        assert said["state"] == "running"
+        failed = json.dumps({**said, "state": "failed"}).encode()
+        client.put_object(Bucket=place.bucket, Key=f"pre/{key}", Body=failed)
+
+
+def test_a_drill_restores_what_is_stored(mysql_place: Place) -> None:
+    """As docs/guides/base-backups.md has it: `backup get` is the restore command."""
+    place = mysql_place
+    place.wait()
+    id_ = place.backup()["id"]
+    place.source.query("INSERT INTO shop.t VALUES (1, 1, 'after the backup')")
+    place.wait()
+    get = shlex.join(command.argv("backup", "get", *place.where))
+    mysql = f"{place.binaries.client} --no-defaults --binary-mode -u root"
+    script = f'{get} "$DRILL_ID" | {mysql} -S "$DRILL_SOCKET"'
+    with temporary_directory() as work:
+        argv = ["drill", *place.where, f"--mysqld={place.binaries.server}", "--json"]
+        argv += [f"--work-dir={work}", "--ionice=none"]
+        argv += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
+        argv += [f"--restore-command=bash -o pipefail -c {shlex.quote(script)}"]
+        done = command.run(*argv, **place.minio.env())
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert (found["outcome"], found["backup"]) == ("proved", id_)
+    assert found["transactions"] >= 1
