@@ -4,6 +4,7 @@ Everything between mysqlbinlog's file and the store is the real thing. A request
 `Workers.perform` says so, and its answer comes when `Streamer.deliver` does.
 """
 
+import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -103,6 +104,17 @@ class Source:
         self.binlogs[name] = BinlogWriter()
         self.binlogs[name].previous_gtids(_gtids(self._gno))
         self._before[name] = self._gno
+
+
+def freed_before(run: Path, path: Path, floor: int, at: int) -> None:
+    """What a program before 0.3 left of a full spool's file: zeros, which it had noted before.
+
+    `floor` is the offset in the binlog, `at` the one in the file.
+    """
+    document = json.loads(run.read_bytes())
+    floors = {**document.get("floors", {}), path.name: {"offset": floor, "at": at}}
+    run.write_text(json.dumps({**document, "floors": floors}))
+    path.write_bytes(bytes(at) + path.read_bytes()[at:])
 
 
 def _gtids(last: int) -> GtidSet:

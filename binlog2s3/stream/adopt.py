@@ -14,14 +14,14 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import DamageError, ForkError
+from binlog2s3.errors import ArchiveError, DamageError, ForkError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice
 from binlog2s3.stream.archive_end import ArchiveEnd, from_bucket
 from binlog2s3.stream.spool import SpoolRun
-from binlog2s3.stream.tail import Tailer, Track, TrackState
+from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
 
 _log = Log("start")
 
@@ -45,25 +45,21 @@ def adopt(
     bucket = _Bucket(catalog, end.lineage, grid, runs)
     tracks: list[Track] = []
     for run in runs:
-        here = BinlogName.parse(run.facts.binlog)
-        if not _is_of(run, end.lineage):
-            continue
         open_track = tracks[-1] if tracks and not tracks[-1].closed else None
         whole = end.after(t for t in tracks if t.closed)
         begin = whole.next_binlog
-        if run.facts.position > 4 and here >= begin:
-            have = open_track.size if open_track is not None else 0
-            if here == begin and have < run.facts.position and here in run.files():
+        if not _is_of(run, end.lineage) or begin not in run.files():
+            continue
+        if start := run.start_of(begin):
+            if open_track is None or open_track.size < start:
                 found = bucket.instead_of(open_track, whole)
                 if found is not None:
                     open_track = found
                     tracks = [*(track for track in tracks if track.closed), found]
-            if open_track is not None and open_track.name == here:
-                later = _extend(run, open_track, grid)
+            if open_track is not None:
+                later = _extend(run, open_track, start, grid, bucket)
                 open_track.judge({})
                 tracks += _checked(later, end.after(tracks))
-            continue
-        if here > begin or begin not in run.files():
             continue
         those = _checked(read_run(Tailer(run, grid, begin)), whole)
         if open_track is not None:
@@ -129,6 +125,28 @@ class _Bucket:
             return None  # the spool's has other bytes: the chunks are compared with them
         found.spare = tuple(file.path for file in files if file.is_below_floor(found))
         return found
+
+    def feed(self, track: Track, upto: int) -> bool:
+        """Feed a track, which the bucket alone has, with the beginning of an event up to there.
+
+        A part of a file that was freed did not end with an event.
+        """
+        if not track.rewind() or upto < track.size:
+            return False
+        if upto == track.size:
+            return True
+        if track.segments:
+            return False
+        try:
+            there = self._catalog.binlog(self._lineage, track.name)
+            for block in there.blocks(track.size, upto):
+                track.feed(memoryview(block), there.received_us(track.scanner.position))
+        except (ArchiveError, DamageError) as error:
+            _log.warning("left in the spool, to be fetched again", binlog=track.name, error=error)
+            track.rewind()
+            return False
+        track.floor, track.sums[upto] = upto, track.digest.crc64
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,14 +219,24 @@ def _has_checksums(track: Track) -> bool:
     return all(form.checksum == "crc32" for form in track.scanner.formats)
 
 
-def _extend(run: SpoolRun, track: Track, grid: Grid) -> list[Track]:
-    """Extend this track by a run that began in the middle of its binlog; the run's next binlogs."""
+def _extend(run: SpoolRun, track: Track, start: int, grid: Grid, bucket: _Bucket) -> list[Track]:
+    """Extend this track by a run whose file begins at `start`, in the middle of its binlog.
+
+    Returns the run's next binlogs.
+    """
     if not _has_checksums(track):
         return []
-    overlap = track.overlap_at(run.facts.position)
+    overlap, floor = track.overlap_at(start), track.floor
+    if overlap is None and str(track.name) in run.freed and bucket.feed(track, start):
+        overlap = Overlap(binlog=track.name, begin=start, end=start, crc64=0)
     if overlap is None:
         return []
-    return read_run(Tailer(run, grid, overlap=overlap, track=track))
+    later = read_run(Tailer(run, grid, track.name, overlap=overlap, track=track))
+    if track.size < track.floor:  # the event at its floor is not whole
+        del track.sums[track.floor]
+        track.floor, track.segments = floor, ()
+        track.rewind()
+    return later
 
 
 def read_run(tailer: Tailer) -> list[Track]:

@@ -160,8 +160,8 @@ class Job:
     def continues_at(self, floor: int) -> None:
         """Begin the next flush there: the chunks have what comes before it."""
         part, track = self.place.grid.at(floor), self.track
-        self.flushes = Flushes(part.begin, floor)
         if part.begin in track.sums:
+            self.flushes = Flushes(part.begin, floor)
             self._marks[floor] = Mark(floor, track.crc64_between(part.begin, floor))
 
     def may_fly(self, action: Action) -> bool:

@@ -15,9 +15,9 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -105,10 +105,15 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class SpoolRun:
-    """One run's directory."""
+    """One run's directory.
+
+    `freed`: of which files a program before 0.3 freed the beginning, which reads as zeros since
+    then; the offset in the binlog and the one in the file up to which the bucket has it.
+    """
 
     directory: Path
     facts: RunFacts
+    freed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def files(self) -> dict[BinlogName, Path]:
         """The files of the binlogs that are there now, by name."""
@@ -124,14 +129,15 @@ class SpoolRun:
     def begin_of(self, name: BinlogName) -> tuple[int, int] | None:
         """The offset of the binlog's first byte in its file, and where in the file that is.
 
-        None if it is not there yet, or is not what was asked for. Programs before 0.3 freed the
-        beginning of a file, which reads as zeros then.
+        None if it is not there yet, or is not what was asked for.
         """
-        start, path = self._start_of(name), self.directory / str(name)
+        if str(name) in self.freed:
+            return self.freed[str(name)]
+        start, path = self.start_of(name), self.directory / str(name)
+        if not start:
+            return (0, 0)
         with as_spool_error(path), path.open("rb") as file:
             head = file.read(MADE_UP_BYTES)
-        if not start:
-            return None if head.startswith(b"\0") else (0, 0)
         try:
             made_up = made_up_size(head, start)
         except DamageError:
@@ -140,16 +146,16 @@ class SpoolRun:
 
     def end_of(self, name: BinlogName) -> int:
         """The offset of the binlog at the end of its file; the last event may be incomplete."""
-        start, path = self._start_of(name), self.directory / str(name)
+        start, path = self.start_of(name), self.directory / str(name)
         with as_spool_error(path):
             size = path.stat().st_size
-        if not start:
-            return size
         begin = self.begin_of(name)
         return start + max(0, size - begin[1]) if begin is not None else start
 
-    def _start_of(self, name: BinlogName) -> int:
+    def start_of(self, name: BinlogName) -> int:
         """The offset at which its file begins."""
+        if str(name) in self.freed:
+            return self.freed[str(name)][0]
         start = self.facts.position
         return start if str(name) == self.facts.binlog and start > _MAGIC_SIZE else 0
 
@@ -223,7 +229,7 @@ class Spool:
                 with as_spool_error(path):
                     private.check_inner(path)
                 try:
-                    facts = _parse_facts((path / _RUN).read_bytes())
+                    run = _parse_run(path, (path / _RUN).read_bytes())
                 except FileNotFoundError:
                     _remove_half_made(path)
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -232,7 +238,7 @@ class Spool:
                         hint="move that run's directory aside; the source still has the binlogs",
                     ) from error
                 else:
-                    found.append(SpoolRun(path, facts))
+                    found.append(run)
         return found
 
     def begin(self, facts: RunFacts) -> SpoolRun:
@@ -419,13 +425,25 @@ def default_min_free(size: int) -> int:
     return max(_MIN_FREE, size // _MIN_FREE_PARTS)
 
 
-def _parse_facts(data: bytes) -> RunFacts:
+def _parse_run(directory: Path, data: bytes) -> SpoolRun:
     """Parse a run.json. Raises ValueError, KeyError or TypeError."""
     document = json.loads(data)
-    position = document["position"]
-    if type(position) is not int or position < 0:
-        raise ValueError(f"its position is {position!r:.40}")
-    return RunFacts(**{key: document[key] for key in RunFacts.__slots__})
+    _number(document, "position")
+    floors = document.get("floors", {})
+    if not isinstance(floors, dict):
+        raise TypeError(f"its floors are {floors!r:.40}")
+    freed = {
+        str(name): (_number(one, "offset"), _number(one, "at")) for name, one in floors.items()
+    }
+    facts = RunFacts(**{key: document[key] for key in RunFacts.__slots__})
+    return SpoolRun(directory, facts, freed)
+
+
+def _number(document: Mapping[str, object], key: str) -> int:
+    value = document[key]
+    if type(value) is not int or value < 0:
+        raise ValueError(f"its {key} is {value!r:.40}")
+    return value
 
 
 def _remove_half_made(path: Path) -> None:

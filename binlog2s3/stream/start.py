@@ -250,5 +250,8 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
 
 
 def _has_begun(run: SpoolRun) -> bool:
-    """Whether a run has the first events of a binlog, which say which history it is of."""
-    return any(track.begun for track in read_run(Tailer(run, Grid(5 << 20))))
+    """Whether a run has the first events of a binlog, which say which history it is of.
+
+    So has one of which they were freed: see `SpoolRun`.
+    """
+    return bool(run.freed) or any(track.begun for track in read_run(Tailer(run, Grid(5 << 20))))

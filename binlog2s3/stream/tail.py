@@ -337,7 +337,11 @@ class Tailer:
         """Go to the first byte of the binlog itself; False if too little is there yet."""
         if overlap.begin:
             assert self._file is not None  # noqa: S101
-            size = made_up_size(os.pread(self._file, MADE_UP_BYTES, 0), overlap.begin)
+            size: int | None
+            if str(overlap.binlog) in self._run.freed:
+                _, size = self._run.freed[str(overlap.binlog)]
+            else:
+                size = made_up_size(os.pread(self._file, MADE_UP_BYTES, 0), overlap.begin)
             if size is None:
                 return False
             os.lseek(self._file, size, os.SEEK_SET)

@@ -80,23 +80,35 @@ def test_a_note_replaces_what_is_known_of_a_run(spool: Spool) -> None:
 
 
 def test_a_run_of_an_older_program_may_have_floors(spool: Spool) -> None:
-    """They are ignored: what it freed reads as zeros, and no copy goes because of such a file."""
-    runs = [spool.begin(FACTS) for _ in range(2)]
+    """What is below one reads as zeros: it is no byte of the binlog, and no copy goes for it."""
+    runs = [spool.begin(FACTS) for _ in range(3)]
     path = runs[0].directory / "run.json"
     document = json.loads(path.read_text())
-    floors = {"b.000001": {"offset": 3, "at": 3}}
+    floors = {"b.000001": {"offset": 30, "at": 3}}
     path.write_text(json.dumps(document | {"floors": floors}))
-    assert spool.runs() == runs
-    for run, body in zip(runs, (b"\0\0\0def", b"\0\0"), strict=True):
+    found = spool.runs()
+    assert found == [replace(runs[0], freed={"b.000001": (30, 3)}), *runs[1:]]
+    for run, body in zip(found, (b"\0\0\0def", b"\0\0", b"x" * 30 + b"def"), strict=True):
         (run.directory / "b.000001").write_bytes(body)
-    assert spool.drop_prefixes() == 0
-    assert [run.end_of(ONE) for run in runs] == [6, 2]
+    assert [run.begin_of(ONE) for run in found] == [(30, 3), (0, 0), (0, 0)]
+    assert [run.end_of(ONE) for run in found] == [33, 2, 33]
+    assert found[0].start_of(TWO) == 0
+    assert spool.drop_prefixes() == 6
+    assert [list(run.files()) for run in found] == [[], [ONE], [ONE]]
 
 
 WRONG = (None, -1, "5", 1.5, True, [], "x" * 1000)
 
 
-@pytest.mark.parametrize("changed", [{"position": one} for one in WRONG])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"position": one} for one in WRONG),
+        *({"floors": {"b.000001": {"offset": one, "at": 3}}} for one in WRONG),
+        *({"floors": {"b.000001": {"offset": 3, "at": one}}} for one in WRONG),
+        *({"floors": one} for one in (None, 5, [], "x", {"b.000001": 5})),
+    ],
+)
 def test_a_place_that_is_no_number_is_damage(spool: Spool, changed: dict[str, object]) -> None:
     """It says what may be read of the file, so it is not guessed."""
     run = spool.begin(FACTS)

@@ -38,6 +38,7 @@ from tests import documents
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT, like, parent_of, turn_of
 from tests.memory_store import MemoryStore
+from tests.streamer import freed_before
 from tests.unit.stream.builders import RUN, bytes_of, ends_of, name, rows
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
@@ -885,3 +886,85 @@ def test_the_last_one_needs_no_end() -> None:
     tracks = [closed_track(2, end=True), closed_track(3, end=False)]
     assert proved(tracks, rows(2, 3)) == tuple(tracks)
     assert proved([], []) == ()
+
+
+# What a program before 0.3 left in a full spool: zeros below a floor, which was a part's end
+
+
+def put_freed(spool: Spool, data: bytes, floor: int, at: int, **facts: Any) -> SpoolRun:
+    """A run whose file of the first binlog has nothing before the floor any more."""
+    run = put_run(spool, {1: data}, **facts)
+    freed_before(run.directory / "run.json", run.directory / "b.000001", floor, at)
+    return run
+
+
+@pytest.mark.parametrize("lineage", [FIRST.id, None])
+@pytest.mark.parametrize("more", [0, 1, 40, 300])
+def test_what_is_above_an_old_floor_is_taken(
+    spool: Spool, store: MemoryStore, catalog: Catalog, more: int, lineage: str | None
+) -> None:
+    """The bucket has what is below it, and perhaps more; no event ends at a part's end.
+
+    The run may have died before it knew its lineage. What comes after it counts, too.
+    """
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    floor = 9 * 64
+    assert floor not in one.ends
+    in_pieces(store, 1, bytes(one.data[: floor + more]), 64)
+    run = put_freed(spool, bytes(one.data), floor, floor, lineage=lineage)
+    (run.directory / "b.000002").write_bytes(bytes(two.data))
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    holds(list(found.tracks), one, two)
+    assert floor - 64 < found.tracks[0].floor <= floor + more
+    assert found.tracks[0].path == run.directory / "b.000001"
+    assert bytes_of(found.tracks[0].body(floor + more, floor + more + 9)) == bytes(
+        one.data[floor + more :][:9]
+    )
+    sweep_spool(spool, found)
+    assert run.files().keys() == {name(1), name(2)}
+
+
+def test_old_floors_of_runs_that_went_on(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """Each file has its own floor; the first one had nothing above it."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), ends_of(one)
+    floor = (ends[5] // 64 + 1) * 64
+    in_pieces(store, 1, data[:floor], 64)
+    put_freed(spool, data[: ends[3]], ends[3], ends[3])
+    sent = one.from_position(ends[2])
+    put_freed(spool, sent, floor, floor - len(data) + len(sent), position=ends[2])
+    put_run(spool, {1: one.from_position(ends[7])[:-9]}, position=ends[7])
+    holds(adopted(spool, catalog), one)
+
+
+@pytest.mark.parametrize("lineage", [FIRST.id, None])
+@pytest.mark.parametrize("what", ["lost", "rotten", "torn", "other", "plain"])
+def test_what_is_above_an_old_floor_is_left_if_nothing_proves_it(
+    spool: Spool, store: MemoryStore, catalog: Catalog, what: str, lineage: str | None
+) -> None:
+    """A chunk below it is lost or damaged; the next event is not whole or of another history.
+
+    The source is asked then. No zero is ever taken for a byte of the binlog, and the file stays.
+    """
+    one = written(1, 9, checksum=what != "plain")
+    data, floor = bytearray(one.data), 9 * 64
+    in_pieces(store, 1, bytes(data[:floor]), 64)
+    keys = sorted(info.key for info in store.list(LAYOUT.live))
+    end = max(end for end in one.ends if end <= floor)
+    if what == "lost":
+        store.delete([keys[5]])
+        end = max(end for end in one.ends if end <= 5 * 64)
+    elif what == "rotten":
+        store.put(keys[5], bytes(64))
+        end = max(end for end in one.ends if end <= 5 * 64)
+    elif what == "torn":
+        del data[floor + 9 :]
+    elif what == "other":
+        data[floor + 1] ^= 1
+    run = put_freed(spool, bytes(data), floor, floor, lineage=lineage)
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    from_there(found.tracks[0], one, end)
+    sweep_spool(spool, found)
+    assert [run.files().keys() for run in spool.runs()] == [run.files().keys()] == [{name(1)}]

@@ -23,7 +23,7 @@ from binlog2s3.stream.decide import (
 )
 from binlog2s3.stream.upload_counts import UploadPace
 from tests.memory_store import MemoryStore
-from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World
+from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
 
@@ -455,6 +455,37 @@ def test_all_is_durable_and_a_request_still_reads_it(world: World) -> None:
     world.answer(streamer)
     streamer.press(pressed=True)
     assert not streamer.files(FIRST)
+
+
+@pytest.mark.parametrize("source", ["goes on", "is gone"])
+def test_what_a_program_before_0_3_had_freed(world: World, source: str) -> None:
+    """What its spool alone has gets into the bucket, whether the source still has it or not."""
+    before = world.start(part=1_000)
+    world.source.write(3_500)
+    world.work(before)
+    for _ in range(20):
+        world.source.write(100)
+    world.read(before)
+    run, size = before.born, before.tracks[FIRST].size
+    world.stop(before)
+    floor = 3_000  # in the middle of the first transaction
+    assert world.chunks()[2].end == floor < len(world.readable()) < size
+    freed_before(run / "run.json", run / str(FIRST), floor, floor)
+    streamer = world.start(part=1_000)
+    assert streamer.tracks[FIRST].size == size
+    if source == "goes on":
+        world.source.write(500)
+        world.source.rotate()
+        world.work(streamer)
+        assert world.archived() == world.source.data(FIRST)
+    else:
+        streamer.pump()
+        streamer.uploader.abandon(streamer.tracks[FIRST])
+        there = list[bool]()
+        world.settle(streamer, before=lambda _: there.append((run / str(FIRST)).exists()))
+        assert all(there)
+        assert world.readable() == world.source.data(FIRST)
+    assert not (run / str(FIRST)).exists()
 
 
 def test_a_part_that_is_being_sent_stays_in_the_spool(world: World) -> None:
