@@ -164,14 +164,14 @@ class Supervisor:
         if run is not None:
             if run.state is RunState.CONFIRMING and self._stop.is_set():
                 return False
+            self._believe(run)
             read = run.read(self._lessons.accepted_in)
             if read:
                 self.read_at = time.monotonic()
             if run.state is RunState.CONFIRMING and run.can_be_proved:
                 self._confirm(run)
                 run.state = RunState.READING
-            if run.state is RunState.READING and run.run.facts.lineage == PROBE:
-                self._believe(run)
+            self._believe(run)
             for new in run.take_new():
                 self._intake.admit(new)
         if run is None or run.state is not RunState.CONFIRMING:
@@ -258,6 +258,9 @@ class Supervisor:
                     break
         except (DamageError, ForkError) as error:
             _log.info("the binlog will be read again", error=error)
+        except SpoolError as error:  # of `_believe`
+            if not error.transient:
+                raise
         self.close()
         run.leave(self._spool, self._intake.last)
         self.restarts += 1
@@ -399,7 +402,12 @@ class Supervisor:
             raise ForkError(f"{track.name} begins after {before}, not after {tip.gtids}")
 
     def _believe(self, run: LiveRun) -> None:
-        """Note in the spool that a run is proved: a start may take what it has read."""
+        """Note in the spool that a run is proved: a start may take what it has read.
+
+        On a full disk it cannot, and the run ends: nothing more of it is read.
+        """
+        if run.state is not RunState.READING or run.run.facts.lineage != PROBE:
+            return
         facts = replace(run.run.facts, lineage=_lineage_of(run.heading))
         run.run = replace(run.run, facts=facts)
         self._spool.note(run.run)

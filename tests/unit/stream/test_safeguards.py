@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -518,6 +519,45 @@ def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
             place.compare([other])
         world.store.delete([f"{CHUNKS}{other}"])
     assert world.chunks() == ours
+
+
+class Draining(MemoryStore):
+    """Gives and takes block by block, as a connection does, and keeps nothing of a part."""
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        """See Store."""
+        data = memoryview(self.objects[key].data)
+        for at in range(begin, end, 1 << 20):
+            yield bytes(data[at : min(at + (1 << 20), end)])
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
+    ) -> PartInfo:
+        """See Store."""
+        assert not isinstance(body, bytes)
+        size = 0
+        with closing(body.open()) as reader:
+            while data := reader.read(1 << 16):
+                size += len(data)
+        return PartInfo(number=number, size=size, etag="x", crc64=crc64)
+
+
+def test_a_part_that_is_read_back_is_never_in_memory_as_a_whole(world: World) -> None:
+    """It may have gigabytes, and several are sent at a time."""
+    world.store = Draining(min_part_bytes=1)
+    streamer = world.start(part=16 << 20)
+    world.source.write(17 << 20)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    track, part = streamer.tracks[FIRST], streamer.grid.at(0)
+    assert track.floor >= part.end
+    crc64 = track.digest.part_crc64(part)
+    tracemalloc.start()
+    sent = streamer.uploader.jobs[0].place.put_part("an upload", part, crc64)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sent.size == 16 << 20
+    assert most < 6 << 20
 
 
 # The child

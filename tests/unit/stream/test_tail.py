@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from binlog2s3.binlog.scanner import MAGIC, EventType
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.stream.spool import SpoolRun
-from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
+from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
 from tests.unit.stream.builders import RUN, bytes_of, ends_of
 
@@ -424,3 +425,21 @@ def test_a_track_whose_files_are_gone(tmp_path: Path) -> None:
             found = track.overlap_at(at)
             assert found is not None
             assert found.crc64 == crc64nvme(data[at : track.size])
+
+
+class Meanwhile(Track):
+    """Whenever somebody has looked where its bytes are, the loop notes the file of a new run."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "segments":
+            more = Segment(found[-1].path, found[-1].begin + 100, 0)
+            super().__setattr__(name, type(found)([*found, more]))
+        return found
+
+
+def test_a_body_is_read_while_a_run_goes_on(tmp_path: Path) -> None:
+    """A worker takes the files as they are at one moment."""
+    track = Meanwhile(BinlogName.parse(ONE), tmp_path / "one", Grid(1000))
+    (tmp_path / "one").write_bytes(bytes(range(100)))
+    assert bytes_of(track.body(10, 90)) == bytes(range(10, 90))
