@@ -142,7 +142,7 @@ class _Bucket:
             for block in there.blocks(track.size, upto):
                 track.feed(memoryview(block), there.received_us(track.scanner.position))
         except (ArchiveError, DamageError) as error:
-            _log.warning("left in the spool, to be fetched again", binlog=track.name, error=error)
+            _log.warning("left in the spool, to be fetched again", error=f"{track.name}: {error}")
             track.rewind()
             return False
         track.floor, track.sums[upto] = upto, track.digest.crc64
