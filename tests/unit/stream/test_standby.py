@@ -342,6 +342,7 @@ def filled(spool: Spool, lineage: str | None, name: str, size: int, position: in
         (ID, "b.000002", 700, 200),
         (ID, "b.000003", 300, 300),
         (None, "b.000002", 700, 200),
+        ("probe", "b.000002", 700, 0),  # a run that was not proved
         ("20250102T030405Z-3e11fa47-a1b2", "b.000001", 300, 300),
     ],
 )
