@@ -77,8 +77,9 @@ from binlog2s3.stream.remote import (
     where_absent,
 )
 from binlog2s3.stream.resume import Pilot
-from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.spool_files import write_whole
+from binlog2s3.stream.start import _has_begun
 from binlog2s3.stream.tail import Tailer
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Uploader
@@ -529,6 +530,20 @@ MUTANTS = (
         "A start deletes a file only if all its bytes are, by checksum, in the bucket.",
         ("tests/unit/stream/test_start.py::test_a_run_goes_on_where_the_bucket_ends",),
         ((_File.is_below_floor, never(when())),),
+    ),
+    Mutant(
+        "freed-is-no-binlog",
+        Promise.SPOOL,
+        "What a program before 0.3 freed in a spool's file, zeros, is never taken for the binlog.",
+        ("tests/unit/stream/test_start.py::test_what_is_above_an_old_floor_is_taken",),
+        ((SpoolRun.start_of, never(when())),),
+    ),
+    Mutant(
+        "freed-is-of-somebody",
+        Promise.SPOOL,
+        "A start deletes no run of which the beginning was freed, though no event says whose it is.",
+        ("tests/unit/stream/test_start.py::test_what_nothing_proves_above_an_old_floor_is_left",),
+        ((_has_begun, never(part(returned(), 1, of=2))),),
     ),
     Mutant(
         "start-needs-checksums",

@@ -941,7 +941,7 @@ def test_old_floors_of_runs_that_went_on(
 
 @pytest.mark.parametrize("lineage", [FIRST.id, None])
 @pytest.mark.parametrize("what", ["lost", "rotten", "torn", "other", "plain"])
-def test_what_is_above_an_old_floor_is_left_if_nothing_proves_it(
+def test_what_nothing_proves_above_an_old_floor_is_left(
     spool: Spool, store: MemoryStore, catalog: Catalog, what: str, lineage: str | None
 ) -> None:
     """A chunk below it is lost or damaged; the next event is not whole or of another history.
