@@ -240,7 +240,8 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
         for name in names:  # this deletes a run with its last file
             if known.lineage.first_binlog <= name < known.next_binlog:
                 spool.release(name, known.lineage.id)
-    spool.delete(path for track in found.tracks for path in track.spare)
+    for tracks in (found.tracks, *(left for _, left in found.left_behind)):
+        spool.delete(path for track in tracks for path in track.spare)
     taken = {segment.path.parent for track in found.tracks for segment in track.segments}
     for run in spool.runs():
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)

@@ -541,7 +541,7 @@ MUTANTS = (
     Mutant(
         "freed-is-of-somebody",
         Promise.SPOOL,
-        "A start deletes no run of which the beginning was freed, though no event says whose it is.",
+        "A start keeps a run of which the beginning was freed, though no event says whose it is.",
         ("tests/unit/stream/test_start.py::test_what_nothing_proves_above_an_old_floor_is_left",),
         ((_has_begun, never(part(returned(), 1, of=2))),),
     ),

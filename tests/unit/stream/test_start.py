@@ -782,6 +782,12 @@ def test_of_a_history_that_has_ended_only_what_the_spool_has_is_taken(
     found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
     ((_, tracks),) = found.left_behind
     assert (tracks, store.calls["open"]) == ((), 0)
+    durable = put_run(spool, {1: one.from_position(ends[1])[:400]}, position=ends[1])
+    assert durable.end_of(name(1)) < ends[4]
+    sweep_spool(spool, find(store, LAYOUT, spool, "s3://b/p", Grid(64)))
+    assert not durable.directory.exists()
+    run.directory.mkdir(exist_ok=True)
+    spool.note(run)
     (run.directory / "b.000001").write_bytes(one.from_position(ends[3]))
     found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
     ((_, tracks),) = found.left_behind
