@@ -39,7 +39,7 @@ class StartState:
     """What the bucket and the spool have of the history that the last writer wrote.
 
     `known` is the end of its archive, None if the bucket has nothing of this source. `undescribed`
-    are archived binlogs whose entry the last writer had no time to write. `tracks` are the spool's
+    are archived binlogs whose entry the last writer had no time to write. `tracks` are the
     binlogs that follow the archive, in order; the last one may still be open. `durable` is what the
     archive alone proves. `left_behind`: what the spool still has of other lineages. Not
     `described`: the bucket has nothing of this source, and the lineage comes from the spool.
@@ -59,6 +59,11 @@ class StartState:
     def lineage(self) -> Lineage | None:
         """The lineage that the last writer wrote."""
         return self.known.lineage if self.known else None
+
+    @property
+    def spool_has_more(self) -> bool:
+        """Whether the spool has bytes of that history that may not be in the bucket."""
+        return any(track.size > track.floor for track in self.tracks)
 
 
 def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) -> StartState:

@@ -53,6 +53,7 @@ from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.start import find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
@@ -61,7 +62,7 @@ from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statemen
 from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
-from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer, World
+from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer, World
 from tests.unit.stream import builders
 from tests.waiting import wait_until
 
@@ -808,6 +809,48 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     assert store.objects == {}
     assert store.calls["check_access"] == 1, "it has come as far as the bucket"
     assert not {name for name in store.calls if name.startswith(("put", "delete", "create"))}
+    spool.close()
+
+
+class Refusing(Startup):
+    """One whose source is another server than that of the archive."""
+
+    def _pilot(self) -> Any:
+        def heading(*_: object) -> Heading:
+            raise SourceError("not the archive's server", refused=True)
+
+        return SimpleNamespace(heading=heading)
+
+
+@pytest.mark.parametrize("spooled", [False, True])
+def test_a_refused_start_claims_only_for_what_its_spool_alone_has(
+    world: World, *, spooled: bool
+) -> None:
+    """What was read back from the bucket is there already: whoever writes is not disturbed."""
+    world.store.put(LAYOUT.lineage(LINEAGE), HISTORY.to_json())
+    before = world.start()
+    world.source.write(300)
+    world.work(before)
+    world.stop(before)
+    spool = Spool(world.directory / "new")
+    if spooled:
+        facts = replace(RUN, source=LAYOUT.source, target="s3://b/p", lineage=LINEAGE)
+        world.source.write(300)
+        (spool.begin(facts).directory / str(FIRST)).write_bytes(world.source.data(FIRST))
+    found = find(world.store, LAYOUT, spool, "s3://b/p", Grid(100))
+    assert [track.name for track in found.tracks] == [FIRST]
+    config: Any = SimpleNamespace(
+        s3=SimpleNamespace(prefix=LAYOUT.prefix, part_size=100),
+        stream=SimpleNamespace(source=LAYOUT.source, heartbeat_interval=30.0),
+        timing=DEFAULT,
+    )
+    start = Refusing(config, world.store, spool, SimpleNamespace(), takes_over=True)  # type: ignore[arg-type]
+    server: Any = SimpleNamespace()
+    if spooled:
+        assert start._begin(server, found, None).refusal is not None
+    else:
+        with pytest.raises(SourceError, match="not the archive's server"):
+            start._begin(server, found, None)
     spool.close()
 
 
