@@ -152,7 +152,7 @@ class Job:
     def unsaved_bytes(self) -> int:
         """How many bytes are not known to be in chunks or archived."""
         if self.held is None:
-            known = Chunks(frozenset(self.acknowledged)).end
+            known = max(self.track.floor, Chunks(frozenset(self.acknowledged)).end)
         else:
             known = self.track.size if self.held.object_there else self.held.there.end
         return max(0, self.track.size - known)

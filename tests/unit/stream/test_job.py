@@ -121,6 +121,8 @@ def test_an_empty_spool_goes_on_behind_what_lies_there(world: World) -> None:
     world.stop(flushed(world, 40, part=5000))
     size, calls = world.source.size(FIRST), dict(world.store.calls)
     second = world.start("b", part=5000)
+    second.pump()
+    assert second.uploader.unsaved_bytes == 0, "before it has looked at the bucket again, too"
     opened = world.store.calls["open"]
     world.read(second)
     world.settle(second, rounds=4)
