@@ -62,6 +62,7 @@ from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statemen
 from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
+from tests.process import Clock, Process, Shown
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer, World
 from tests.unit.stream import builders
 from tests.waiting import wait_until
@@ -852,6 +853,33 @@ def test_a_refused_start_claims_only_for_what_its_spool_alone_has(
         with pytest.raises(SourceError, match="not the archive's server"):
             start._begin(server, found, None)
     spool.close()
+
+
+def test_a_start_clears_what_it_writes_the_entry_of(tmp_path: Path) -> None:
+    """At once: if the server is reset, nobody comes back to that history."""
+    source = Source()
+    source.write(300)
+    source.rotate()
+    source.write(40)
+    shown = Shown(source, Clock())
+    shown.show_all()
+    store, data = MemoryStore(min_part_bytes=1), source.data(FIRST)
+    store.put(LAYOUT.lineage(LINEAGE), HISTORY.to_json())
+    store.put(f"{CHUNKS}{Chunk(0, len(data), crc64nvme(data))}", data)
+    store.put(KEY, data)
+
+    def life(process: Process) -> Iterator[None]:
+        for _ in range(3):
+            process.child.fetch()
+            yield
+
+    process = Process(
+        store=store, shown=shown, directory=tmp_path, part=100, token="77777777", life=life
+    )
+    assert process.run() == 0
+    process.close()
+    assert ENTRY in store.objects
+    assert not [key for key in store.objects if key.startswith(CHUNKS)]
 
 
 # The supervisor
