@@ -93,7 +93,7 @@ class DamageError(SpoolError):
 
 
 class FloorError(SpoolError):
-    """Bytes are needed of a range that was freed in the spool, because the bucket had them."""
+    """Bytes that the spool has no longer, because the bucket had them, have left the bucket."""
 
 
 class StoreError(Binlog2s3Error):

@@ -247,13 +247,13 @@ class NotedSpool(Spool):
             return super().begin(facts)
 
     def note(self, run: SpoolRun) -> None:
-        with self.noting("note the floor" if run.facts.floors else "note"):
+        with self.noting("note"):
             super().note(run)
 
-    def release(self, name: BinlogName, lineage: str) -> int:
+    def release(self, name: BinlogName, lineage: str, paths: Any = ()) -> int:
         assert self.may_release(lineage, name), f"{name} is not archived"
         with self.noting("release"):
-            return super().release(name, lineage)
+            return super().release(name, lineage, paths)
 
     def delete(self, paths: Any) -> int:
         with self.noting("delete"):
@@ -274,10 +274,6 @@ class NotedSpool(Spool):
     def note_claim(self, source: str, target: str, rank: Any) -> None:
         with self.noting("note the claim"):
             super().note_claim(source, target, rank)
-
-    def give_back(self, path: Path, floor: Any) -> None:
-        with self.noting("punch"):
-            super().give_back(path, floor)
 
 
 class Steering(Pilot):

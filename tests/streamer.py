@@ -4,6 +4,7 @@ Everything between mysqlbinlog's file and the store is the real thing. A request
 `Workers.perform` says so, and its answer comes when `Streamer.deliver` does.
 """
 
+import json
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -105,6 +106,17 @@ class Source:
         self._before[name] = self._gno
 
 
+def freed_before(run: Path, path: Path, floor: int, at: int) -> None:
+    """What a program before 0.3 left of a full spool's file: zeros, which it had noted before.
+
+    `floor` is the offset in the binlog, `at` the one in the file.
+    """
+    document = json.loads(run.read_bytes())
+    floors = {**document.get("floors", {}), path.name: {"offset": floor, "at": at}}
+    run.write_text(json.dumps({**document, "floors": floors}))
+    path.write_bytes(bytes(at) + path.read_bytes()[at:])
+
+
 def _gtids(last: int) -> GtidSet:
     return GtidSet.parse(f"{UUID_A}:1-{last}" if last else "")
 
@@ -192,6 +204,7 @@ class Streamer:
         self._waiting: list[Track] = []
         self._open: list[Track] = []
         self._listing: tuple[float, str, list[str]] | None = None
+        self.paused = False
         for track in adopt(self.spool.runs(), grid=self.grid, end=known, catalog=self._catalog):
             self._take_in(track)
         for name in {name for run in self.spool.runs() for name in run.files()}:
@@ -247,6 +260,8 @@ class Streamer:
 
     def restart_mysqlbinlog(self) -> None:
         """It dies, perhaps in the middle of an event; what it wrote is read, and another begins."""
+        if self.paused:
+            return
         self.pump()
         self.tailer.close()
         self._begin_run(self._tip())
@@ -278,6 +293,8 @@ class Streamer:
         It writes into an open file: that this was deleted does not show. Where that comes before
         the tailer has opened it, nothing is ever read, and the supervisor ends the run.
         """
+        if self.paused:
+            return False
         if not (self.tailer.settled or self.tailer.place[0] or self.fetching.exists()):
             self.restart_mysqlbinlog()
         data = self.source.data(self._reading)
@@ -296,21 +313,18 @@ class Streamer:
         return True
 
     def press(self, *, pressed: bool) -> None:
-        """The spool needs room, or no more: what was given back holds zeros from then on.
-
-        File systems give whole blocks back, and these binlogs are smaller: here all of it goes.
-        """
+        """The spool needs room, or no more. mysqlbinlog ends first, and goes on afterwards."""
+        if pressed and not self.paused:
+            self.pump()
+            self.tailer.close()
+        elif self.paused and not pressed:
+            self._begin_run(self._tip())
+        self.paused = pressed
         self.uploader.press(pressed=pressed)
-        for run in self.spool.runs():
-            for name, floor in run.facts.floors.items():
-                path = run.directory / name
-                if path.exists():
-                    with path.open("r+b") as file:
-                        file.write(bytes(floor.at))
 
     def pump(self, slices: int = 1000) -> None:
         """The loop's reading: check what came, hand it on, judge what is closed."""
-        for _ in range(slices):
+        for _ in range(0 if self.paused else slices):
             before = self.tailer.place
             if not self.tailer.pump() and self.tailer.place == before:
                 break

@@ -106,6 +106,17 @@ class Readable:
             raise ValueError(f"no range: {begin} to {end}")
         return _Reading(self, begin, self.size if end is None else end).blocks()
 
+    def from_chunks(self, end: int) -> Iterator[bytes]:
+        """The first `end` bytes, as `blocks`, each of which a chunk has proved at the end.
+
+        Raises ArchiveError also if the binlog was archived meanwhile: then no chunk says what they
+        have to be.
+        """
+        reading = _Reading(self, 0, end)
+        yield from reading.blocks()
+        if reading.checked < end:
+            raise ArchiveError(f"{self.name} was archived while its chunks were read")
+
     def proved(self, begin: int, end: int) -> bytes | None:
         """Bytes [begin, end), after their chunks' checks; raises as `blocks`.
 

@@ -14,7 +14,7 @@ from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Commits
 from binlog2s3.binlog.zone import SystemZone
 
-_ANY_GRID = Grid(5 << 20)
+ANY_GRID = Grid(5 << 20)
 
 
 class BinlogReading:
@@ -25,7 +25,7 @@ class BinlogReading:
     `gtids_outside`: for a lineage that begins with it: see there.
     """
 
-    def __init__(self, name: BinlogName, grid: Grid = _ANY_GRID) -> None:
+    def __init__(self, name: BinlogName, grid: Grid = ANY_GRID) -> None:
         self.name = name
         self.scanner = Scanner(stride=BLOCK_SIZE)
         self.digest = Digest(grid)

@@ -1,11 +1,13 @@
-"""What earlier runs left in the spool: which of it is correct and follows the archive.
+"""What follows the archive: what earlier runs left in the spool, and what the bucket alone has.
 
 Law: only what follows the archive without a break, and is what its checksums say, is taken. All
 else is left in the spool, and the source is asked for it again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
@@ -15,45 +17,62 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ForkError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.stream.archive_end import ArchiveEnd
-from binlog2s3.stream.spool import Floor, SpoolRun
-from binlog2s3.stream.tail import Tailer, Track, TrackState
+from binlog2s3.store.requests import crc64_of
+from binlog2s3.store.s3 import FileSlice
+from binlog2s3.stream.archive_end import ArchiveEnd, from_bucket
+from binlog2s3.stream.spool import SpoolRun
+from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
 
 _log = Log("start")
 
 
 def adopt(
-    runs: Iterable[SpoolRun], *, grid: Grid, end: ArchiveEnd, catalog: Catalog
+    runs: Sequence[SpoolRun],
+    *,
+    grid: Grid,
+    end: ArchiveEnd,
+    catalog: Catalog,
+    onward: bool = True,
 ) -> list[Track]:
-    """The binlogs in the spool that follow the archive, in order and without a break.
+    """The binlogs that follow the archive, from spool and bucket, in order and without a break.
 
     A run continues where the run before it ended, or reads a binlog from its begin. What is
     damaged is left out. So is what has no event checksums: nothing in the spool was synced, and
-    without checksums a hole that a power cut left would not show.
+    without checksums a hole that a power cut left would not show. What the bucket alone has of a
+    binlog that is not archived is read from there: if a run goes on behind it and, with `onward`,
+    if the spool has less of it.
     """
+    bucket = _Bucket(catalog, end.lineage, grid, runs)
     tracks: list[Track] = []
     for run in runs:
-        here = BinlogName.parse(run.facts.binlog)
-        if not _is_of(run, end.lineage):
-            continue
         open_track = tracks[-1] if tracks and not tracks[-1].closed else None
         whole = end.after(t for t in tracks if t.closed)
         begin = whole.next_binlog
-        if run.facts.position > 4 and here >= begin:
-            if open_track is not None and open_track.name == here:
-                found = _extend(run, open_track, grid, catalog, end.lineage)
+        if not _is_of(run, end.lineage) or begin not in run.files():
+            continue
+        if start := run.start_of(begin):
+            if open_track is None or open_track.size < start:
+                found = bucket.instead_of(open_track, whole)
+                if found is not None:
+                    open_track = found
+                    tracks = [*(track for track in tracks if track.closed), found]
+            if open_track is not None:
+                later = _extend(run, open_track, start, grid, bucket)
                 open_track.judge({})
-                tracks += _checked(found, end.after(tracks))
+                tracks += _checked(later, end.after(tracks))
             continue
-        if here > begin or begin not in run.files():
-            continue
-        found = _checked(_from(run, begin, grid, catalog, end.lineage), whole)
+        those = _checked(read_run(Tailer(run, grid, begin)), whole)
         if open_track is not None:
-            if not found or (len(found) == 1 and found[0].size <= open_track.size):
+            if not those or (len(those) == 1 and those[0].size <= open_track.size):
                 continue
             tracks.pop()
-        tracks += found
-    if tracks:
+        tracks += those
+    if onward:
+        tracks = bucket.onward(tracks, end)
+    if tracks and tracks[-1].floor:
+        last = tracks[-1]
+        _log.info("read back from the bucket", binlog=last.name, size=last.floor)
+    if tracks and tracks[-1].size > tracks[-1].floor:
         _log.info(
             "taken from the spool",
             first=tracks[0].name,
@@ -62,6 +81,96 @@ def adopt(
             closed=tracks[-1].closed,
         )
     return tracks
+
+
+class _Bucket:
+    """What the bucket has of binlogs that are not archived; each is read once."""
+
+    def __init__(
+        self, catalog: Catalog, lineage: Lineage, grid: Grid, runs: Iterable[SpoolRun]
+    ) -> None:
+        self._catalog = catalog
+        self._lineage = lineage
+        self._grid = grid
+        self._runs = [run for run in runs if _is_of(run, lineage)]
+        self._read: set[BinlogName] = set()
+
+    def onward(self, tracks: list[Track], end: ArchiveEnd) -> list[Track]:
+        """The tracks, with what the bucket alone has, up to the end of its chunks."""
+        while True:
+            closed = [track for track in tracks if track.closed]
+            last = tracks[-1] if len(tracks) > len(closed) else None
+            found = self.instead_of(last, end.after(closed))
+            if found is None:
+                return tracks
+            tracks = [*closed, found]
+            if not found.closed:
+                return tracks
+
+    def instead_of(self, track: Track | None, end: ArchiveEnd) -> Track | None:
+        """The next binlog from the bucket, if that has more of it than `track`, and the same."""
+        name = end.next_binlog
+        if name in self._read:
+            return None
+        have = track.size if track is not None and track.name == name else 0
+        if self._catalog.chunks(self._lineage, name).end <= have:
+            return None
+        self._read.add(name)
+        files = [file for run in self._runs if (file := _File.of(run, name)) is not None]
+        sums_at = {have, *(at for file in files for at in (file.begin, file.end))}
+        found = from_bucket(self._catalog, self._lineage, name, self._grid, sums_at)
+        if found is None or found.size <= have or not _checked([found], end):
+            return None
+        if track is not None and have and found.sums[have] != track.digest.crc64:
+            return None  # the spool's has other bytes: the chunks are compared with them
+        found.spare = tuple(file.path for file in files if file.is_below_floor(found))
+        return found
+
+    def feed(self, track: Track, upto: int) -> bool:
+        """Feed a track, which the bucket alone has, with the beginning of an event up to there.
+
+        A part of a file that was freed did not end with an event.
+        """
+        if not track.rewind() or upto < track.size:
+            return False
+        if upto == track.size:
+            return True
+        if track.segments:
+            return False
+        try:
+            there = self._catalog.binlog(self._lineage, track.name)
+            for block in there.blocks(track.size, upto):
+                track.feed(memoryview(block), there.received_us(track.scanner.position))
+        except (ArchiveError, DamageError) as error:
+            _log.warning("left in the spool, to be fetched again", error=f"{track.name}: {error}")
+            track.rewind()
+            return False
+        track.floor, track.sums[upto] = upto, track.digest.crc64
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file of the spool with the bytes [begin, end) of a binlog, which begin `at` this place."""
+
+    path: Path
+    begin: int
+    end: int
+    at: int
+
+    @classmethod
+    def of(cls, run: SpoolRun, name: BinlogName) -> "_File | None":
+        begin = run.begin_of(name) if name in run.files() else None
+        if begin is None:
+            return None
+        return cls(run.directory / str(name), begin[0], run.end_of(name), begin[1])
+
+    def is_below_floor(self, track: Track) -> bool:
+        """Whether all its bytes are, by checksum, bytes of the track that the bucket has."""
+        if not self.begin < self.end <= track.floor:
+            return False
+        piece = FileSlice(self.path, self.at, self.at + self.end - self.begin)
+        return crc64_of(piece) == track.crc64_between(self.begin, self.end)
 
 
 def proved(tracks: Sequence[Track], listed: Iterable[ServerBinlog]) -> tuple[Track, ...]:
@@ -92,7 +201,7 @@ def _checked(found: list[Track], end: ArchiveEnd) -> list[Track]:
     for track in found:
         if not track.begun or track.scanner.damage:
             break
-        if any(form.checksum != "crc32" for form in track.scanner.formats):
+        if track.size > track.floor and not _has_checksums(track):
             break
         if why := end.contradiction(track):
             _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
@@ -106,57 +215,28 @@ def _checked(found: list[Track], end: ArchiveEnd) -> list[Track]:
     return good
 
 
-def _from(
-    run: SpoolRun, begin: BinlogName, grid: Grid, catalog: Catalog, lineage: Lineage
-) -> list[Track]:
-    """A run's binlogs from this one on, as far as their checksums are correct."""
-    floor = run.facts.floors.get(str(begin))
-    if floor is None:
-        return read_run(Tailer(run, grid, begin))
-    track = Track(begin, run.directory / str(begin), grid)
-    return [track, *_above_floor(run, track, floor, grid, catalog, lineage)]
+def _has_checksums(track: Track) -> bool:
+    return all(form.checksum == "crc32" for form in track.scanner.formats)
 
 
-def _extend(
-    run: SpoolRun, track: Track, grid: Grid, catalog: Catalog, lineage: Lineage
-) -> list[Track]:
-    """Extend this track by a run that began in the middle of its binlog; the run's next binlogs."""
-    if floor := run.facts.floors.get(str(track.name)):
-        return _above_floor(run, track, floor, grid, catalog, lineage)
-    begin = run.facts.position
+def _extend(run: SpoolRun, track: Track, start: int, grid: Grid, bucket: _Bucket) -> list[Track]:
+    """Extend this track by a run whose file begins at `start`, in the middle of its binlog.
 
-    def blocks() -> Iterator[bytes]:
-        if begin < track.floor:
-            yield from catalog.binlog(lineage, track.name).blocks(begin, track.floor)
-        with closing(track.body(max(begin, track.floor), track.size).open()) as reader:
-            while data := reader.read(1 << 20):
-                yield data
-
-    overlap = track.overlap_at(begin, blocks())
+    Returns the run's next binlogs.
+    """
+    if not _has_checksums(track):
+        return []
+    overlap, floor = track.overlap_at(start), track.floor
+    if overlap is None and str(track.name) in run.freed and bucket.feed(track, start):
+        overlap = Overlap(binlog=track.name, begin=start, end=start, crc64=0)
     if overlap is None:
         return []
-    return read_run(Tailer(run, grid, overlap=overlap, track=track))
-
-
-def _above_floor(
-    run: SpoolRun, track: Track, floor: Floor, grid: Grid, catalog: Catalog, lineage: Lineage
-) -> list[Track]:
-    """As `_extend`, but read the bytes below the floor from the bucket, which alone has them."""
-    at = track.scanner.position
-    if at < floor.offset and grid.at(floor.offset).begin != floor.offset:
-        return []  # what is below was in an earlier run's file, which is gone
-    try:
-        if at < floor.offset:
-            readable = catalog.binlog(lineage, track.name)
-            for block in readable.blocks(at, floor.offset):
-                track.feed(memoryview(block), readable.received_us(track.scanner.position))
-    except (ArchiveError, DamageError) as error:
-        _log.warning("left in the spool, to be fetched again", binlog=track.name, error=error)
-        return []
-    if at < floor.offset:
-        track.floor = floor.offset
-    start_at = floor.at + max(0, at - floor.offset)
-    return read_run(Tailer(run, grid, track.name, track=track, start_at=start_at))
+    later = read_run(Tailer(run, grid, track.name, overlap=overlap, track=track))
+    if track.size < track.floor:  # the event at its floor is not whole
+        del track.sums[track.floor]
+        track.floor, track.segments = floor, ()
+        track.rewind()
+    return later
 
 
 def read_run(tailer: Tailer) -> list[Track]:

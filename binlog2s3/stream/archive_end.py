@@ -4,6 +4,8 @@ Law: only what the bucket has counts. A binlog follows the archive only if nothi
 both contradicts it.
 """
 
+import hashlib
+from bisect import bisect_right
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,18 +15,21 @@ from binlog2s3.archive.documents import EntryEnd, Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import inventory
 from binlog2s3.archive.pages import name_at
-from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.parts import Grid
+from binlog2s3.archive.reader import Readable
+from binlog2s3.archive.reading import ANY_GRID, BinlogReading
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.checksum import crc64_of_blocks
+from binlog2s3.binlog.checksum import crc64_of_blocks, crc64nvme
 from binlog2s3.binlog.gtid import Gtids, joined, parse
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, DamageError
+from binlog2s3.errors import ArchiveError, DamageError, NoBinlogError
 from binlog2s3.log import Log
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.tail import Overlap, overlap_of
+from binlog2s3.stream.tail import Overlap, Track, overlap_of
 
 _log = Log("start")
 _LAST_FEW = 8
+_PASSES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,20 +162,28 @@ def _search_from(index: Index) -> tuple[BinlogName, Archived]:
 
 def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     """Whether the binlog after this one begins with exactly the GTIDs at the end of its chunks."""
-    chunks = read_chunks(catalog, lineage, name)
-    after = chunks.gtids_after()
-    if after is None or chunks.scanner.ended:
+    chunks = from_bucket(catalog, lineage, name)
+    after = chunks.gtids_after() if chunks is not None else None
+    if chunks is None or after is None or chunks.scanner.ended:
         return False
     following = catalog.entry_end(lineage, name.next())
     return parse(following.gtid_set_before, lineage.flavour) == after
 
 
-def tip_of_archive(catalog: Catalog, end: ArchiveEnd) -> Tip:
-    """Where a lineage ends in the bucket, including its chunks."""
+def tip_of_archive(catalog: Catalog, end: ArchiveEnd, grid: Grid | None = None) -> Tip:
+    """Where a lineage ends in the bucket, including its chunks.
+
+    With `grid`, a binlog of which there are only chunks can be continued: it is `Tip.track`.
+    Otherwise, and if it cannot be the one that follows, it is read from its beginning again.
+    """
     lineage, last = end.lineage, end.end
-    if end.next_size:
-        chunks = read_chunks(catalog, lineage, end.next_binlog)
-        return replace(tip_of(lineage, chunks, closed=False), overlap=None)
+    if end.next_size and (
+        chunks := from_bucket(catalog, lineage, end.next_binlog, grid or ANY_GRID)
+    ):
+        tip = tip_of(lineage, chunks, closed=False)
+        if grid is None or not chunks.begun or end.contradiction(chunks):
+            return replace(tip, overlap=None)
+        return replace(tip, track=chunks)
     if end.last is None or last is None:
         return Tip(lineage=lineage, gtids=end.gtids)
     return Tip(
@@ -213,13 +226,90 @@ def _archived_overlap(catalog: Catalog, lineage: Lineage, name: BinlogName) -> O
     return Overlap(binlog=name, begin=begin, end=entry.size, crc64=crc64)
 
 
-def read_chunks(catalog: Catalog, lineage: Lineage, name: BinlogName) -> BinlogReading:
-    """Read what the bucket has of a binlog, up to the first damage."""
-    reading = BinlogReading(name)
-    try:
-        readable = catalog.binlog(lineage, name)
-        for block in readable.blocks():
-            reading.feed(memoryview(block), readable.received_us(reading.scanner.position))
-    except (ArchiveError, DamageError) as error:  # the source is read again and compared
-        _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
-    return reading
+def from_bucket(
+    catalog: Catalog,
+    lineage: Lineage,
+    name: BinlogName,
+    grid: Grid = ANY_GRID,
+    sums_at: Iterable[int] = (),
+) -> Track | None:
+    """What the bucket has of a binlog that is not archived: a track that can be continued.
+
+    Its floor is its end: the last event that the chunks have, up to the first damage. `sums_at`:
+    offsets whose `Track.sums` are wanted, beside those of parts and chunks. None if there is
+    nothing, or if no run could continue there.
+    """
+    end: int | None = None
+    for _ in range(_PASSES):
+        try:
+            there = catalog.binlog(lineage, name)
+            chunks = catalog.chunks(lineage, name)
+        except NoBinlogError:
+            return None
+        except ArchiveError as error:  # two chunks contradict each other: the source is asked
+            _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
+            return None
+        end = there.size if end is None else min(end, there.size)
+        if there.state == "archived" or not end:
+            return None
+        ends = (at for chunk in chunks for at in (chunk.begin, chunk.end))
+        reading = _Pass(Track(name, None, grid), grid, {*sums_at, *ends})
+        try:
+            reading.read(there, end)
+        except (ArchiveError, DamageError) as error:  # up to the last chunk that is proved
+            _log.warning("the bucket has damage", lineage=lineage.id, binlog=name, error=error)
+            end = max((one.end for one in there.ranges if one.end <= reading.at), default=0)
+            continue
+        if reading.ends():
+            return reading.track
+        end = reading.track.size  # events without a position come after it
+    return None
+
+
+class _Pass:
+    """Reads the first bytes of a binlog from the bucket into a track; `at`: how many have come."""
+
+    def __init__(self, track: Track, grid: Grid, wanted: Iterable[int]) -> None:
+        self.track = track
+        self.at = 0
+        self._grid = grid
+        self._wanted = sorted(wanted)
+        self._part = grid.at(0)
+        self._crc64 = 0
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    def read(self, there: Readable, end: int) -> None:
+        """Raises ArchiveError and DamageError."""
+        for block in there.from_chunks(end):
+            view = memoryview(block)
+            self.track.feed(view, there.received_us(self.at))
+            while view:
+                view = self._sum(view)
+
+    def _sum(self, view: memoryview) -> memoryview:
+        """Take the bytes up to the next offset that is wanted, or the part's end; the rest."""
+        following = bisect_right(self._wanted, self.at)
+        stops = [self._part.end, *self._wanted[following : following + 1]]
+        piece = view[: min(stops) - self.at]
+        self._crc64 = crc64nvme(piece, self._crc64)
+        self._md5.update(piece)
+        self.at += len(piece)
+        if self.at in stops:
+            self.track.sums[self.at] = self._crc64
+        if self.at == self._part.end:
+            self.track.md5s[self._part] = self._md5.digest()
+            self._md5 = hashlib.md5(usedforsecurity=False)
+            self._part = self._grid.at(self.at)
+        return view[len(piece) :]
+
+    def ends(self) -> bool:
+        """Let the track end, and its floor be, after its last event; False if it cannot."""
+        track = self.track
+        if not track.rewind():
+            return False
+        track.floor = size = track.size
+        track.sums = {at: crc64 for at, crc64 in track.sums.items() if at < size}
+        track.sums[size] = track.digest.crc64
+        track.md5s = {part: md5 for part, md5 in track.md5s.items() if part.end <= size}
+        track.commits.passed(size)
+        return True

@@ -430,8 +430,12 @@ def _accepting(scan: Callable[[Scanner], Scanned]) -> Scanned:
             accepted.add(error.offset)
 
 
-def prove(server: Server, uuid: str, name: BinlogName, received: bytes) -> ServerFacts:
+def prove(
+    server: Server, uuid: str, name: BinlogName, received: bytes, begin: int = 0
+) -> ServerFacts:
     """See that these first bytes of a binlog, which mysqlbinlog received, are of this server.
+
+    They come after its first `begin` bytes.
 
     Something between us may have led the questions and mysqlbinlog to different servers, which may
     even have the same server id. So the server is asked for the same bytes, on a new connection on
@@ -445,12 +449,14 @@ def prove(server: Server, uuid: str, name: BinlogName, received: bytes) -> Serve
             hint="a proxy or a fail-over; it is asked again",
             transient=True,
         )
-    received = received[:MOST_BYTES]
-    if why := another_beginning(name, received, server.beginning(name, len(received))):
+    received = received[: MOST_BYTES - begin]
+    there = server.beginning(name, begin + len(received))[begin:]
+    if why := another_beginning(name, received, there, begin):
+        sender = "" if begin else f"{_sender(received)}; "
         raise SourceError(
             f"mysqlbinlog was led to another server than the questions: at {server.address} {uuid} "
-            f"answers, and its binlog is another one: {why}; {_sender(received)}; nothing of it "
-            "was taken",
+            f"answers, and its binlog is another one: {why}; {sender}nothing of it was "
+            "taken",
             hint="a proxy, a load balancer or a name with several addresses leads "
             f"{server.address} to several servers: give the address of one of them; it is asked "
             "again",
@@ -474,16 +480,17 @@ def _sender(received: bytes) -> str:
     )
 
 
-def another_beginning(name: BinlogName, received: bytes, there: bytes) -> str:
+def another_beginning(name: BinlogName, received: bytes, there: bytes, begin: int = 0) -> str:
     """Why the first bytes that were received of a binlog are not a server's own; "" if they are.
 
-    `there`: as many bytes of the server's, or fewer if it has fewer.
+    `there`: as many bytes of the server's, or fewer if it has fewer. Both are from `begin` on.
     """
     same = _same(received, there)
     if same == len(received):
         return ""
     what = "ends there" if same == len(there) else "has other bytes from there on"
-    return f"{name} was received up to {len(received)}, equal up to {same}: its own {what}"
+    upto, equal = begin + len(received), begin + same
+    return f"{name} was received up to {upto}, equal up to {equal}: its own {what}"
 
 
 def _in_step(ours: Iterator[bytes], theirs: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:

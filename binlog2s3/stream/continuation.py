@@ -12,7 +12,7 @@ from binlog2s3.archive.documents import Join, Lineage, Parent
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.stream.tail import Overlap
+from binlog2s3.stream.tail import Overlap, Track
 
 Before = Callable[[BinlogName], str | None]
 """Returns the GTID set before a binlog of the source, None if the source keeps none."""
@@ -25,8 +25,9 @@ class Tip:
     `last` is None if nothing is known. `closed`: `last` is complete. `gtids` is the GTID set there,
     and `gtids_before` the one at the begin of `last`; both are None if unknown. `rotates_to` is the
     binlog that its rotate event names. `overlap`: the bytes that a run that continues here reads
-    again. `goes_back`: numbers of a MariaDB's domain and server go back in `last`: they do not tell
-    what of it another server has executed.
+    again. `track`: `last`, if it was read back from the bucket and nobody has taken it in yet.
+    `goes_back`: numbers of a MariaDB's domain and server go back in `last`: they do not tell what
+    of it another server has executed.
     """
 
     lineage: Lineage
@@ -37,6 +38,7 @@ class Tip:
     gtids_before: Gtids | None = None
     rotates_to: BinlogName | None = None
     overlap: Overlap | None = None
+    track: Track | None = None
     goes_back: bool = False
 
     @property

@@ -272,11 +272,13 @@ def _archived(held: Held) -> tuple[Action, ...]:
 
 
 def _comparable(observed: Observed, held: Held) -> frozenset[Chunk]:
-    """The listed chunks that can be compared: we have their bytes, or never will."""
+    """The listed chunks that can be compared: we have their bytes, or will never have more."""
     return frozenset(
         chunk
         for chunk in held.listed
-        if observed.closed or observed.unfinishable or chunk.end <= observed.size
+        if chunk.end <= observed.size
+        or observed.closed
+        or (observed.unfinishable and chunk.begin < observed.size)
     )
 
 

@@ -152,17 +152,17 @@ class Job:
     def unsaved_bytes(self) -> int:
         """How many bytes are not known to be in chunks or archived."""
         if self.held is None:
-            known = Chunks(frozenset(self.acknowledged)).end
+            known = max(self.track.floor, Chunks(frozenset(self.acknowledged)).end)
         else:
             known = self.track.size if self.held.object_there else self.held.there.end
         return max(0, self.track.size - known)
 
-    @property
-    def read_from(self) -> int:
-        """The first offset that the running requests for chunks read from the spool."""
-        begins = [a.begin for a in self.flying if isinstance(a, Flush | Merge)]
-        begins += [a.part.begin for a in self.flying if isinstance(a, PutChunk)]
-        return min(begins, default=self.track.size)
+    def continues_at(self, floor: int) -> None:
+        """Begin the next flush there: the chunks have what comes before it."""
+        part, track = self.place.grid.at(floor), self.track
+        if part.begin in track.sums:
+            self.flushes = Flushes(part.begin, floor)
+            self._marks[floor] = Mark(floor, track.crc64_between(part.begin, floor))
 
     def may_fly(self, action: Action) -> bool:
         """Whether this action may run beside the requests that run now.

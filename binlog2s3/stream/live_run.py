@@ -7,15 +7,18 @@ Law: nothing of a run is taken in before it has shown that it continues what is 
 import time
 from collections.abc import Callable, Collection
 from enum import Enum, auto
+from pathlib import Path
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ElsewhereError, SourceError
 from binlog2s3.formatting import duration_text
+from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.lessons import BeingRead, StalledError
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.source_watch import Reached, Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.spool_files import as_spool_error
 from binlog2s3.stream.tail import Tailer, Track
 
 _BEHIND = 2
@@ -28,7 +31,8 @@ class RunState(Enum):
     |---|---|---|
     | `CONFIRMING` | the first events are read, nothing is taken in | the server is asked on a new \
 connection, and sends the same bytes on it: `READING` |
-    | `COMPARING` | bytes that are known come again and are compared | all are equal: `READING` |
+    | `COMPARING` | bytes that are known come again and are compared | all are equal: `READING`; \
+`CONFIRMING` if they are among the binlog's first ones, which may be alike in two histories |
     | `READING` | what comes is taken in | the end of the run |
     """
 
@@ -96,9 +100,28 @@ class LiveRun:
         read = bool(tailer.pump()) or tailer.place != place
         if tailer.read_bytes != count:
             self.moved = time.monotonic()
-        if self.state is RunState.COMPARING and tailer.settled:
-            self.state = RunState.READING
+        overlap = self.heading.overlap
+        if self.state is RunState.COMPARING and tailer.settled and overlap is not None:
+            short = overlap.begin < MOST_BYTES
+            self.state = RunState.CONFIRMING if short else RunState.READING
         return read
+
+    @property
+    def can_be_proved(self) -> bool:
+        """Whether enough has come of the first binlog to ask the server for the same bytes."""
+        track = self.tailer.current
+        if self.heading.overlap is not None:
+            return self.tailer.settled
+        return track is not None and track.begun
+
+    def received(self) -> tuple[int, bytes]:
+        """What has come of the first MOST_BYTES of the first binlog, and from which offset on."""
+        name = self.heading.begin
+        begin, at = self.run.begin_of(name) or (0, 0)
+        path = self.run.directory / str(name)
+        with as_spool_error(path), path.open("rb") as file:
+            file.seek(at)
+            return begin, file.read(max(0, MOST_BYTES - begin))
 
     def take_new(self) -> list[Track]:
         """The binlogs that began since the last call; none before this run is confirmed."""
@@ -160,11 +183,16 @@ class LiveRun:
         """
         here = self.run.directory
         if here.exists():
-            if last is not None and last.path.parent == here and not last.gained:
-                last.segments.pop()
+            if last is not None and _is_in(last, here) and not last.gained:
+                last.segments = last.segments[:-1]
             tracks = [*self.fresh, *([last] if last is not None else [])]
             if not any(track.lies_in(here) for track in tracks):
                 spool.discard(self.run)
-        if last is not None and last.path.parent == here:
+        if last is not None and _is_in(last, here):
             segment = last.segments[-1]
             spool.cut(segment.path, segment.at + last.size - segment.begin)
+
+
+def _is_in(track: Track, directory: Path) -> bool:
+    """Whether its last bytes are in this directory."""
+    return track.path is not None and track.path.parent == directory

@@ -234,7 +234,7 @@ class Loop:
         for track in found.tracks:
             self._intake.admit(track)
         self._intake.judge({})
-        for name in known.in_parts:
+        for name in (*known.in_parts, *(binlog.name for binlog in found.undescribed)):
             self._uploads.sweep(name)
 
     def _bring_in(self) -> None:

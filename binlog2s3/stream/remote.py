@@ -7,11 +7,14 @@ sent only if its bytes are still those that the scanner saw.
 """
 
 import hashlib
+import io
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.chunks import Chunk, Chunks
@@ -57,6 +60,77 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True)
+class _ReadBack:
+    """Bytes that the spool does not have, or not all: `blocks` reads them from the bucket.
+
+    The last block comes only once all bytes have the checksum `crc64`; else `wrong` is raised. So
+    nobody ever gets other bytes as a whole.
+    """
+
+    size: int
+    crc64: int
+    blocks: Callable[[], Iterator[bytes]]
+    wrong: FloorError
+
+    def open(self) -> Reader:
+        return _BlockReader(self.size, self.proved)
+
+    def proved(self) -> Iterator[bytes]:
+        held, size, crc64 = b"", 0, 0
+        for block in self.blocks():
+            if held:
+                yield held
+            held, size, crc64 = block, size + len(block), crc64nvme(block, crc64)
+        if (size, crc64) != (self.size, self.crc64):
+            raise self.wrong
+        yield held
+
+
+class _BlockReader(io.RawIOBase):
+    """Reads blocks as they come; to go elsewhere, it begins again. At most a block in memory."""
+
+    def __init__(self, size: int, blocks: Callable[[], Iterator[bytes]]) -> None:
+        self._size = size
+        self._open = blocks
+        self._at = self._ends_at = 0  # of the next read, and of `_block`
+        self._block = memoryview(b"")
+        self._blocks: Iterator[bytes] | None = None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._at = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence] + offset
+        return self._at
+
+    def readinto(self, buffer: Any, /) -> int:
+        if self._blocks is None or self._at < self._ends_at - len(self._block):
+            self._blocks, self._ends_at, self._block = self._open(), 0, memoryview(b"")
+        while self._at >= self._ends_at:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._block, self._ends_at = memoryview(block), self._ends_at + len(block)
+        piece = self._block[len(self._block) - (self._ends_at - self._at) :][: len(buffer)]
+        buffer[: len(piece)] = piece
+        self._at += len(piece)
+        return len(piece)
+
+    def close(self) -> None:
+        self._blocks = None
+        super().close()
+
+
+@dataclass(frozen=True, slots=True)
 class _CheckedSlice:
     """A slice of the spool that is sent only if its bytes are still those that the scanner saw.
 
@@ -65,7 +139,7 @@ class _CheckedSlice:
 
     piece: Body
     crc64: int
-    path: Path
+    path: Path | None
 
     @property
     def size(self) -> int:
@@ -149,9 +223,6 @@ class RemoteBinlog:
     def put_chunk(self, chunk: Chunk) -> None:
         """Put a range of the growing binlog as a chunk. It is durable when this returns."""
         key = self.chunk_key(chunk)
-        if chunk.begin < self._track.floor:
-            self._bodies.put(key, self._read_back(chunk), crc64=chunk.crc64)
-            return
         piece = self._checked(chunk.begin, chunk.end, chunk.crc64)
         with self._spool_unchanged(piece, chunk.crc64):
             self._note_md5(chunk, self._bodies.put(key, piece, crc64=chunk.crc64))
@@ -165,24 +236,35 @@ class RemoteBinlog:
         """
         same = set()
         for chunk in sorted(chunks):
-            if chunk.end <= self._track.floor:  # our bytes were read from these chunks
+            beyond = chunk.end > self._track.size
+            if not beyond and self._crc64_of(chunk.begin, chunk.end) == chunk.crc64:
                 same.add(chunk)
                 continue
-            beyond = chunk.end > self._track.size
-            if beyond or crc64_of_blocks(self._ours(chunk.begin, chunk.end)) != chunk.crc64:
-                key = self.chunk_key(chunk)
-                if crc64_of_blocks(self._store.open(key, 0, chunk.size)) != chunk.crc64:
-                    _log.warning("deleted: it does not hold what its name says", key=key)
-                    self.delete_chunks([chunk])
-                    continue
+            key, upto = self.chunk_key(chunk), min(chunk.end, self._track.size)
+            there, crc64 = self._crc64_there(chunk, upto)
+            if there != chunk.crc64:
+                _log.warning("deleted: it does not hold what its name says", key=key)
+                self.delete_chunks([chunk])
+            elif beyond and not self._track.closed and self._crc64_of(chunk.begin, upto) == crc64:
+                same.add(chunk)  # the source could not send as much again
+            else:
                 what = "reaches beyond the end of" if beyond else "holds other bytes than"
                 raise ForkError(
-                    f"{self.chunk_key(chunk)} {what} the source's {self._track.name}",
+                    f"{key} {what} the source's {self._track.name}",
                     hint="two histories under one name: was the server restored or rolled back, or "
                     "did it lose commits in a crash? nothing was overwritten",
                 )
-            same.add(chunk)
         return frozenset(same)
+
+    def _crc64_there(self, chunk: Chunk, upto: int) -> tuple[int, int]:
+        """The CRC64NVME of a chunk's object, and of its bytes before the offset `upto`."""
+        crc64 = first = 0
+        at = chunk.begin
+        for block in self._store.open(self.chunk_key(chunk), 0, chunk.size):
+            crc64 = crc64nvme(block, crc64)
+            first = crc64nvme(block[: max(0, upto - at)], first)
+            at += len(block)
+        return crc64, first
 
     def delete_chunks(self, chunks: Iterable[Chunk]) -> None:
         """Delete chunks that are not needed any more."""
@@ -227,11 +309,8 @@ class RemoteBinlog:
     def put_part(self, upload_id: str, part: Part, crc64: int) -> PartInfo:
         """Send one part. Raises SpoolError if the spool's bytes have changed.
 
-        Bytes that were freed in the spool are read from their chunk.
+        Bytes below the floor are read from the bucket.
         """
-        if part.begin < self._track.floor:
-            data = self._read_back(Chunk(part.begin, part.end, crc64))
-            return self._bodies.upload_part(self.key, upload_id, part.number, data, crc64)
         piece = self._checked(part.begin, part.end, crc64)
         with self._spool_unchanged(piece, crc64):
             info = self._bodies.upload_part(self.key, upload_id, part.number, piece, crc64)
@@ -295,33 +374,38 @@ class RemoteBinlog:
         chunks = _list_chunks(self._store, self._chunks)
         _delete_inside(self._store, self._chunks, chunks, self._track.size)
 
-    def _slice(self, begin: int, end: int) -> Body:
-        if begin < self._track.floor:
-            raise self._given_back(begin, end)
-        return self._track.body(begin, end)
-
     def _checked(self, begin: int, end: int, crc64: int) -> Body:
-        return _CheckedSlice(self._slice(begin, end), crc64, self._track.path)
+        """Our bytes [begin, end), to be sent only as they were when the scanner saw them.
 
-    def _given_back(self, begin: int, end: int) -> FloorError:
+        The bucket is looked at here, before the request: a store may lock the key that it writes.
+        """
+        if begin < self._track.floor:
+            return self._read_back(begin, end, crc64)
+        return _CheckedSlice(self._track.body(begin, end), crc64, self._track.path)
+
+    def _read_back(self, begin: int, end: int, crc64: int) -> _ReadBack:
+        gone = self._gone(begin, end)
+        try:
+            there = self._readable()
+        except ArchiveError as error:
+            raise gone from error
+        return _ReadBack(end - begin, crc64, lambda: self._ours(begin, end, there), gone)
+
+    def _gone(self, begin: int, end: int) -> FloorError:
         return FloorError(
-            f"{self._track.name} from {begin} to {end} is needed again, but was freed in the spool "
-            f"up to {self._track.floor}",
+            f"{self._track.name} from {begin} to {end} is needed again, and is no longer in the "
+            f"bucket, which had all up to {self._track.floor}",
             hint="restart: the binlog is fetched again; what deleted its chunks in the bucket?",
         )
 
     def md5(self, part: Part) -> bytes:
-        """The MD5 of a part's bytes in the spool. It is slow, so it is computed once."""
-        md5s = self._track.md5s
-        if part not in md5s and part.begin < self._track.floor:
-            crc64 = self._track.digest.part_crc64(part)
-            data = self._read_back(Chunk(part.begin, part.end, crc64))
-            md5s[part] = hashlib.md5(data, usedforsecurity=False).digest()
-        elif part not in md5s:
+        """The MD5 of a part's bytes. It is slow, so it is computed once."""
+        md5s, crc64 = self._track.md5s, self._track.digest.part_crc64(part)
+        if part not in md5s:
             # an MD5 of changed bytes would agree with an object of the changed bytes
-            piece = self._slice(part.begin, part.end)
-            crc64, md5 = _digests(piece)
-            if crc64 != self._track.digest.part_crc64(part):
+            piece = self._checked(part.begin, part.end, crc64)
+            found, md5 = _digests(piece)
+            if found != crc64:
                 raise _changed(piece, self._track.path)
             md5s[part] = md5
         return md5s[part]
@@ -336,44 +420,65 @@ class RemoteBinlog:
             with suppress(ValueError):
                 self._track.md5s[part] = bytes.fromhex(info.etag)
 
-    def _read_back(self, wanted: Chunk) -> bytes:
-        """Bytes that were freed in the spool: from this chunk, otherwise from others."""
-        try:
-            data = b"".join(self._store.open(self.chunk_key(wanted), 0, wanted.size))
-        except ObjectMissingError:
-            data = b""
-        if len(data) == wanted.size and crc64nvme(data) == wanted.crc64:
-            return data
-        data = b"".join(self._ours(wanted.begin, wanted.end))
-        if crc64nvme(data) != wanted.crc64:
-            raise self._given_back(wanted.begin, wanted.end)
-        return data
+    def _crc64_of(self, begin: int, end: int) -> int:
+        """CRC64NVME of our bytes [begin, end).
 
-    def _ours(self, begin: int, end: int) -> Iterator[bytes]:
-        """Bytes [begin, end): from the bucket what was freed in the spool, the rest from the spool.
+        What is below the floor is proved: that something is there does not make it ours. Raises
+        FloorError if the bucket does not have it any more.
+        """
+        track, crc64 = self._track, 0
+        if begin < track.floor:
+            crc64 = self._crc64_below_floor(begin, min(end, track.floor))
+        if end > track.floor:
+            piece = track.body(max(begin, track.floor), end)
+            for block in _blocks(piece):
+                crc64 = crc64nvme(block, crc64)
+        return crc64
 
-        Raises FloorError if the bucket does not have them either.
+    def _crc64_below_floor(self, begin: int, end: int) -> int:
+        track = self._track
+        first = max(at for at in track.sums if at <= begin)
+        last = min(at for at in track.sums if at >= end)
+        whole = track.crc64_between(first, last)
+        if (first, last) == (begin, end):
+            return whole
+        body = self._read_back(first, last, whole)
+        at, crc64 = first, 0
+        for block in body.proved():
+            crc64 = crc64nvme(block[max(0, begin - at) : max(0, end - at)], crc64)
+            at += len(block)
+        return crc64
+
+    def _ours(self, begin: int, end: int, there: Readable) -> Iterator[bytes]:
+        """Bytes [begin, end): from the bucket what is below the floor, the rest from the spool.
+
+        Raises FloorError if the bucket does not have them any more.
         """
         floor = self._track.floor
         if begin < floor:
             try:
-                yield from self._readable().blocks(begin, min(end, floor))
+                yield from there.blocks(begin, min(end, floor))
             except ArchiveError as error:
-                raise self._given_back(begin, end) from error
+                raise self._gone(begin, end) from error
         if floor < end:
             yield from _blocks(self._track.body(max(begin, floor), end))
 
     def _readable(self) -> Readable:
         """Lists chunks first, so that a binlog that another writer archives meanwhile is found."""
-        chunks = _list_chunks(self._store, self._chunks)
+        open_one = self._in_chunks()
         there = self._store.head(self.key)
-        whole = (Range(self.key, 0, there.size, there.last_modified),) if there else ()
+        if there is None:
+            return open_one
+        whole = Range(self.key, 0, there.size, there.last_modified)
+        return replace(open_one, state="archived", ranges=(whole,), again=self._readable)
+
+    def _in_chunks(self) -> Readable:
         return Readable(
             name=str(self._track.name),
-            state="archived" if there else "open",
-            ranges=whole or ranges_of(self._chunks, chunks),
+            state="open",
+            ranges=ranges_of(self._chunks, _list_chunks(self._store, self._chunks)),
             store=self._store,
-            again=self._readable,
+            again=self._in_chunks,
         )
 
     def _etags(self) -> tuple[str, ...]:
@@ -490,7 +595,7 @@ def _blocks(piece: Body) -> Iterator[bytes]:
             yield data
 
 
-def _changed(piece: Body, path: Path) -> SpoolError:
+def _changed(piece: Body, path: Path | None) -> SpoolError:
     return SpoolError(
         f"{path} changed after it was read ({piece.size} bytes)",
         hint="check the spool's disk and restart: the binlog is fetched again",

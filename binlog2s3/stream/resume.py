@@ -14,6 +14,7 @@ from functools import partial
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, Parent
+from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.gtid import Gtids, GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone
@@ -349,8 +350,9 @@ class Pilot:
     def _others(self, uuid: str) -> Sequence[Tip]:
         """Where the lineages of this server end, the newest first."""
         ours = [one for one in self._catalog.lineages() if one.server_uuid == uuid]
+        grid = Grid(self._config.s3.part_size)
         return [
-            tip_of_archive(self._catalog, archive_end(self._catalog, lineage))
+            tip_of_archive(self._catalog, archive_end(self._catalog, lineage), grid)
             for lineage in reversed(ours)
         ]
 

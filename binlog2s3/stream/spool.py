@@ -17,7 +17,7 @@ import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import DamageError, SpoolError
 from binlog2s3.log import Log
-from binlog2s3.stream.punch import allocated, punch
 from binlog2s3.stream.spool_files import (
     HINTS,
     as_spool_error,
@@ -40,15 +39,13 @@ from binlog2s3.stream.spool_files import (
 
 _log = Log("spool")
 _LOCK = "lock"
-_BLOCK = 1 << 20
 _MIN_FREE = 1 << 30
 _MIN_FREE_PARTS = 20  # 5 %
 _MOST_RESERVE = 256 << 20
 _MAGIC_SIZE = 4
 _RUN = "run.json"
+_STAT_BLOCK = 512  # the unit of st_blocks, whatever the file system's blocks are
 _CLAIM = "claim.json"
-_RESERVE = "reserve"
-_RESERVE_BYTES = 64 << 10
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
@@ -56,19 +53,10 @@ _RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Floor:
-    """Where a file of the spool begins to be readable: `offset` in the binlog, `at` in the file."""
-
-    offset: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
     """What a run of mysqlbinlog was started for. `lineage` is None until it is known.
 
-    `position` is its --start-position in `binlog`, its first one. `floors`, by binlog: the bytes
-    before the floor were freed and must never be read again; the bucket has them.
+    `position` is its --start-position in `binlog`, its first one.
     """
 
     source: str
@@ -77,12 +65,6 @@ class RunFacts:
     binlog: str
     position: int
     lineage: str | None = None
-    floors: Mapping[str, Floor] = field(default_factory=dict)
-
-    @property
-    def whole(self) -> bool:
-        """Whether the first binlog's file has that binlog from its first byte on."""
-        return self.position <= _MAGIC_SIZE and self.binlog not in self.floors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +105,15 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class SpoolRun:
-    """One run's directory."""
+    """One run's directory.
+
+    `freed`: of which files a program before 0.3 freed the beginning, which reads as zeros since
+    then; the offset in the binlog and the one in the file up to which the bucket has it.
+    """
 
     directory: Path
     facts: RunFacts
+    freed: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def files(self) -> dict[BinlogName, Path]:
         """The files of the binlogs that are there now, by name."""
@@ -139,62 +126,61 @@ class SpoolRun:
                     continue  # run.json
         return found
 
-    def begin_of(self, name: BinlogName) -> Floor | None:
-        """Where the binlog begins in its file; None if its beginning was freed or is not there."""
-        start = self.facts.position
-        if str(name) in self.facts.floors:
-            return None
-        if str(name) != self.facts.binlog or start <= _MAGIC_SIZE:
-            return Floor(offset=0, at=0)
-        path = self.directory / str(name)
+    def begin_of(self, name: BinlogName) -> tuple[int, int] | None:
+        """The offset of the binlog's first byte in its file, and where in the file that is.
+
+        None if it is not there yet, or is not what was asked for.
+        """
+        if str(name) in self.freed:
+            return self.freed[str(name)]
+        start, path = self.start_of(name), self.directory / str(name)
+        if not start:
+            return (0, 0)
         with as_spool_error(path), path.open("rb") as file:
             head = file.read(MADE_UP_BYTES)
         try:
             made_up = made_up_size(head, start)
         except DamageError:
             return None
-        return Floor(offset=start, at=made_up) if made_up is not None else None
+        return (start, made_up) if made_up is not None else None
 
     def end_of(self, name: BinlogName) -> int:
         """The offset of the binlog at the end of its file; the last event may be incomplete."""
-        path = self.directory / str(name)
+        start, path = self.start_of(name), self.directory / str(name)
         with as_spool_error(path):
             size = path.stat().st_size
-            floor = self.facts.floors.get(str(name))
-            if floor is not None:
-                return floor.offset + max(0, size - floor.at)
-            start = self.facts.position
-            if str(name) != self.facts.binlog or start <= _MAGIC_SIZE:
-                return size
-            with path.open("rb") as file:
-                head = file.read(MADE_UP_BYTES)
-        try:
-            made_up = made_up_size(head, start)
-        except DamageError:
-            made_up = 0
-        return start + max(0, size - made_up) if made_up is not None else start
+        begin = self.begin_of(name)
+        return start + max(0, size - begin[1]) if begin is not None else start
+
+    def start_of(self, name: BinlogName) -> int:
+        """The offset at which its file begins."""
+        if str(name) in self.freed:
+            return self.freed[str(name)][0]
+        start = self.facts.position
+        return start if str(name) == self.facts.binlog and start > _MAGIC_SIZE else 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A file with bytes of a binlog, of `size` bytes; `begin`: where the binlog begins in it."""
+    """A file of `size` bytes with a binlog's bytes from `begin` on, which begin `at` this place."""
 
     path: Path
-    begin: Floor
+    begin: int
+    at: int
     size: int
 
     @property
     def end(self) -> int:
         """The offset in the binlog at the end of the file."""
-        return self.begin.offset + self.size - self.begin.at
+        return self.begin + self.size - self.at
 
     def is_part_of(self, other: "_Copy") -> bool:
         """Whether the other copy has all bytes of this one. Raises OSError."""
-        ahead = self.begin.offset - other.begin.offset
+        ahead = self.begin - other.begin
         return (
             ahead >= 0
             and other.end >= self.end
-            and is_part(self.path, self.begin.at, other.path, other.begin.at + ahead)
+            and is_part(self.path, self.at, other.path, other.at + ahead)
         )
 
 
@@ -243,7 +229,7 @@ class Spool:
                 with as_spool_error(path):
                     private.check_inner(path)
                 try:
-                    facts = _parse_facts((path / _RUN).read_bytes())
+                    run = _parse_run(path, (path / _RUN).read_bytes())
                 except FileNotFoundError:
                     _remove_half_made(path)
                 except (ValueError, KeyError, TypeError, RecursionError) as error:
@@ -252,7 +238,7 @@ class Spool:
                         hint="move that run's directory aside; the source still has the binlogs",
                     ) from error
                 else:
-                    found.append(SpoolRun(path, facts))
+                    found.append(run)
         return found
 
     def begin(self, facts: RunFacts) -> SpoolRun:
@@ -263,34 +249,11 @@ class Spool:
             run.directory.mkdir(mode=0o700)
             self.note(run)
             sync_directory(self.directory)
-        self._keep_reserve()
         return run
 
     def note(self, run: SpoolRun) -> None:
-        """Write run.json, all of it or not at all. On a full disk, the reserve makes the space.
-
-        Without this note nothing could be freed, and a full disk would stay full.
-        """
-        document = {"format": 1, **asdict(run.facts)}
-        try:
-            write_whole(run.directory / _RUN, document)
-        except SpoolError as error:
-            if not error.transient or not (self.directory / _RESERVE).exists():
-                raise
-            (self.directory / _RESERVE).unlink()
-            write_whole(run.directory / _RUN, document)
-
-    def _keep_reserve(self) -> None:
-        """Keep a little space for `note`. If there is none now, a later run tries again."""
-        path = self.directory / _RESERVE
-        if path.exists():
-            return
-        try:
-            with open(private.create(path), "wb") as file:  # noqa: PTH123 - a descriptor
-                file.write(b"-" * _RESERVE_BYTES)
-            sync_file(path)
-        except OSError:
-            path.unlink(missing_ok=True)
+        """Write run.json, all of it or not at all."""
+        write_whole(run.directory / _RUN, {"format": 1, **asdict(run.facts)})
 
     def note_claim(self, source: str, target: str, rank: Rank) -> None:
         """Record, before the claim, which writer this streamer is about to become."""
@@ -319,18 +282,18 @@ class Spool:
             _log.warning("the record of the last claim is damaged", path=path, error=error)
             return None
 
-    def release(self, name: BinlogName, lineage: str) -> int:
+    def release(self, name: BinlogName, lineage: str, paths: Iterable[Path] = ()) -> int:
         """Delete every run's copy of a binlog of this lineage. Returns how many bytes this freed.
 
-        Also removes runs without binlogs, but not the newest run. Call it only for archived
-        binlogs.
+        Also the copies at `paths`, whose run may not have its lineage noted, and runs without
+        binlogs, but not the newest run. Call it only for archived binlogs.
         """
-        freed = 0
-        runs = self.runs()
+        freed, runs, copies = 0, self.runs(), set(paths)
         for run in runs:
             if run.facts.lineage != lineage:
                 continue
-            path = run.directory / str(name)
+            copies.add(run.directory / str(name))
+        for path in sorted(copies):
             if path != self.reading:
                 freed += delete_file(path)
         self.sweep(runs[:-1])
@@ -349,7 +312,7 @@ class Spool:
         """Delete copies that are a part of another copy. Returns how many bytes this freed.
 
         Each start fetches the end of the open binlog again, so without this every restart would
-        leave one more copy of it. Copies whose beginning was freed are not compared.
+        leave one more copy of it.
         """
         copies: dict[tuple[str | None, BinlogName], list[_Copy]] = {}
         for run in reversed(self.runs()):  # of two equal ones the newer one stays
@@ -357,12 +320,12 @@ class Spool:
                 begin = run.begin_of(name)
                 if begin is not None:
                     with as_spool_error(path):
-                        copy = _Copy(path, begin, path.stat().st_size)
+                        copy = _Copy(path, *begin, path.stat().st_size)
                     copies.setdefault((run.facts.lineage, name), []).append(copy)
         freed = 0
         for group in copies.values():
             kept: list[_Copy] = []
-            for copy in sorted(group, key=lambda copy: (copy.begin.offset, -copy.end)):
+            for copy in sorted(group, key=lambda copy: (copy.begin, -copy.end)):
                 with as_spool_error(copy.path):
                     if any(copy.is_part_of(other) for other in kept):
                         freed += copy.size
@@ -392,17 +355,6 @@ class Spool:
             shutil.rmtree(run.directory)
             sync_directory(self.directory)
 
-    def give_back(self, path: Path, floor: Floor) -> None:
-        """Free a binlog's whole blocks before the floor, which is noted first: see `RunFacts`.
-
-        Raises PunchUnsupportedError if the file system cannot: the spool stays as it is.
-        """
-        with as_spool_error(path):
-            facts = _parse_facts((path.parent / _RUN).read_bytes())
-        floors = {**facts.floors, path.name: floor}
-        self.note(SpoolRun(path.parent, replace(facts, floors=floors)))
-        punch(path, floor.at)
-
     def cut(self, path: Path, end: int) -> None:
         """Cut off what is after `end` in a file whose mysqlbinlog has ended: it is fetched again.
 
@@ -430,7 +382,7 @@ class Spool:
             raise SpoolError(f"spool {self.directory}: {why}", hint=HINTS[errno.ENOSPC])
 
     def used_bytes(self) -> int:
-        """Bytes that the binlogs in the spool take on its disk. A hole in a file takes none."""
+        """Bytes that the binlogs in the spool take on its disk."""
         with as_spool_error(self.directory), os.scandir(self.directory) as entries:
             runs = [entry.path for entry in entries if _RUN_DIRECTORY.fullmatch(entry.name)]
             return sum(map(_used_by_run, runs))
@@ -463,23 +415,28 @@ def _used_by_run(directory: str) -> int:
         return sum(allocated(entry) for entry in entries if not entry.name.startswith(_RUN))
 
 
+def allocated(path: "Path | os.DirEntry[str]") -> int:
+    """Bytes that a file takes on its disk. Raises OSError."""
+    return path.stat().st_blocks * _STAT_BLOCK
+
+
 def default_min_free(size: int) -> int:
     """How much of a file system of this size to leave free by default."""
     return max(_MIN_FREE, size // _MIN_FREE_PARTS)
 
 
-def _parse_facts(data: bytes) -> RunFacts:
-    """Parse a run.json; older ones have no floors. Raises ValueError, KeyError or TypeError."""
-    document = {"floors": {}, **json.loads(data)}
-    if not isinstance(document["floors"], dict):
-        raise TypeError(f"its floors are {document['floors']!r:.40}")
-    floors = {
-        str(name): Floor(offset=_number(floor, "offset"), at=_number(floor, "at"))
-        for name, floor in document["floors"].items()
-    }
+def _parse_run(directory: Path, data: bytes) -> SpoolRun:
+    """Parse a run.json. Raises ValueError, KeyError or TypeError."""
+    document = json.loads(data)
     _number(document, "position")
-    facts = {key: document[key] for key in RunFacts.__slots__}
-    return RunFacts(**{**facts, "floors": floors})
+    floors = document.get("floors", {})
+    if not isinstance(floors, dict):
+        raise TypeError(f"its floors are {floors!r:.40}")
+    freed = {
+        str(name): (_number(one, "offset"), _number(one, "at")) for name, one in floors.items()
+    }
+    facts = RunFacts(**{key: document[key] for key in RunFacts.__slots__})
+    return SpoolRun(directory, facts, freed)
 
 
 def _number(document: Mapping[str, object], key: str) -> int:

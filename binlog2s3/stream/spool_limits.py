@@ -7,15 +7,14 @@ single event may exceed the limit.
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 
 from binlog2s3.config.values import SpoolLimits
+from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log
 from binlog2s3.server.mysqlbinlog import Child
-from binlog2s3.stream.punch import PunchUnsupportedError
-from binlog2s3.stream.spool import Floor, Room, Spool
-from binlog2s3.stream.tail import Tailer
+from binlog2s3.stream.spool import Room, Spool
+from binlog2s3.stream.tail import Overlap, Tailer
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploads import Uploads
 
@@ -69,6 +68,24 @@ class Pressure:
         self._look_at = time.monotonic() + pause
         return False
 
+    def refuse(self, overlap: Overlap | None) -> None:
+        """Raise SpoolError if what a run sends again does not fit on the disk: it would never end.
+
+        That is little, unless the binlog is larger than 4 GiB. It is transient: there may be space
+        later.
+        """
+        again = overlap.end - overlap.begin if overlap is not None else 0
+        room = self._spool.room(self._limits)
+        lacking = again + room.min_free - room.free
+        if overlap is not None and again > _SLICE and lacking > 0:
+            raise SpoolError(
+                f"the source sends {again} bytes of {overlap.binlog} again, for which the spool's "
+                f"file system lacks {lacking}",
+                hint="free that much there, or --spool on a larger one: mysqlbinlog takes no "
+                "position of 4 GiB or more",
+                transient=True,
+            )
+
     def relieve(self, work: Callable[[float], object], stop: threading.Event) -> None:
         """Upload what is in the full spool until there is space again; `work` uploads."""
         self._excess, self._look_at = 0, 0.0
@@ -77,7 +94,6 @@ class Pressure:
             return
         if not self.paused:
             self._pause(why)
-        self._give_overlap_back()
         stuck = 0.0
         while not stop.is_set():
             self._uploads.press(pressed=True)
@@ -105,16 +121,6 @@ class Pressure:
         current = tailer.current
         torn = current.scanner.position - current.size if current is not None else 0
         return self._spool.room(self._limits, passing=torn + known + self._excess)
-
-    def _give_overlap_back(self) -> None:
-        """Free what the last run sent again: it is in an earlier run's file or in the bucket."""
-        last = self._intake.last
-        if last is None or len(last.segments) == 1:
-            return
-        segment = last.segments[-1]
-        if segment.at > _SLICE and last.floor <= segment.begin:
-            with suppress(PunchUnsupportedError):
-                self._spool.give_back(segment.path, Floor(offset=segment.begin, at=segment.at))
 
 
 def _above_full(limits: SpoolLimits) -> SpoolLimits:

@@ -22,6 +22,7 @@ from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
 from binlog2s3.store.contract import ObjectInfo, Store
 from binlog2s3.stream.spool import Rank, Spool
+from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.writer import Vacancy, this_process, where
 
 _log = Log("standby")
@@ -284,6 +285,8 @@ class StandbyLoop:
         """Bytes of the spool that are not known to be in the bucket."""
         ends: dict[tuple[str, BinlogName], int] = {}
         for run in self._spool.runs():
+            if run.facts.lineage == PROBE:  # nobody takes anything of it
+                continue
             lineage = run.facts.lineage or self._lineage_of(run.facts.server_uuid)
             for name in run.files():
                 ends[lineage, name] = max(ends.get((lineage, name), 0), run.end_of(name))

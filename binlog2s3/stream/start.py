@@ -39,7 +39,7 @@ class StartState:
     """What the bucket and the spool have of the history that the last writer wrote.
 
     `known` is the end of its archive, None if the bucket has nothing of this source. `undescribed`
-    are archived binlogs whose entry the last writer had no time to write. `tracks` are the spool's
+    are archived binlogs whose entry the last writer had no time to write. `tracks` are the
     binlogs that follow the archive, in order; the last one may still be open. `durable` is what the
     archive alone proves. `left_behind`: what the spool still has of other lineages. Not
     `described`: the bucket has nothing of this source, and the lineage comes from the spool.
@@ -59,6 +59,11 @@ class StartState:
     def lineage(self) -> Lineage | None:
         """The lineage that the last writer wrote."""
         return self.known.lineage if self.known else None
+
+    @property
+    def spool_has_more(self) -> bool:
+        """Whether the spool has bytes of that history that may not be in the bucket."""
+        return any(track.size > track.floor for track in self.tracks)
 
 
 def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) -> StartState:
@@ -86,7 +91,8 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
         for lineage in lineages:
             if lineage.id in spooled:
                 end = archive_end(catalog, lineage)
-                left_behind.append((end, tuple(adopt(runs, grid=grid, end=end, catalog=catalog))))
+                left = adopt(runs, grid=grid, end=end, catalog=catalog, onward=False)
+                left_behind.append((end, tuple(left)))
     return StartState(
         known=known,
         lineages=tuple(lineages),
@@ -227,7 +233,10 @@ def mend_entries(store: Store, layout: Layout, found: StartState) -> None:
 
 
 def sweep_spool(spool: Spool, found: StartState) -> None:
-    """Delete what an earlier run archived and had no time to delete, and runs without events."""
+    """Delete what an earlier run archived and had no time to delete, and runs without events.
+
+    And files that have only bytes below a floor, which the bucket has by checksum.
+    """
     names = {name for run in spool.runs() for name in run.files()}
     ends = [found.known] if found.known is not None else []
     for known in [*ends, *(end for end, _ in found.left_behind)]:
@@ -236,6 +245,8 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
         for name in names:  # this deletes a run with its last file
             if known.lineage.first_binlog <= name < known.next_binlog:
                 spool.release(name, known.lineage.id)
+    for tracks in (found.tracks, *(left for _, left in found.left_behind)):
+        spool.delete(path for track in tracks for path in track.spare)
     taken = {segment.path.parent for track in found.tracks for segment in track.segments}
     for run in spool.runs():
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)
@@ -245,5 +256,8 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
 
 
 def _has_begun(run: SpoolRun) -> bool:
-    """Whether a run has the first events of a binlog, which say which history it is of."""
-    return any(track.begun for track in read_run(Tailer(run, Grid(5 << 20))))
+    """Whether a run has the first events of a binlog, which say which history it is of.
+
+    So has one of which they were freed: see `SpoolRun`.
+    """
+    return bool(run.freed) or any(track.begun for track in read_run(Tailer(run, Grid(5 << 20))))

@@ -260,7 +260,7 @@ class Startup:
             return StartResult(found, tip, pilot.heading(server, tip))
         except (SourceError, GapError) as error:
             self._note_unlogged(error)
-            if found.tracks:
+            if found.spool_has_more:
                 _log.warning(
                     "the source cannot continue; uploading what the spool has",
                     error=error,

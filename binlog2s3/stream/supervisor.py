@@ -19,7 +19,6 @@ where the known history ends (`_tip`).
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -40,7 +39,6 @@ from binlog2s3.errors import (
 )
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
-from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.login import resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.archive_end import tip_of
@@ -166,15 +164,14 @@ class Supervisor:
         if run is not None:
             if run.state is RunState.CONFIRMING and self._stop.is_set():
                 return False
+            self._believe(run)
             read = run.read(self._lessons.accepted_in)
             if read:
                 self.read_at = time.monotonic()
-            track = run.tailer.current
-            if run.state is RunState.CONFIRMING and track is not None and track.begun:
-                self._confirm(run.heading, track)
+            if run.state is RunState.CONFIRMING and run.can_be_proved:
+                self._confirm(run)
                 run.state = RunState.READING
-            if run.state is RunState.READING and run.run.facts.lineage == PROBE:
-                self._believe(run)
+            self._believe(run)
             for new in run.take_new():
                 self._intake.admit(new)
         if run is None or run.state is not RunState.CONFIRMING:
@@ -216,6 +213,7 @@ class Supervisor:
         if self._lessons.doubt is not None and not self._lessons.doubt.taken:
             self._bring_in()
         heading, self._heading = self._heading or self._ask(), None
+        self.pressure.refuse(heading.overlap)
         self.run = run = self._begin(heading, self._turn(heading))
         try:
             self._loop(run)
@@ -235,10 +233,8 @@ class Supervisor:
             server_uuid=heading.facts.uuid,
             binlog=str(heading.begin),
             position=heading.position,
-            lineage=_lineage_of(heading),
+            lineage=PROBE,  # until it is proved
         )
-        if facts.whole:  # until it is proved: a start compares only what a run continues
-            facts = replace(facts, lineage=PROBE)
         directory = self._spool.begin(facts)
         child = self._start(directory, heading)
         tailer = Tailer(directory, self._grid, overlap=heading.overlap, track=track)
@@ -262,6 +258,9 @@ class Supervisor:
                     break
         except (DamageError, ForkError) as error:
             _log.info("the binlog will be read again", error=error)
+        except SpoolError as error:  # of `_believe`
+            if not error.transient:
+                raise
         self.close()
         run.leave(self._spool, self._intake.last)
         self.restarts += 1
@@ -324,6 +323,8 @@ class Supervisor:
                 described=True,
                 rotates_to=tip.rotates_to if tip.closed else None,
             )
+            if tip.track is not None:
+                intake.admit(tip.track)
             self._tip = tip
         last = intake.last
         if last is None or last.closed:
@@ -384,22 +385,29 @@ class Supervisor:
             if self.pressure.stops(run.child, run.tailer, run.known_bytes, read_more):
                 return
 
-    def _confirm(self, heading: Heading, track: Track) -> None:
+    def _confirm(self, run: LiveRun) -> None:
         """See that the run's first binlog comes from the server that was asked, and follows.
 
-        Before anything of it is taken in: there is no overlap that would prove it.
+        Before anything of it is taken in: no overlap, or only a short one, proves it.
         """
-        with closing(track.body(0, min(track.size, MOST_BYTES)).open()) as reader:
-            received = reader.read(MOST_BYTES)
-        self._answer(lambda: prove(self._server, heading.facts.uuid, track.name, received))
-        before, tip = track.gtids_before(), heading.tip
-        if tip is None or heading.begin != tip.following:
+        heading, tip, track = run.heading, run.heading.tip, run.tailer.current
+        begin, received = run.received()
+        self._answer(
+            lambda: prove(self._server, heading.facts.uuid, heading.begin, received, begin)
+        )
+        if track is None or tip is None or heading.begin != tip.following:
             return
+        before = track.gtids_before()
         if before is not None and tip.gtids is not None and before != tip.gtids:
             raise ForkError(f"{track.name} begins after {before}, not after {tip.gtids}")
 
     def _believe(self, run: LiveRun) -> None:
-        """Note in the spool that a run is proved: a start may take what it has read."""
+        """Note in the spool that a run is proved: a start may take what it has read.
+
+        On a full disk it cannot, and the run ends: nothing more of it is read.
+        """
+        if run.state is not RunState.READING or run.run.facts.lineage != PROBE:
+            return
         facts = replace(run.run.facts, lineage=_lineage_of(run.heading))
         run.run = replace(run.run, facts=facts)
         self._spool.note(run.run)

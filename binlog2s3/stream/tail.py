@@ -9,7 +9,7 @@ is taken that does not begin with the bytes that are known.
 """
 
 import os
-from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import IntEnum, auto
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from binlog2s3.archive.parts import Grid, Mark, Part
 from binlog2s3.archive.reading import BinlogReading
-from binlog2s3.binlog.checksum import crc64nvme
+from binlog2s3.binlog.checksum import crc64_of_rest, crc64nvme
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.errors import DamageError, ForkError, SpoolError
@@ -25,7 +25,7 @@ from binlog2s3.formatting import us_of
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
 from binlog2s3.stream.decide import is_closed
-from binlog2s3.stream.spool import Floor, Spool, SpoolRun
+from binlog2s3.stream.spool import SpoolRun
 
 _SLICE = 1 << 20
 _MAGIC_SIZE = 4
@@ -79,25 +79,30 @@ class TrackState(IntEnum):
 
 
 class Track(BinlogReading):
-    """One binlog in the spool. The first `size` bytes are checked and may be uploaded.
+    """One binlog that is being archived. The first `size` bytes are checked and may be uploaded.
 
-    The bytes before `floor` are in the bucket and not in the spool any more. `md5s` are of parts,
-    computed while their bytes were still in the spool. `source_size` is what the source listed for
-    it, if the source had already finished it when the run began that reads it.
+    The bytes before `floor` are in the bucket, the others in the `segments`, which are replaced as
+    a whole. `sums`: the CRC64NVME of all bytes before some offsets, among them 0 and the floor; so
+    bytes that the spool does not have can be proved. `md5s` are of parts whose bytes were at hand.
+    `spare`: files of earlier runs that have nothing else than bytes below the floor.
+    `source_size` is what the source listed for it, if the source had already finished it when the
+    run began that reads it.
     """
 
-    def __init__(self, name: BinlogName, path: Path, grid: Grid) -> None:
+    def __init__(self, name: BinlogName, path: Path | None, grid: Grid) -> None:
         super().__init__(name, grid)
-        self.segments = [Segment(path, 0, 0)]
+        self.segments: tuple[Segment, ...] = (Segment(path, 0, 0),) if path is not None else ()
         self.floor = 0
+        self.sums: dict[int, int] = {0: 0}
         self.md5s: dict[Part, bytes] = {}
+        self.spare: tuple[Path, ...] = ()
         self.source_size: int | None = None
         self.state = TrackState.GROWING
 
     @property
-    def path(self) -> Path:
-        """The file with the last bytes."""
-        return self.segments[-1].path
+    def path(self) -> Path | None:
+        """The file with the last bytes; None if the spool has none."""
+        return self.segments[-1].path if self.segments else None
 
     @property
     def closed(self) -> bool:
@@ -111,9 +116,9 @@ class Track(BinlogReading):
 
     @property
     def gained(self) -> bool:
-        """Whether the last segment has a complete event that the segments before do not have."""
-        segment = self.segments[-1]
-        return len(self.segments) == 1 or self.size > segment.begin
+        """Whether the last segment has a complete event that nothing before it has."""
+        begin = self.segments[-1].begin if self.segments else self.size
+        return not begin or self.size > begin
 
     def lies_in(self, directory: Path) -> bool:
         """Whether any of its bytes are in this directory."""
@@ -126,25 +131,49 @@ class Track(BinlogReading):
 
     def body(self, begin: int, end: int) -> Body:
         """Bytes [begin, end), which each attempt of a request reads from the spool again."""
-        ends = [segment.begin for segment in self.segments[1:]] + [end]
+        segments = self.segments
+        ends = [segment.begin for segment in segments[1:]] + [end]
         slices = [
             FileSlice(
                 segment.path,
                 segment.at + max(begin, segment.begin) - segment.begin,
                 segment.at + min(end, its_end) - segment.begin,
             )
-            for segment, its_end in zip(self.segments, ends, strict=True)
+            for segment, its_end in zip(segments, ends, strict=True)
             if max(begin, segment.begin) < min(end, its_end)
         ]
         return slices[0] if len(slices) == 1 else Pieces(tuple(slices))
 
-    def overlap_at(self, begin: int, blocks: Iterable[bytes]) -> Overlap | None:
-        """As `overlap_of`, but from the offset `begin`; `blocks` are the bytes from there on."""
+    def crc64_between(self, begin: int, end: int) -> int:
+        """CRC64NVME of the bytes between two offsets of `sums`."""
+        return crc64_of_rest(self.sums[begin], self.sums[end], end - begin)
+
+    def raise_floor(self, grid: Grid) -> None:
+        """Forget the files: the bucket has all bytes up to `size`, where an event ends."""
+        digest, at = self.digest, 0
+        for part in grid.parts(self.size):
+            if part.full and part.begin == at:
+                rest = digest.part_crc64(part)
+                self.sums[part.end] = crc64_of_rest(self.sums[at], rest, part.end - at)
+                at = part.end
+        self.sums[self.size] = digest.crc64
+        self.floor, self.segments = self.size, ()
+
+    def overlap_at(self, begin: int) -> Overlap | None:
+        """As `overlap_of`, but from the offset `begin`.
+
+        None also if that is below the floor, and none of the `sums`.
+        """
+        known = begin in self.sums
         if not self.rewind() or not _MAGIC_SIZE < begin < self.size:
             return None
-        crc64 = 0
-        for block in blocks:
-            crc64 = crc64nvme(block, crc64)
+        if begin < self.floor and not known:
+            return None
+        crc64 = self.crc64_between(begin, self.floor) if begin < self.floor else 0
+        if self.size > self.floor:
+            with closing(self.body(max(begin, self.floor), self.size).open()) as reader:
+                while data := reader.read(_SLICE):
+                    crc64 = crc64nvme(data, crc64)
         return Overlap(binlog=self.name, begin=begin, end=self.size, crc64=crc64)
 
     def judge(self, listed: dict[BinlogName, ServerBinlog]) -> bool:
@@ -184,26 +213,11 @@ def overlap_of(binlog: BinlogReading) -> Overlap | None:
     )
 
 
-def give_back(spool: Spool, track: Track, end: int) -> None:
-    """Free the disk space of a binlog's bytes before `end`, which the bucket has for good.
-
-    Raises PunchUnsupportedError if the file system cannot.
-    """
-    ends = [segment.begin for segment in track.segments[1:]] + [end]
-    for segment, its_end in zip(track.segments, ends, strict=True):
-        upto = min(end, its_end)
-        if upto > max(segment.begin, track.floor):
-            floor = Floor(offset=upto, at=segment.at + upto - segment.begin)
-            spool.give_back(segment.path, floor)
-    track.floor = end
-
-
 class Tailer:
     """Reads the files of one run, from the binlog `first` on (default: the run's first).
 
     With `overlap` the run's first file begins with these known bytes. `track` takes the bytes after
-    them; without `track` there may be none. With `start_at` the track continues at this offset of
-    the first file, without a comparison.
+    them; without `track` there may be none.
     """
 
     def __init__(
@@ -214,10 +228,8 @@ class Tailer:
         *,
         overlap: Overlap | None = None,
         track: Track | None = None,
-        start_at: int | None = None,
     ) -> None:
         self._run = run
-        self._start_at = start_at
         self._grid = grid
         self._first = first or BinlogName.parse(run.facts.binlog)
         self._overlap = overlap
@@ -316,7 +328,8 @@ class Tailer:
                 raise self._forked(f"has other bytes from {overlap.begin} to {overlap.end}")
             if self._current is not None:
                 path = self._run.directory / str(overlap.binlog)
-                self._current.segments.append(Segment(path, at, self._offset()))
+                segment = Segment(path, at, self._offset())
+                self._current.segments = (*self._current.segments, segment)
             self._overlap = None
         return count
 
@@ -324,7 +337,11 @@ class Tailer:
         """Go to the first byte of the binlog itself; False if too little is there yet."""
         if overlap.begin:
             assert self._file is not None  # noqa: S101
-            size = made_up_size(os.pread(self._file, MADE_UP_BYTES, 0), overlap.begin)
+            size: int | None
+            if str(overlap.binlog) in self._run.freed:
+                _, size = self._run.freed[str(overlap.binlog)]
+            else:
+                size = made_up_size(os.pread(self._file, MADE_UP_BYTES, 0), overlap.begin)
             if size is None:
                 return False
             os.lseek(self._file, size, os.SEEK_SET)
@@ -381,13 +398,7 @@ class Tailer:
         except OSError as error:
             raise SpoolError(f"cannot read {path}: {error.strerror}") from error
         self._name = name
-        if self._start_at is not None and self._current is not None:
-            os.lseek(self._file, self._start_at, os.SEEK_SET)
-            self._current.segments.append(
-                Segment(path, self._current.scanner.position, self._start_at)
-            )
-            self._start_at = None
-        elif self._overlap is None:
+        if self._overlap is None:
             self._previous = self._current
             self._current = Track(name, path, self._grid)
             self._fresh.append(self._current)

@@ -21,7 +21,13 @@ from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, differs
-from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
+from binlog2s3.errors import (
+    ElsewhereError,
+    ForkError,
+    LeftOutError,
+    PreconditionError,
+    SpoolError,
+)
 from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -453,7 +459,13 @@ class Intake:
         directories = {segment.path.parent for segment in track.segments}
         for run in self._spool.runs():
             if run.facts.lineage is None and run.directory in directories:
-                self._spool.note(replace(run, facts=replace(run.facts, lineage=lineage.id)))
+                noted = replace(run, facts=replace(run.facts, lineage=lineage.id))
+                try:
+                    self._spool.note(noted)
+                except SpoolError as error:  # a full disk; a start sees whose the run is
+                    if not error.transient:
+                        raise
+                    _log.recurring("the lineage is not noted in the spool", error=error)
 
     def _decided_already(self, lineage: Lineage) -> Lineage | None:
         """The same lineage, if another writer has described it meanwhile; else None."""

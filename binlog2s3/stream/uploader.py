@@ -55,10 +55,9 @@ from binlog2s3.stream.decide import (
 from binlog2s3.stream.job import Job, urgency
 from binlog2s3.stream.leftovers import Leftovers
 from binlog2s3.stream.plants import Plants
-from binlog2s3.stream.punch import PunchUnsupportedError
 from binlog2s3.stream.remote import RemoteBinlog
 from binlog2s3.stream.spool import Spool
-from binlog2s3.stream.tail import Track, give_back
+from binlog2s3.stream.tail import Track
 from binlog2s3.stream.upload_counts import Counts, UploadPace
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
@@ -68,6 +67,8 @@ _LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
 _SOONER, _LATEST = 4.0, 900.0
 _DELETE_SECONDS = 60.0
+_WORTH = 4 << 20
+"""A file with so many bytes is deleted in a full spool."""
 _ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
@@ -133,7 +134,6 @@ class Uploader:
         self._clock = clock
         self._jobs: dict[BinlogName, Job] = {}
         self._pressed = False
-        self._can_punch = True
         self._is_past = False
         self._gone = 0  # bytes of the binlogs that it has no job for any more
         self.newest_commit_us: int | None = None
@@ -153,7 +153,9 @@ class Uploader:
             self._is_hidden,
             bodies=self._bodies,
         )
-        self._jobs[track.name] = Job(track, place)
+        self._jobs[track.name] = job = Job(track, place)
+        if track.floor:
+            job.continues_at(track.floor)
 
     def _is_hidden(self, entry: str) -> bool:
         """Whether this entry may be hidden by another. Not asked in a history that has ended."""
@@ -182,31 +184,31 @@ class Uploader:
     def press(self, *, pressed: bool) -> None:
         """Say whether the spool is full. While it is, everything is uploaded as chunks.
 
-        The bytes of full chunks are freed in the spool, from the beginning of the binlog on.
+        Call it between two runs only: a binlog that is all in chunks leaves the spool, unless that
+        frees next to nothing, and the next run continues behind it.
         """
         self._pressed = pressed
         for job in list(self._jobs.values()) if pressed else ():
-            self._punch(job)
+            self._relieve(job)
 
-    def _punch(self, job: Job) -> None:
+    def _relieve(self, job: Job) -> None:
         track, held = job.track, job.held
-        if held is None or held.object_there or not self._can_punch:
+        if not track.segments or track.closed or job.unfinishable or job.flying:
             return
-        if any(isinstance(action, ForArchive | Compare | Look) for action in job.flying):
+        if track.size - track.floor < min(self._limits.grid.length(1), _WORTH):
             return
-        read_from = job.read_from
-        for part in list(self._limits.grid.parts(track.size, track.floor)):
-            if not part.full or held.chunks.exact(part.begin, part.end) is None:
-                break
-            if part.end > read_from:  # a request may still read it, at another attempt
-                break
-            job.place.md5(part)  # archiving needs it, and will not have these bytes
-            try:
-                give_back(self._spool, track, part.end)
-            except PunchUnsupportedError as error:
-                self._can_punch = False
-                _log.warning("the spool cannot be made smaller", error=error, hint=error.hint)
-                break
+        if held is None or held.object_there or held.chunks.end < track.size:
+            return
+        if not track.rewind():  # no run could continue there
+            return
+        for part in self._limits.grid.parts(track.size, track.floor):
+            if part.full and part.begin >= track.floor:
+                job.place.md5(part)  # archiving needs it, and will not have these bytes
+        paths = {segment.path for segment in track.segments}
+        track.raise_floor(self._limits.grid)
+        freed = self._spool.delete(paths)
+        _log.info("left the spool: all is in the bucket", binlog=track.name, size=track.size,
+                  freed=freed)  # fmt: skip
 
     @property
     def jobs(self) -> list[Job]:
@@ -238,7 +240,7 @@ class Uploader:
         return sum(job.unsaved_bytes for job in self._jobs.values() if self._chunked(job))
 
     def _chunked(self, job: Job) -> bool:
-        return self._limits.chunked or job.unfinishable
+        return self._limits.chunked or job.unfinishable or self._pressed
 
     def flush(self) -> None:
         """Upload what is new at the next step, whenever the last flush was."""
@@ -542,7 +544,8 @@ class Uploader:
             self._coverage.archived(track)
             _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
             return
-        freed = self._spool.release(track.name, self._lineage)
+        paths = {segment.path for segment in track.segments}
+        freed = self._spool.release(track.name, self._lineage, paths)
         self.leftovers.note_archived(track.name)
         self.totals.archived_binlogs += 1
         _log.info(

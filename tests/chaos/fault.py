@@ -5,7 +5,6 @@ once. What it then does to the processes is the caller's matter.
 """
 
 import random
-import re
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ class Phase(StrEnum):
     COMPLETE = "complete"
     COMPLETED = "between complete and entry"
     ENTERED = "between entry and delete"
-    PUNCH = "punch"
+    RELIEF = "file deleted"
     CLAIM = "claim"
     START = "start"
     ANY = "any moment"
@@ -67,13 +66,13 @@ REQUEST_ONLY = frozenset({Kind.KILL_AFTER, Kind.KILL_LATE, Kind.LOST, Kind.ERROR
 
 ONLY_AT = {
     Kind.UPLOADS: frozenset({Phase.PART, Phase.COPY, Phase.COMPLETE}),
-    Kind.DISK: frozenset({Phase.FULL_CHUNK, Phase.PUNCH}),
+    Kind.DISK: frozenset({Phase.FULL_CHUNK, Phase.RELIEF}),
 }
 
 
 def fits(phase: Phase, kind: Kind) -> bool:
     """Whether this can happen there."""
-    if phase in (Phase.PUNCH, Phase.ANY) and kind in REQUEST_ONLY:
+    if phase in (Phase.RELIEF, Phase.ANY) and kind in REQUEST_ONLY:
         return False
     return phase in ONLY_AT.get(kind, frozenset(Phase))
 
@@ -195,20 +194,17 @@ class Trap:
         return self.fault.phase in phases
 
 
-class PunchWatch:
-    """Springs when a spool's run.json tells of a floor: room is about to be given back."""
-
-    _FLOORS = re.compile(rb'"floors":\s*\{\s*"')
+class ReliefWatch:
+    """Springs when a binlog's file leaves a spool: room is made."""
 
     def __init__(self, spools: list[Path], spring: Callable[[], None]) -> None:
         self._spools = spools
         self._spring = spring
         self._over = threading.Event()
         self.sprung = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="punch watch")
+        self._thread = threading.Thread(target=self._watch, name="relief watch")
 
     def __enter__(self) -> Self:
-        self._seen = self._look()
         self._thread.start()
         return self
 
@@ -217,23 +213,16 @@ class PunchWatch:
         self._thread.join()
 
     def _watch(self) -> None:
+        seen = self._look()
         while not self._over.wait(0.002):
-            seen = self._look()
-            if any(self._seen.get(path) != text for path, text in seen.items()):
+            there = self._look()
+            if seen - there:
                 try:
                     self._spring()
                 finally:
                     self.sprung.set()
                 return
+            seen = there
 
-    def _look(self) -> dict[Path, bytes]:
-        found = {}
-        for spool in self._spools:
-            for path in spool.glob("run-*/run.json"):
-                try:
-                    text = path.read_bytes()
-                except OSError:
-                    continue  # it was removed meanwhile
-                if self._FLOORS.search(text):
-                    found[path] = text
-        return found
+    def _look(self) -> set[Path]:
+        return {path for spool in self._spools for path in spool.glob("run-*/*.0*")}

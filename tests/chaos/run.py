@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lab.disk import temporary_directory
 from lab.fault import Action
-from tests.chaos.fault import Fault, Kind, Phase, PunchWatch, Trap, plan
+from tests.chaos.fault import Fault, Kind, Phase, ReliefWatch, Trap, plan
 from tests.chaos.world import LIMIT, World
 
 MB = 1_000_000
@@ -108,7 +108,7 @@ class Round:
             world.audit.forget()
 
     def _options(self, fault: Fault) -> dict[str, str | int | float | Path | None]:
-        limited = fault.phase is Phase.PUNCH or fault.kind is Kind.DISK
+        limited = fault.phase is Phase.RELIEF or fault.kind is Kind.DISK
         interval = 0 if fault.phase is Phase.PART else 1
         return {"flush-interval": interval, "spool-max-bytes": LIMIT if limited else None}
 
@@ -122,9 +122,9 @@ class Round:
     def _storm(self, fault: Fault) -> None:
         world = self.world
         world.writes.bulk(self.target)
-        if fault.phase is Phase.PUNCH:
+        if fault.phase is Phase.RELIEF:
             spools = [world.directory / world.active / "spool"]
-            with PunchWatch(spools, lambda: self._strike(fault)) as watch:
+            with ReliefWatch(spools, lambda: self._strike(fault)) as watch:
                 self._until(lambda: watch.sprung.is_set() or world.size() >= self.target, 60)
                 self._until(watch.sprung.is_set, 15)
             self._end_storm(fault, sprung=watch.sprung.is_set())

@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+from binlog2s3.binlog.events import MADE_UP_BYTES, made_up_size
 from lab.fault import Action, Answer, Record, Request
 from lab.load import Shape
 from lab.mysql import MysqlServer
@@ -136,12 +137,23 @@ def spooled(stream: StreamProcess) -> list[str]:
 
 
 def came(spool: Path, name: str) -> int:
-    """The size of the longest copy of a binlog that the spool has, and that a start takes from it.
+    """How far the copies of a binlog reach that the spool has, and that a start takes from it.
 
-    That is none of a run that is not proved yet.
+    That is none of a run that is not proved yet. The bucket may have the beginning of a copy.
     """
     found = spool.glob(f"run-*/{name}")
-    return max((path.stat().st_size for path in found if _is_proved(path.parent)), default=0)
+    return max((end_of(path) for path in found if _is_proved(path.parent)), default=0)
+
+
+def end_of(path: Path) -> int:
+    """The offset in its binlog at which a file of the spool ends."""
+    facts = json.loads((path.parent / "run.json").read_text())
+    position, size = facts["position"], path.stat().st_size
+    if path.name != facts["binlog"] or position <= 4:
+        return size
+    with path.open("rb") as file:
+        made_up = made_up_size(file.read(MADE_UP_BYTES), position)
+    return position if made_up is None else position + size - made_up
 
 
 def _is_proved(run: Path) -> bool:

@@ -531,12 +531,19 @@ def test_another_server_under_the_same_address(life: Life) -> None:
 
 
 @cells(
-    ("gtid", 1, "start"), ("mariadb", 1, "start"), ("no-gtid", 1, "later"), names=",server_id,led"
+    ("gtid", 1, "start"),
+    ("mariadb", 1, "start"),
+    ("no-gtid", 1, "later"),
+    ("gtid", 1, "taken-over"),
+    ("mariadb", 1, "taken-over"),
+    ("no-gtid", 1, "taken-over"),
+    names=",server_id,led",
 )
 def test_mysqlbinlog_alone_is_led_to_another_server(life: Life, server_id: int, led: str) -> None:
     """Once, between the question and mysqlbinlog's connection, and for a while: no byte is taken.
 
-    At the very first start too; then it goes on.
+    At the very first start too, and at one with an empty disk, whose first run begins where the
+    bucket ends; then it goes on.
     """
     server, archive = life.server, life.archive
     stranger = life.sibling("stranger", server_id)
@@ -545,9 +552,13 @@ def test_mysqlbinlog_alone_is_led_to_another_server(life: Life, server_id: int, 
     door = life.door(stranger.port if led == "start" else server.port)
     stream = life.start(mysqlbinlog=led_by(life, door))
     write(server, "before")
-    if led == "later":
+    if led != "start":
         archive.arrived(stream, server)
         door.turn(stranger.port)
+    if led == "taken-over":
+        assert stream.terminate() == 0
+        write(server, "meanwhile")
+        stream = life.start(mysqlbinlog=led_by(life, door), spool="another")
     wait_until(lambda: door.led.count(stranger.port) >= 3, what="mysqlbinlog is led astray")
     door.turn(server.port)
     first = archive.arrived(stream, server)

@@ -6,6 +6,7 @@ in the bucket is compared with the server's own files.
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.status.ask import ask, ask_health
 from binlog2s3.status.model import Status
 from binlog2s3.status.severity import judged
+from lab import get
 from lab.fault import Answer, on
-from lab.mysql import MysqlServer
+from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import Store
 from lab.tcp import Switch
@@ -25,8 +27,11 @@ from lab.verify import FLAG_OFFSET
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
 from tests.integration.streaming import (
+    MB,
     all_came,
     child_of,
+    open_binlog,
+    reach,
     wait_until_proved,
     write,
     write_binlog,
@@ -211,6 +216,60 @@ def test_the_standby_takes_over(scene: Scene, how: str) -> None:
             write_binlog(scene.server, 1)
             scene.compare(a)
         assert a.terminate() == 0
+
+
+def test_a_take_over_with_an_empty_disk_reads_the_bucket(scene: Scene) -> None:
+    """Of the open binlog the source sends the end again, and what is new; no more.
+
+    Then the new one is killed, too, and its own spool has only the end of that binlog.
+    """
+    a = scene.writer()
+    b = scene.standby()
+    take_over(scene, a, b, megabytes=40)
+    b.kill()
+    c = scene.start(spool=b.spool)
+    c.wait_for_event("streaming")
+    write_binlog(scene.server, 1)
+    scene.compare(c)
+    assert c.terminate() == 0
+
+
+def test_a_take_over_at_a_mariadb_whose_events_have_no_positions(
+    store: Store, bucket: str, disk_tmp_path: Path
+) -> None:
+    """From 11.4: a run begins before such events, and goes on among them."""
+    options = ["--binlog-format=ROW"]
+    with MariadbServer(
+        get.VERSIONS["mariadb-11.8"](), disk_tmp_path / "server", server_id=7, options=options
+    ) as server:
+        scene = Scene(disk_tmp_path, server, store, bucket)
+        with scene.ends:
+            a = scene.writer()
+            b = scene.standby()
+            take_over(scene, a, b, megabytes=20)
+            write_binlog(server, 1)
+            scene.compare(b)
+            assert b.terminate() == 0
+
+
+def take_over(scene: Scene, a: StreamProcess, b: StreamProcess, *, megabytes: int) -> float:
+    """The writer is killed; seconds from then until a new commit is durable again."""
+    there = Bucket(scene.store, scene.bucket)
+    write(scene.server, megabytes)
+    name, size = open_binlog(scene.server)
+    wait_until(lambda: reach(there, name) == size, 600, "all in chunks")
+    killed = time.monotonic()
+    a.kill()
+    write(scene.server, 1)
+    _, size = open_binlog(scene.server)
+    wait_until(lambda: reach(there, name) == size, 600, "all in chunks")
+    seconds = time.monotonic() - killed
+    (line,) = b.events("streaming")
+    (read,) = b.events("read back from the bucket")
+    assert read["size"] >= megabytes * MB
+    assert 0 <= read["size"] - line["position"] <= 16 << 20
+    assert sum(path.stat().st_size for path in b.spool.glob("run-*/*")) <= 18 << 20
+    return seconds
 
 
 def test_a_restart_on_its_own_spool_does_not_wait(scene: Scene) -> None:

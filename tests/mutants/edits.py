@@ -2,7 +2,7 @@
 
     never(when(2, of=3))                  the second of the three `if` of the function is never true
     keyword(call(Store.put), if_absent="False")
-    swapped(call(Spool.note), call(punch))
+    swapped(call(sync_file), call(Path.replace))
 
 Law: a place is found by the function object, by the kind of the node and by its number, by the
 object that is called: never by the name of a variable, nor by how the text is laid out. A place of

@@ -10,6 +10,7 @@ which draws the same again.
 """
 
 import itertools
+import json
 import random
 import tempfile
 from collections import Counter
@@ -17,13 +18,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import made_up_size
 from binlog2s3.errors import StoreError, SupersededError
 from tests.crash import CHANGES, FOLDER, Fate, Point, Recorder, State, World
 from tests.documents import BEAT
@@ -45,10 +49,10 @@ WANTED = {
     "CreateUpload create_upload binlog", "CopyPart copy_part binlog",
     "PutPart upload_part binlog", "Complete complete_upload binlog", "PutWhole put binlog",
     "Verify head binlog", "PutEntry put entry", "Clear delete chunk", "begin", "note",
-    "child start", "first byte", "note the floor", "punch", "discard", "release",
+    "child start", "first byte", "discard", "release", "delete",
     "list standby", "note the claim",
 }  # fmt: skip
-WITH_HALVES = {"note the claim", "begin", "note", "note the floor", "punch", "discard", "release"}
+WITH_HALVES = {"note the claim", "begin", "note", "discard", "release"}
 
 FATES: tuple[tuple[Fate, ...], ...] = (("before", "after", "halfway"), ("late",), ("last",))
 RESTARTS = [
@@ -221,6 +225,7 @@ class Afterwards:
         self.world = world
         self.case = case
         self.folder = folder
+        self.files = case.state.files
         self.late = case.late
         self.requests = 0
         self.nested = False
@@ -232,7 +237,7 @@ class Afterwards:
         mine = self.folder / "mine"
         mine.mkdir()
         if self.case.kept:
-            for path, data in self.case.state.files.items():
+            for path, data in self.files.items():
                 if data == FOLDER:
                     (mine / path).mkdir(parents=True)
                 else:
@@ -263,7 +268,6 @@ class Afterwards:
         self, directory: Path, part: int, life: Callable[[Process], Iterator[None]]
     ) -> Process:
         directory.mkdir(exist_ok=True)
-        (directory / "reserve").touch()
         odd = self.case.number % 4 < 2
         process = Process(
             store=self.world.store, shown=self.world.shown, directory=directory, part=part,
@@ -419,3 +423,53 @@ def test_a_death_at_every_point(fates: Sequence[Fate], *, kept: bool, beside: bo
             except BaseException as error:
                 error.add_note(str(case) if all_of_it() else f"{case}; CRASH_SEED={crash_seed()}")
                 raise
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_death_of_a_program_before_0_3_that_had_freed_what_it_could(*, beside: bool) -> None:
+    """Its full spool has zeros below a floor; this program is what begins after the death."""
+    _, world = recording()
+    floors = 0
+    for case in to_try(cases(("before", "after"), kept=True, beside=beside)):
+        with tempfile.TemporaryDirectory(dir=memory()) as folder:
+            afterwards = Afterwards(world, case, Path(folder))
+            files, freed = freed_by_an_old_program(case.state)
+            afterwards.files, floors = files, floors + freed
+            try:
+                afterwards.unfold()
+                assert not world.broken, world.broken
+            except BaseException as error:
+                error.add_note(str(case) if all_of_it() else f"{case}; CRASH_SEED={crash_seed()}")
+                raise
+    assert floors > 5 or not all_of_it()
+
+
+def freed_by_an_old_program(state: State) -> tuple[dict[str, bytes], int]:
+    """The spool without the full chunks that the bucket has of it; how many floors there are."""
+    there: dict[str, set[tuple[int, int]]] = {}
+    for key in state.bucket.objects:
+        place = LAYOUT.place_of(key)
+        if place is not None and place.kind == "chunk":
+            chunk = Chunk.parse(key.rpartition("/")[2])
+            there.setdefault(str(place.binlog), set()).add((chunk.begin, chunk.end))
+    files, freed = dict(state.files), 0
+    for path, data in state.files.items():
+        run, _, name = path.rpartition("/")
+        if data == FOLDER or name not in there:
+            continue
+        facts = json.loads(files[f"{run}/run.json"])
+        start = facts["position"] if facts["binlog"] == name and facts["position"] > 4 else 0
+        made_up = made_up_size(data, start) if start else 0
+        if made_up is None:
+            continue
+        parts = Grid(PART).parts(start + len(data) - made_up)
+        ends = [(part.begin, part.end) for part in parts]
+        floor = max((end for _, end in takewhile(there[name].__contains__, ends)), default=0)
+        if floor <= start:
+            continue
+        at = floor - start + made_up
+        facts["floors"] = {**facts.get("floors", {}), name: {"offset": floor, "at": at}}
+        files[f"{run}/run.json"] = json.dumps(facts).encode()
+        files[path] = bytes(at) + data[at:]
+        freed += 1
+    return files, freed

@@ -255,11 +255,18 @@ class Streaming(RuleBasedStateMachine):
             self.files[streamer.fetching] = BinlogName.parse(streamer.fetching.name)
         return more
 
-    def note_floors(self, streamer: Streamer) -> None:
-        """What was given back lies in the bucket, and nothing but what others take from it goes."""
-        for track in streamer.tracks.values():
-            if track.floor:
-                event("room was given back")
+    def files_are_kept(self) -> None:
+        """A file leaves the spool if it is archived, or if the bucket has what a floor says."""
+        for path, name in list(self.files.items()):
+            if path.exists() or LAYOUT.entry(LINEAGE, name) in self.store.objects:
+                continue
+            owners = [s for s in self.streamers if s and path.is_relative_to(s.directory)]
+            (floor,) = {owner.tracks[name].floor for owner in owners}
+            taken = [(chunk.begin, chunk.end) for other, chunk in self.taken if other == name]
+            assert floor
+            assert missing([*self.there(name), *taken], 0, floor) is None
+            event("a floor")
+            del self.files[path]
 
     def pump(self, writer: int, slices: int) -> None:
         """The loop reads."""
@@ -271,7 +278,7 @@ class Streaming(RuleBasedStateMachine):
         if (streamer := self.streamers[writer]) is not None:
             if self.pressed[writer]:
                 streamer.press(pressed=True)
-                self.note_floors(streamer)
+                self.files_are_kept()
             streamer.uploader.step()
 
     def perform(self, spell: Spell) -> None:
@@ -375,8 +382,7 @@ class Streaming(RuleBasedStateMachine):
         self.forgive()
         for place in self.promises.promised:
             self.still_there(place)
-        for path, name in self.files.items():
-            assert path.exists() or LAYOUT.entry(LINEAGE, name) in self.store.objects
+        self.files_are_kept()
 
     def forgive(self) -> None:
         """What others took is not asked for until nobody can believe any more that it is there."""

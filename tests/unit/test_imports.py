@@ -29,7 +29,7 @@ ORDER = (
 # `inspect` looks with the eyes of those that it looks for; nothing else goes sideways.
 SIDEWAYS = {
     "recover": {"backup", "model", "origin", "plan", "progress", "route", "snapshot"},
-    "stream": {"ping", "punch", "remote", "spool"},
+    "stream": {"ping", "remote", "spool"},
 }
 ROOMS = {
     "awscrt": {"binlog"},

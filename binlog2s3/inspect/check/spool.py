@@ -16,15 +16,13 @@ from pathlib import Path
 
 from binlog2s3 import private
 from binlog2s3.config.values import Config, SpoolLimits
-from binlog2s3.errors import SpoolError
 from binlog2s3.formatting import size_text
-from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn
-from binlog2s3.stream.punch import PunchUnsupportedError, allocated, punch
-from binlog2s3.stream.spool import Room, default_min_free
+from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
+from binlog2s3.stream.spool import Room, allocated, default_min_free
 
-_PUNCHED_BYTES = 1 << 20
+_PROBE_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
-_NAMES = ("lock", "contents", "punch hole", "free space", "file system")
+_NAMES = ("lock", "contents", "free space", "file system")
 _DYNAMIC = Path("/var/lib/private")
 """Where systemd keeps the state of units with DynamicUser."""
 
@@ -110,14 +108,13 @@ def _rows(config: Config, target: str, made: list[Path]) -> Iterator[Row]:
     probe = directory / f"check-{secrets.token_hex(4)}"
     try:
         with open(private.create(probe), "wb") as file:  # noqa: PTH123 - a descriptor
-            file.write(b"\1" * _PUNCHED_BYTES)
+            file.write(b"\1" * _PROBE_BYTES)
             file.flush()
             os.fsync(file.fileno())
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield _directory_row(directory, made)
         yield _lock_row(directory)
         yield _contents_row(directory, config.stream.source, target)
-        yield _punch_row(probe)
     finally:
         with suppress(OSError):
             probe.unlink()
@@ -169,20 +166,6 @@ def _contents_row(directory: Path, source: str, target: str) -> Row:
             hint = "give each source and bucket a spool of its own: --spool"
             return fail("spool", "contents", found, hint)
     return ok("spool", "contents", f"binlogs of this source, {len(runs)} runs" if runs else "empty")
-
-
-def _punch_row(probe: Path) -> Row:
-    before = allocated(probe)
-    try:
-        punch(probe, _PUNCHED_BYTES)
-    except PunchUnsupportedError as error:
-        return warn("spool", "punch hole", str(error), error.hint)
-    except SpoolError as error:
-        return failed("spool", "punch hole", error)
-    if before and allocated(probe) >= before:
-        hint = "give it space for the largest binlog, or put it on ext4, xfs or btrfs"
-        return warn("spool", "punch hole", "it succeeds but frees no space", hint)
-    return ok("spool", "punch hole", "parts of a file can be freed")
 
 
 def _room_row(directory: Path, limits: SpoolLimits) -> Row:

@@ -42,9 +42,9 @@ def durable_end(streamer: Streamer) -> int:
     return durable.offset if durable else 0
 
 
-def flushed(world: World, times: int = 12) -> Streamer:
-    """A transaction and a flush, so often; full chunks have 500 bytes."""
-    streamer = world.start(part=500)
+def flushed(world: World, times: int = 12, part: int = 500) -> Streamer:
+    """A transaction and a flush, so often; full chunks have so many bytes."""
+    streamer = world.start(part=part)
     for _ in range(times):
         world.source.write(60)
         world.work(streamer, 2, seconds=0.6)
@@ -101,11 +101,11 @@ def test_an_audit_that_is_older_than_a_chunk_says_nothing_of_it(world: World) ->
     assert world.store.calls["put"] == before
 
 
-def test_a_start_compares_what_lies_there_instead_of_sending_it(world: World) -> None:
+def test_what_another_writer_has_put_is_compared_instead_of_sent(world: World) -> None:
     """With the source's bytes as they come; then it is durable, and not before."""
+    second = world.start("b", part=500)
     world.stop(flushed(world))
     size, put = world.source.size(FIRST), world.store.calls["put"]
-    second = world.start("b", part=500)
     world.read(second, 700)
     world.settle(second, rounds=4)
     assert durable_end(second) <= 700
@@ -114,6 +114,30 @@ def test_a_start_compares_what_lies_there_instead_of_sending_it(world: World) ->
     assert second.coverage.durable is not None
     assert second.coverage.durable.gtid_set == world.source.gtids_at(FIRST, size)
     assert world.store.calls["put"] == put
+
+
+def test_an_empty_spool_goes_on_behind_what_lies_there(world: World) -> None:
+    """Nothing is sent again, nor read back to compare it; what is new goes on where that ends."""
+    world.stop(flushed(world, 40, part=5000))
+    size, calls = world.source.size(FIRST), dict(world.store.calls)
+    second = world.start("b", part=5000)
+    second.pump()
+    assert second.uploader.unsaved_bytes == 0, "before it has looked at the bucket again, too"
+    opened = world.store.calls["open"]
+    world.read(second)
+    world.settle(second, rounds=4)
+    assert second.tracks[FIRST].floor == durable_end(second) == size
+    assert world.store.calls["put"] == calls["put"]
+    world.source.write(60)
+    before = set(world.chunks())
+    world.work(second, 2)
+    (flush,) = set(world.chunks()) - before
+    assert (flush.begin, flush.end) == (size, world.source.size(FIRST))
+    assert world.store.calls["open"] == opened
+    world.source.write(5000)
+    world.source.rotate()
+    world.work(second, 100)
+    assert world.archived() == world.source.data(FIRST)
 
 
 @pytest.mark.parametrize(

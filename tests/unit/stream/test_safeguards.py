@@ -2,12 +2,14 @@
 
 import gc
 import io
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
@@ -32,12 +34,15 @@ from binlog2s3.config.values import MysqlConfig, SpoolLimits
 from binlog2s3.errors import (
     ArchiveError,
     ElsewhereError,
+    FloorError,
+    ForkError,
     PreconditionError,
     SourceError,
     SpoolError,
     StoreError,
 )
 from binlog2s3.server.connection import Server, ServerBinlog, ServerFacts
+from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
@@ -47,16 +52,18 @@ from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
-from binlog2s3.stream.spool import Floor, Spool, SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.start import find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.tail import Tailer, Track
+from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
 from binlog2s3.stream.writer import Writer
-from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
-from tests.streamer import FIRST, LAYOUT, LINEAGE, Source, Streamer, World
+from tests.process import Clock, Process, Shown
+from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Source, Streamer, World
 from tests.unit.stream import builders
 from tests.waiting import wait_until
 
@@ -447,20 +454,6 @@ def test_a_chunk_that_was_written_over_does_not_become_a_part(world: World) -> N
 # The spool
 
 
-def test_the_floor_is_noted_before_the_room_is_given_back(spool: Spool) -> None:
-    """Where it cannot be noted nothing is given back: the file is still all there is to read."""
-    run = spool.begin(RUN)
-    path, data = run.directory / str(FIRST), os.urandom(1 << 14)
-    path.write_bytes(data)
-    (run.directory / "run.json.new").mkdir()  # no note can be written
-    with pytest.raises(SpoolError, match=r"run\.json"):
-        spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
-    assert path.read_bytes() == data
-    (run.directory / "run.json.new").rmdir()
-    spool.give_back(path, Floor(offset=1 << 13, at=1 << 13))
-    assert path.read_bytes() == bytes(1 << 13) + data[1 << 13 :]
-
-
 def test_a_note_that_fails_half_way_leaves_the_one_before(spool: Spool) -> None:
     """Of a run that cannot be read nothing could be taken: what was noted holds."""
     run = spool.begin(RUN)
@@ -470,21 +463,103 @@ def test_a_note_that_fails_half_way_leaves_the_one_before(spool: Spool) -> None:
     assert [run.facts for run in spool.runs()] == [RUN]
 
 
-def test_what_is_not_in_the_bucket_yet_is_not_given_back(world: World) -> None:
-    """Two of many full chunks have arrived: the file keeps all that lies behind them."""
+def test_what_is_not_in_the_bucket_yet_stays_in_a_full_spool(world: World) -> None:
+    """All but the last bytes have arrived: the file stays as it is."""
     streamer = world.start(workers=1)
     world.source.write(2000)
     world.read(streamer)
-    for _ in range(3):  # a look, two chunks
+    size, paths = world.source.size(FIRST), streamer.files(FIRST)
+    for _ in range(100):
+        streamer.press(pressed=True)
+        if world.chunks() and world.chunks()[-1].end == size:
+            break
+        assert streamer.files(FIRST) == paths
+        assert streamer.tracks[FIRST].floor == 0
+        world.now += 1
         streamer.uploader.step()
-        streamer.workers.perform()
-        assert streamer.deliver()
-    assert [chunk.end for chunk in world.chunks()] == [100, 200]
+        world.answer(streamer)
     streamer.press(pressed=True)
-    (run,) = streamer.spool.runs()
-    assert run.facts.floors[str(FIRST)].offset == 200
-    path = streamer.files(FIRST)[0]
-    assert path.read_bytes()[200:] == world.source.data(FIRST)[200:]
+    assert streamer.files(FIRST) == []
+    assert world.readable() == world.source.data(FIRST)
+
+
+def test_a_body_from_the_bucket_never_comes_whole_if_it_is_wrong(world: World) -> None:
+    """The last block is kept back until all bytes are those that the scanner saw."""
+    streamer = world.start()
+    world.source.write(950)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    track, part = streamer.tracks[FIRST], streamer.grid.at(200)
+    place = streamer.uploader.jobs[0].place
+    right = place._checked(part.begin, part.end, track.digest.part_crc64(part))
+    data = world.source.data(FIRST)[part.begin : part.end]
+    with closing(right.open()) as reader:
+        assert (right.size, reader.read(30), reader.tell()) == (100, data[:30], 30)
+        assert (reader.seek(10), reader.read(20), reader.seek(-1, 2)) == (10, data[10:30], 99)
+        assert (reader.read(), reader.seek(0), reader.read()) == (data[-1:], 0, data)
+    wrong = place._checked(part.begin, part.end, track.digest.part_crc64(part) ^ 1)
+    with closing(wrong.open()) as reader, pytest.raises(FloorError, match="is needed again"):
+        reader.read()
+
+
+def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
+    """A longer chunk of another history: ours are not deleted for it, and it is called a fork."""
+    streamer = world.start()
+    world.source.write(950)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    place, ours = streamer.uploader.jobs[0].place, world.chunks()
+    assert streamer.tracks[FIRST].floor > 330
+    for begin, end in ((0, 300), (50, 330)):  # ends that are known, and others
+        data = bytearray(world.source.data(FIRST)[begin:end])
+        right = Chunk(begin, end, crc64nvme(data))
+        assert place.compare([right]) == {right}
+        data[60] ^= 1
+        other = Chunk(begin, end, crc64nvme(data))
+        world.store.put(f"{CHUNKS}{other}", bytes(data))
+        with pytest.raises((ForkError, FloorError)):
+            place.compare([other])
+        world.store.delete([f"{CHUNKS}{other}"])
+    assert world.chunks() == ours
+
+
+class Draining(MemoryStore):
+    """Gives and takes block by block, as a connection does, and keeps nothing of a part."""
+
+    def open(self, key: str, begin: int, end: int) -> Iterator[bytes]:
+        """See Store."""
+        data = memoryview(self.objects[key].data)
+        for at in range(begin, end, 1 << 20):
+            yield bytes(data[at : min(at + (1 << 20), end)])
+
+    def upload_part(
+        self, key: str, upload_id: str, number: int, body: Body | bytes, crc64: int | None = None
+    ) -> PartInfo:
+        """See Store."""
+        assert not isinstance(body, bytes)
+        size = 0
+        with closing(body.open()) as reader:
+            while data := reader.read(1 << 16):
+                size += len(data)
+        return PartInfo(number=number, size=size, etag="x", crc64=crc64)
+
+
+def test_a_part_that_is_read_back_is_never_in_memory_as_a_whole(world: World) -> None:
+    """It may have gigabytes, and several are sent at a time."""
+    world.store = Draining(min_part_bytes=1)
+    streamer = world.start(part=16 << 20)
+    world.source.write(17 << 20)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    track, part = streamer.tracks[FIRST], streamer.grid.at(0)
+    assert track.floor >= part.end
+    crc64 = track.digest.part_crc64(part)
+    tracemalloc.start()
+    sent = streamer.uploader.jobs[0].place.put_part("an upload", part, crc64)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sent.size == 16 << 20
+    assert most < 6 << 20
 
 
 # The child
@@ -738,6 +813,75 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     spool.close()
 
 
+class Refusing(Startup):
+    """One whose source is another server than that of the archive."""
+
+    def _pilot(self) -> Any:
+        def heading(*_: object) -> Heading:
+            raise SourceError("not the archive's server", refused=True)
+
+        return SimpleNamespace(heading=heading)
+
+
+@pytest.mark.parametrize("spooled", [False, True])
+def test_a_refused_start_claims_only_for_what_its_spool_alone_has(
+    world: World, *, spooled: bool
+) -> None:
+    """What was read back from the bucket is there already: whoever writes is not disturbed."""
+    world.store.put(LAYOUT.lineage(LINEAGE), HISTORY.to_json())
+    before = world.start()
+    world.source.write(300)
+    world.work(before)
+    world.stop(before)
+    spool = Spool(world.directory / "new")
+    if spooled:
+        facts = replace(RUN, source=LAYOUT.source, target="s3://b/p", lineage=LINEAGE)
+        world.source.write(300)
+        (spool.begin(facts).directory / str(FIRST)).write_bytes(world.source.data(FIRST))
+    found = find(world.store, LAYOUT, spool, "s3://b/p", Grid(100))
+    assert [track.name for track in found.tracks] == [FIRST]
+    config: Any = SimpleNamespace(
+        s3=SimpleNamespace(prefix=LAYOUT.prefix, part_size=100),
+        stream=SimpleNamespace(source=LAYOUT.source, heartbeat_interval=30.0),
+        timing=DEFAULT,
+    )
+    start = Refusing(config, world.store, spool, SimpleNamespace(), takes_over=True)  # type: ignore[arg-type]
+    server: Any = SimpleNamespace()
+    if spooled:
+        assert start._begin(server, found, None).refusal is not None
+    else:
+        with pytest.raises(SourceError, match="not the archive's server"):
+            start._begin(server, found, None)
+    spool.close()
+
+
+def test_a_start_clears_what_it_writes_the_entry_of(tmp_path: Path) -> None:
+    """At once: if the server is reset, nobody comes back to that history."""
+    source = Source()
+    source.write(300)
+    source.rotate()
+    source.write(40)
+    shown = Shown(source, Clock())
+    shown.show_all()
+    store, data = MemoryStore(min_part_bytes=1), source.data(FIRST)
+    store.put(LAYOUT.lineage(LINEAGE), HISTORY.to_json())
+    store.put(f"{CHUNKS}{Chunk(0, len(data), crc64nvme(data))}", data)
+    store.put(KEY, data)
+
+    def life(process: Process) -> Iterator[None]:
+        for _ in range(3):
+            process.child.fetch()
+            yield
+
+    process = Process(
+        store=store, shown=shown, directory=tmp_path, part=100, token="77777777", life=life
+    )
+    assert process.run() == 0
+    process.close()
+    assert ENTRY in store.objects
+    assert not [key for key in store.objects if key.startswith(CHUNKS)]
+
+
 # The supervisor
 
 
@@ -876,6 +1020,41 @@ def test_what_ends_a_run(seen: dict[str, Any], kind: type[Exception] | None, wor
         look_after(**seen)
 
 
+def two_of_a_server(timestamp: int) -> tuple[BinlogWriter, BinlogWriter]:
+    """Two binlogs under one name, by servers with one id; the second has this time."""
+    made = (
+        BinlogWriter(server_id=7, timestamp=NOW),
+        BinlogWriter(server_id=7, timestamp=timestamp),
+    )
+    for one in made:
+        for _ in range(3):
+            one.transaction([statement("insert"), XID])
+    return made
+
+
+def begun(directory: Path, sent: BinlogWriter, overlap: Overlap | None) -> LiveRun:
+    """A run that has brought this binlog, or what comes from the overlap on."""
+    heading = Heading(
+        facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST, overlap=overlap
+    )
+    run = SpoolRun(directory, replace(RUN, position=heading.position))
+    data = sent.from_position(overlap.begin) if overlap else bytes(sent.data)
+    (directory / str(FIRST)).write_bytes(data)
+    track = begun_track(sent, overlap.end) if overlap else None
+    tailer = Tailer(run, Grid(5 << 20), overlap=overlap, track=track)
+    return LiveRun(run, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
+
+
+def begun_track(made: BinlogWriter, end: int) -> Track:
+    """What is known of a binlog: its first bytes, which are in the bucket."""
+    track = Track(FIRST, None, Grid(5 << 20))
+    for begin, at in itertools.pairwise([0, *made.ends[1:]]):
+        if at <= end:
+            track.feed(memoryview(bytes(made.data[begin:at])))
+    track.raise_floor(Grid(5 << 20))
+    return track
+
+
 @pytest.mark.parametrize(
     ("then", "timestamp", "words"),
     [
@@ -884,26 +1063,44 @@ def test_what_ends_a_run(seen: dict[str, Any], kind: type[Exception] | None, wor
     ],
     ids=["another-uuid", "another-binlog"],
 )
-def test_a_run_without_an_overlap_is_confirmed_on_a_new_connection(
-    supervisor: Any, tmp_path: Path, then: ServerFacts, timestamp: int, words: str
+@pytest.mark.parametrize("short", [False, True], ids=["no-overlap", "short-overlap"])
+def test_what_a_run_begins_with_is_confirmed_on_a_new_connection(
+    supervisor: Any, tmp_path: Path, then: ServerFacts, timestamp: int, words: str, *, short: bool
 ) -> None:
     """The one that is kept still leads to the server that was asked; mysqlbinlog's does not.
 
-    Its server may have the same server id.
+    Its server may have the same server id. Histories that begin alike have a short overlap in
+    common.
     """
-    ours, theirs = (bytes(BinlogWriter(server_id=7, timestamp=at).data) for at in (NOW, timestamp))
-    path = tmp_path / str(FIRST)
-    path.write_bytes(ours)
-    track = Track(FIRST, path, Grid(1000))
-    track.feed(memoryview(ours))
-    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
-    supervisor._server = Asked(FACTS, ours + b"and more")
-    supervisor._confirm(heading, track)
-    supervisor._server = Asked(then, theirs)
+    ours, theirs = two_of_a_server(timestamp)
+    run = begun(tmp_path, ours, overlap_of(begun_track(ours, ours.ends[3])) if short else None)
+    while run.read(lambda _: ()):
+        assert run.take_new() == []
+    assert run.state is RunState.CONFIRMING
+    supervisor._server = Asked(FACTS, bytes(ours.data) + b"and more")
+    supervisor._confirm(run)
+    supervisor._server = Asked(then, bytes(theirs.data))
+    if short:  # its file begins with an event that mysqlbinlog made up
+        words = words.partition(", .*")[0]
     with pytest.raises(SourceError, match=words) as refused:
-        supervisor._confirm(heading, track)
+        supervisor._confirm(run)
     assert refused.value.transient
     assert refused.value.hint
+
+
+def test_a_long_overlap_proves_a_run_by_itself(tmp_path: Path) -> None:
+    """It is of no two histories that are not one up to there."""
+    ours, _ = two_of_a_server(NOW)
+    ours.transaction([statement("x" * MOST_BYTES), XID])
+    ours.transaction([statement("x" * (1 << 20)), XID])
+    ours.transaction([statement("more"), XID])
+    overlap = overlap_of(begun_track(ours, len(ours.data)))
+    assert overlap is not None
+    assert overlap.begin > MOST_BYTES
+    run = begun(tmp_path, ours, overlap)
+    while run.read(lambda _: ()):
+        pass
+    assert run.state is RunState.READING
 
 
 def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import SpoolError
-from binlog2s3.stream.spool import Floor, Room, RunFacts, Spool, default_min_free
+from binlog2s3.stream.spool import Room, RunFacts, Spool, default_min_free
 from tests.binlog_writer import BinlogWriter
 
 FACTS = RunFacts(
@@ -79,27 +79,36 @@ def test_a_note_replaces_what_is_known_of_a_run(spool: Spool) -> None:
     assert spool.runs() == [noted]
 
 
-def test_a_run_of_an_older_program_has_no_floor(spool: Spool) -> None:
-    """Its files have all that was written into them."""
-    run = spool.begin(replace(FACTS, floors={"b.000001": Floor(offset=5, at=5)}))
-    document = json.loads((run.directory / "run.json").read_text())
-    assert document.pop("floors") == {"b.000001": {"offset": 5, "at": 5}}
-    (run.directory / "run.json").write_text(json.dumps(document))
-    assert spool.runs() == [replace(run, facts=FACTS)]
-    assert FACTS.floors == {}
+def test_a_run_of_an_older_program_may_have_floors(spool: Spool) -> None:
+    """What is below one reads as zeros: it is no byte of the binlog, and no copy goes for it."""
+    runs = [spool.begin(FACTS) for _ in range(3)]
+    path = runs[0].directory / "run.json"
+    document = json.loads(path.read_text())
+    floors = {"b.000001": {"offset": 30, "at": 3}}
+    path.write_text(json.dumps(document | {"floors": floors}))
+    found = spool.runs()
+    assert found == [replace(runs[0], freed={"b.000001": (30, 3)}), *runs[1:]]
+    for run, body in zip(found, (b"\0\0\0def", b"\0\0", b"x" * 30 + b"def"), strict=True):
+        (run.directory / "b.000001").write_bytes(body)
+    assert [run.begin_of(ONE) for run in found] == [(30, 3), (0, 0), (0, 0)]
+    assert [run.end_of(ONE) for run in found] == [33, 2, 33]
+    assert found[0].start_of(TWO) == 0
+    assert spool.drop_prefixes() == 6
+    assert [list(run.files()) for run in found] == [[], [ONE], [ONE]]
 
 
 WRONG = (None, -1, "5", 1.5, True, [], "x" * 1000)
-FLOOR = {"offset": 5, "at": 5}
-DAMAGED: list[dict[str, object]] = [
-    *({"position": one} for one in WRONG),
-    *({"floors": one} for one in (*WRONG, [FLOOR])),
-    *({"floors": {"b.000001": one}} for one in (*WRONG, {}, {"offset": 5}, {"at": 5})),
-    *({"floors": {"b.000001": {**FLOOR, key: one}}} for key in FLOOR for one in WRONG),
-]
 
 
-@pytest.mark.parametrize("changed", DAMAGED)
+@pytest.mark.parametrize(
+    "changed",
+    [
+        *({"position": one} for one in WRONG),
+        *({"floors": {"b.000001": {"offset": one, "at": 3}}} for one in WRONG),
+        *({"floors": {"b.000001": {"offset": 3, "at": one}}} for one in WRONG),
+        *({"floors": one} for one in (None, 5, [], "x", {"b.000001": 5})),
+    ],
+)
 def test_a_place_that_is_no_number_is_damage(spool: Spool, changed: dict[str, object]) -> None:
     """It says what may be read of the file, so it is not guessed."""
     run = spool.begin(FACTS)
@@ -229,15 +238,12 @@ def test_a_copy_that_is_the_beginning_of_another_goes(spool: Spool) -> None:
     assert spool.drop_prefixes() == 0
 
 
-@pytest.mark.parametrize(
-    "facts", [{"position": 5}, {"floors": {FACTS.binlog: Floor(offset=1, at=1)}}]
-)
 @pytest.mark.parametrize("body", [b"abc", b"abcdef", b"abcdefghi"])
 def test_a_copy_that_does_not_begin_at_the_beginning_is_not_compared(
-    spool: Spool, facts: dict[str, int], body: bytes
+    spool: Spool, body: bytes
 ) -> None:
     """It stays, and no other goes because of it; what its run brought after it is as any other."""
-    runs = [spool.begin(FACTS), spool.begin(replace(FACTS, **facts))]
+    runs = [spool.begin(FACTS), spool.begin(replace(FACTS, position=5))]
     for run, own in zip(runs, (b"abcdef", body), strict=True):
         (run.directory / "b.000001").write_bytes(own)
         (run.directory / "b.000002").write_bytes(own)
@@ -298,26 +304,6 @@ def test_a_discard_that_fails_leaves_a_run_that_was_there_before(spool: Spool) -
         spool.discard(run)
     assert spool.runs() == [run]
     assert sorted(path.name for path in run.directory.iterdir()) == ["b.000001", "run.json"]
-
-
-def test_what_was_given_back_does_not_count(spool: Spool) -> None:
-    """The file keeps its size, the spool takes less, and the next start knows of the floor."""
-    run = spool.begin(FACTS)
-    path = run.directory / "b.000001"
-    path.write_bytes(os.urandom(1 << 20))
-    spool.sync()
-    before = spool.used_bytes()
-    assert before >= 1 << 20
-    kept, floor = path.read_bytes(), Floor(offset=5 << 20, at=3 << 18)
-    spool.give_back(path, floor)
-    freed = before - spool.used_bytes()
-    assert freed >= 1 << 19
-    assert path.read_bytes()[floor.at :] == kept[floor.at :]
-    (found,) = spool.runs()
-    assert found.facts == replace(FACTS, floors={"b.000001": floor})
-    assert not found.facts.whole
-    assert path.stat().st_size == 1 << 20
-    assert spool.room(SpoolLimits()).used == before - freed
 
 
 def test_room_of_a_spool(spool: Spool) -> None:
@@ -423,18 +409,6 @@ def test_a_record_that_cannot_be_written_is_a_spool_error(spool: Spool) -> None:
             act()
 
 
-def test_floors_of_several_binlogs_are_kept(spool: Spool) -> None:
-    """Each its own; what else the run says stays."""
-    run = spool.begin(FACTS)
-    for number, place in ((1, 7), (2, 8), (1, 9)):
-        path = run.directory / f"b.00000{number}"
-        path.write_bytes(bytes(20))
-        spool.give_back(path, Floor(offset=place, at=place))
-    (found,) = spool.runs()
-    one, two = Floor(offset=9, at=9), Floor(offset=8, at=8)
-    assert found.facts == replace(FACTS, floors={"b.000001": one, "b.000002": two})
-
-
 @pytest.mark.parametrize(("end", "left"), [(0, b""), (3, b"abc"), (6, b"abcdef"), (9, b"abcdef")])
 def test_a_torn_end_is_forgotten(spool: Spool, end: int, left: bytes) -> None:
     """What lies behind it comes again; a file that is shorter, or gone, is left alone."""
@@ -471,15 +445,12 @@ def test_what_a_spool_writes_replaces_a_link(tmp_path: Path) -> None:
     secret.write_text("kept")
     directory = tmp_path / "spool"
     directory.mkdir()
-    for name in ("claim.json.new", "reserve"):
-        (directory / name).symlink_to(secret if name != "reserve" else tmp_path / "absent")
+    (directory / "claim.json.new").symlink_to(secret)
     with closing(Spool(directory)) as spool:
         spool.note_claim("orders", "s3://t", (1, "t"))
         spool.begin(FACTS)
         assert spool.last_claim("orders", "s3://t") == (1, "t")
     assert secret.read_text() == "kept"
-    assert not (tmp_path / "absent").exists()
-    assert (directory / "reserve").lstat().st_size > 0
 
 
 def test_a_run_that_is_a_link_is_refused(spool: Spool) -> None:

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import SpoolLimits
+from binlog2s3.errors import SpoolError
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.spool_limits import Pressure
+from binlog2s3.stream.tail import Overlap
 
 MIB = 1 << 20
 LIMITS = SpoolLimits(max_bytes=10 * MIB, min_free_bytes=2 * MIB)
@@ -184,3 +187,19 @@ def test_a_stop_ends_the_waiting() -> None:
     stop = threading.Event()
     pressure.relieve(lambda _: stop.set(), stop)
     assert presses.pressed == [True, False]
+
+
+@pytest.mark.parametrize(("size", "free", "fits"), [(50, 52, True), (50, 51, False), (3, 0, True)])
+def test_what_comes_again_has_to_fit_on_the_disk(size: int, free: int, *, fits: bool) -> None:
+    """Past 4 GiB that may be gigabytes; a run that ends before it has shown nothing is no use."""
+    pressure, _ = make(Disk(free=free * MIB))
+    begin = 4096 * MIB
+    overlap = Overlap(binlog=BinlogName("b", 1), begin=begin, end=begin + size * MIB, crc64=0)
+    pressure.refuse(None)
+    if fits:
+        pressure.refuse(overlap)
+        return
+    with pytest.raises(SpoolError, match=f"lacks {MIB}$") as raised:
+        pressure.refuse(overlap)
+    assert raised.value.transient
+    assert "4 GiB" in raised.value.hint

@@ -14,7 +14,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import SourceError, StoreError, SupersededError
-from binlog2s3.stream.spool import Floor, Spool
+from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.writer import Vacancy
 from tests.binlog_writer import BinlogWriter
@@ -342,6 +342,7 @@ def filled(spool: Spool, lineage: str | None, name: str, size: int, position: in
         (ID, "b.000002", 700, 200),
         (ID, "b.000003", 300, 300),
         (None, "b.000002", 700, 200),
+        ("probe", "b.000002", 700, 0),  # a run that was not proved
         ("20250102T030405Z-3e11fa47-a1b2", "b.000001", 300, 300),
     ],
 )
@@ -365,7 +366,7 @@ def test_it_tells_how_much_the_bucket_may_not_have(
 
 
 def test_where_a_file_of_the_spool_ends_in_its_binlog(spool: Spool) -> None:
-    """A run that began in the middle has made-up events in front; freed space has none."""
+    """A run that began in the middle has made-up events in front."""
     writer = BinlogWriter()
     for number in range(3):
         writer.query(f"CREATE DATABASE d{number}")
@@ -374,7 +375,3 @@ def test_where_a_file_of_the_spool_ends_in_its_binlog(spool: Spool) -> None:
     name = BinlogName.parse("b.000001")
     (run.directory / "b.000001").write_bytes(writer.from_position(writer.ends[2]))
     assert run.end_of(name) == len(whole)
-    floors = {"b.000001": Floor(offset=100, at=60)}
-    punched = replace(run, facts=replace(run.facts, floors=floors))
-    size = (run.directory / "b.000001").stat().st_size
-    assert punched.end_of(name) == 100 + size - 60

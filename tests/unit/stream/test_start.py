@@ -1,5 +1,6 @@
 """A start goes on where the archive ends, or refuses: it never splices two histories."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,12 +17,13 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.stream.adopt import adopt, proved
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
-from binlog2s3.stream.spool import Floor, RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import (
     PROBE,
     check_spool,
@@ -33,9 +35,10 @@ from binlog2s3.stream.start import (
 )
 from binlog2s3.stream.tail import Track, TrackState
 from tests import documents
-from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
+from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT, like, parent_of, turn_of
 from tests.memory_store import MemoryStore
+from tests.streamer import freed_before
 from tests.unit.stream.builders import RUN, bytes_of, ends_of, name, rows
 
 TIME = datetime(2026, 1, 2, tzinfo=UTC)
@@ -276,13 +279,14 @@ def written(
     timestamp: int = NOW,
     checksum: bool = True,
     gtids: bool = True,
+    text: str = "insert",
 ) -> BinlogWriter:
     """A binlog with these transactions, open unless it ends with a rotation to `end`, or "stop"."""
     made = BinlogWriter(timestamp=timestamp, checksum=checksum)
     made.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
     for number in range(first, first + count):
         gtid = (UUID_A, "", number) if gtids else None
-        made.transaction([statement(f"insert {number:09}")], gtid=gtid)
+        made.transaction([statement(f"{text} {number:09}")], gtid=gtid)
     if end == "stop":
         made.stop()
     elif end:
@@ -582,79 +586,213 @@ def test_what_lies_behind_a_hole_of_the_spool_is_left(spool: Spool, catalog: Cat
     assert adopted(spool, catalog) == []
 
 
-# Floors: the beginning of a file was given back, the bucket has it
+# What the bucket alone has of a binlog that is not archived
 
 
-def test_a_floor_in_a_run_that_went_on(spool: Spool, store: MemoryStore, catalog: Catalog) -> None:
-    """The floor lies elsewhere in its file than in the binlog."""
-    one = written(1, 9)
-    data, ends = bytes(one.data), ends_of(one)
-    begin = ends[3]
-    later = one.from_position(begin)
-    shift = len(later) - (len(data) - begin) - begin
-    floor = Grid(64).at(ends[4] + 100).begin
-    assert floor > begin
-    put_chunks(store, 1, data[:floor], 320)
-    put_run(spool, {1: bytes(floor)}, floors={"b.000001": Floor(offset=floor, at=floor)})
-    put_run(
-        spool,
-        {1: bytes(floor + shift) + later[floor + shift :]},
-        position=begin,
-        floors={"b.000001": Floor(offset=floor, at=floor + shift)},
-    )
-    tracks = adopted(spool, catalog)
-    holds(tracks, one)
-    assert tracks[0].floor == floor
+def in_pieces(store: MemoryStore, number: int, data: bytes, piece: int) -> None:
+    """The first bytes of a binlog as chunks of this size."""
+    put_chunks(store, number, data, *range(piece, len(data), piece))
 
 
-def test_what_came_again_was_given_back(spool: Spool, catalog: Catalog) -> None:
-    """That the later run's file lacks it is no floor: the earlier run's file has it still."""
-    one = written(1, 9)
-    data, ends = bytes(one.data), ends_of(one)
-    begin, end = ends[3], ends[5]
-    later = one.from_position(begin)
-    at = end + len(later) - len(data)
-    put_run(spool, {1: data[:end]})
-    put_run(
-        spool,
-        {1: bytes(at) + later[at:]},
-        position=begin,
-        floors={"b.000001": Floor(offset=end, at=at)},
-    )
-    (track,) = adopted(spool, catalog)
-    assert (track.floor, track.size) == (0, len(data))
-    assert bytes_of(track.body(0, track.size)) == data
+def from_there(track: Track, made: BinlogWriter, size: int) -> None:
+    """All that it has lies in the bucket, and a run can go on there."""
+    data = bytes(made.data)
+    assert (track.size, track.floor, track.segments) == (size, size, ())
+    assert track.digest.crc64 == crc64nvme(data[:size])
+    assert all(crc64 == crc64nvme(data[:at]) for at, crc64 in track.sums.items())
+    assert track.sums.keys() >= {0, size}
+    for part, md5 in track.md5s.items():
+        assert md5 == hashlib.md5(data[part.begin : part.end]).digest()
+    assert len(track.md5s) == size // 64
+    tip = tip_of(FIRST, track, closed=track.closed)
+    assert (tip.size, tip.closed) == (size, track.closed)
+    assert tip.overlap is not None
+    assert tip.overlap.begin < tip.overlap.end == size
+    assert tip.overlap.crc64 == crc64nvme(data[tip.overlap.begin : size])
 
 
-def test_a_run_that_goes_on_below_a_floor(
+@pytest.mark.parametrize("piece", [100, 300, 10_000])
+def test_an_empty_spool_goes_on_where_the_chunks_end(
+    spool: Spool, store: MemoryStore, catalog: Catalog, piece: int
+) -> None:
+    """At the last event that is whole there, behind an overlap; a closed binlog is closed."""
+    one, two = written(1, 9, end="b.000002"), written(10, 9)
+    in_pieces(store, 1, bytes(one.data), piece)
+    in_pieces(store, 2, bytes(two.data[:-7]), piece)
+    first, second = adopted(spool, catalog)
+    assert (first.closed, second.closed) == (True, False)
+    from_there(first, one, len(one.data))
+    from_there(second, two, max(end for end in two.ends if end <= len(two.data) - 7))
+    assert str(second.gtids_after()) == f"{UUID_A}:1-17"
+    assert second.commits.oldest_us is None
+
+
+def test_without_event_checksums_the_bucket_is_believed_and_the_spool_is_not(
     spool: Spool, store: MemoryStore, catalog: Catalog
 ) -> None:
-    """What it brought again is compared with the bucket's bytes and the spool's."""
-    one = written(1, 9)
-    data, ends = bytes(one.data), ends_of(one)
-    floor = Grid(64).at(ends[3] + 20).begin
-    put_chunks(store, 1, data[:floor], 320)
-    floors = {"b.000001": Floor(offset=floor, at=floor)}
-    put_run(spool, {1: bytes(floor) + data[floor : ends[5]]}, floors=floors)
-    put_run(spool, {1: one.from_position(ends[1])}, position=ends[1])
-    holds(adopted(spool, catalog), one)
+    """Chunks were sent with the checksums of what came from the source."""
+    one = written(1, 9, checksum=False)
+    ends = ends_of(one)
+    in_pieces(store, 1, bytes(one.data[: ends[4]]), 100)
+    put_run(spool, {1: one.from_position(ends[3])}, position=ends[3])
+    (track,) = adopted(spool, catalog)
+    from_there(track, one, ends[4])
 
 
-@pytest.mark.parametrize("lost", ["all", "second"])
-def test_a_floor_whose_bytes_have_left_the_bucket(
-    spool: Spool, store: MemoryStore, catalog: Catalog, lost: str
+@pytest.mark.parametrize("torn", [0, 1, 30])
+def test_a_run_goes_on_where_the_bucket_ends(
+    spool: Spool, store: MemoryStore, catalog: Catalog, torn: int
 ) -> None:
-    """Then nothing of the file can be used, or only what the bucket still has: zeros never are."""
+    """What came before it has left the spool; others may have come further than it, or not."""
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    data, ends = bytes(one.data), ends_of(one)
+
+    def brought(begin: int, end: int) -> bytes:
+        return one.from_position(begin)[: end - len(data)]
+
+    in_pieces(store, 1, data[: ends[4] + torn], 100)
+    behind = put_run(spool, {1: brought(ends[0], ends[2])}, position=ends[0])
+    put_run(spool, {1: one.from_position(ends[1])[:50]}, position=ends[1])  # nothing of its own
+    put_run(spool, {1: brought(ends[3], ends[6] + 9)}, position=ends[3])
+    put_run(spool, {1: one.from_position(ends[5]), 2: bytes(two.data)}, position=ends[5])
+    tracks = adopted(spool, catalog)
+    holds(tracks, one, two)
+    assert tracks[0].floor == max(end for end in one.ends if end <= ends[4] + torn)
+    assert tracks[0].spare == (behind.directory / "b.000001",)
+
+
+def test_a_run_with_other_bytes_than_the_bucket_is_left(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """And so is one that begins behind the bucket's end: somebody took chunks away."""
+    one, other = written(1, 9), written(1, 9, timestamp=NOW + 1)
+    ends = ends_of(one)
+    in_pieces(store, 1, bytes(one.data[: ends[4]]), 100)
+    put_run(spool, {1: other.from_position(ends[3])}, position=ends[3])
+    put_run(spool, {1: one.from_position(ends[6])}, position=ends[6])
+    (track,) = adopted(spool, catalog)
+    from_there(track, one, ends[4])
+    assert track.spare == ()
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_a_spool_that_another_writer_has_overtaken(
+    spool: Spool, store: MemoryStore, catalog: Catalog, *, same: bool
+) -> None:
+    """The bucket's bytes count, if it has those of the spool; otherwise they are compared."""
+    one, other = written(1, 9), written(1, 9, text="delete")
+    ends = ends_of(one)
+    in_pieces(store, 1, bytes(one.data[: ends[6]]), 100)
+    run = put_run(spool, {1: bytes((one if same else other).data[: ends[3]])})
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    (track,) = found.tracks
+    if same:
+        from_there(track, one, ends[6])
+        sweep_spool(spool, found)
+        assert spool.runs() == []
+    else:
+        assert (track.size, track.floor, track.spare) == (ends[3], 0, ())
+        sweep_spool(spool, found)
+        assert list(run.files()) == [name(1)]
+
+
+def test_a_spool_that_is_ahead_needs_no_byte_of_the_bucket(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """As after a crash: nothing is read there."""
     one = written(1, 9)
-    data = bytes(one.data)
-    put_chunks(store, 1, data[:640], 480)
+    in_pieces(store, 1, bytes(one.data[: ends_of(one)[6]]), 100)
+    put_run(spool, {1: bytes(one.data)})
+    before = store.calls["open"]
+    holds(adopted(spool, catalog), one)
+    assert store.calls["open"] == before
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+@pytest.mark.parametrize("what", ["rotten", "event", "lost", "archived"])
+def test_a_floor_is_below_what_the_bucket_does_not_prove(
+    spool: Spool, store: MemoryStore, catalog: Catalog, what: str, *, checksum: bool
+) -> None:
+    """A byte rots in a chunk, or came so from the source; a chunk is lost, even as it is read."""
+    one = written(1, 9, checksum=checksum)
+    data, ends = bytearray(one.data), ends_of(one)
+    if what == "event":  # it says that it ends elsewhere
+        data[ends[5] + 13] ^= 1
+    in_pieces(store, 1, bytes(data), 100)
     keys = sorted(info.key for info in store.list(LAYOUT.live))
-    store.delete(keys if lost == "all" else keys[1:])
-    floors = {"b.000001": Floor(offset=640, at=640)}
-    put_run(spool, {1: bytes(640) + data[640:]}, floors=floors)
-    for track in adopted(spool, catalog):
-        assert track.floor >= min(track.size, 640)
-        assert bytes_of(track.body(track.floor, track.size)) == data[track.floor : track.size]
+    hurt = keys[ends[5] // 100 + 1]
+    if what == "rotten":
+        rotten = bytearray(store.get(hurt))
+        rotten[50] ^= 1
+        store.put(hurt, bytes(rotten))
+    elif what == "lost":
+        store.delete([hurt])
+    elif what == "archived":
+
+        def put(operation: str) -> None:
+            if operation == "open" and store.calls["open"] == 5:
+                store.put(LAYOUT.binlog(FIRST.id, name(1)), bytes(one.data))
+                store.delete(keys)
+
+        store.on_call = put  # type: ignore[assignment]
+        assert adopted(spool, catalog) == []
+        return
+    (track,) = adopted(spool, catalog)
+    assert ends[3] <= track.size <= ends[5] + 100
+    from_there(track, one, track.size)
+
+
+@pytest.mark.parametrize("missing", [0, 10, 120])
+def test_events_without_a_position_end_a_floor_before_them(
+    store: MemoryStore, missing: int
+) -> None:
+    """MariaDB from 11.4 writes them: no run could begin among them, so it begins before them."""
+    made = BinlogWriter(server_version="11.8.6-MariaDB-log")
+    made.gtid_list(MariadbGtidList())
+    for number in range(1, 5):
+        made.mariadb_transaction(
+            [(EventType.ANNOTATE_ROWS, b"a" * 30)] * 5 + [XID], gtid=(0, number), deferred=True
+        )
+    data = bytes(made.data[: len(made.data) - missing])
+    in_pieces(store, 1, data, 150)
+    lineage = like(FIRST, flavour="mariadb", first_binlog_time=datetime.fromtimestamp(NOW, UTC))
+    catalog = put_lineages(store, lineage)
+    (track,) = adopt([], grid=Grid(64), end=archive_end(catalog, lineage), catalog=catalog)
+    size = max(end for end in made.placed if end <= len(data))
+    assert (size < len(data)) == bool(missing)
+    from_there(track, made, size)
+    track.feed(memoryview(bytes(made.data[size:])))
+    assert track.size == len(made.data)
+    assert str(track.gtids_after()) == "0-7-4"
+
+
+def test_of_a_history_that_has_ended_only_what_the_spool_has_is_taken(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """On top of the bucket's bytes; where it has nothing more, they are not read."""
+    (first,) = catalog.lineages()
+    later = like(first, id="20270101T000000Z-3e11fa47-0001", parent=parent_of(first.id),
+                    first_binlog_time=first.first_binlog_time + timedelta(seconds=60))  # fmt: skip
+    put_lineages(store, later)
+    beat(store, 9, later.id)
+    one = written(1, 9)
+    ends = ends_of(one)
+    in_pieces(store, 1, bytes(one.data[: ends[4]]), 100)
+    run = put_run(spool, {}, position=ends[3])
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    ((_, tracks),) = found.left_behind
+    assert (tracks, store.calls["open"]) == ((), 0)
+    durable = put_run(spool, {1: one.from_position(ends[1])[:400]}, position=ends[1])
+    assert durable.end_of(name(1)) < ends[4]
+    sweep_spool(spool, find(store, LAYOUT, spool, "s3://b/p", Grid(64)))
+    assert not durable.directory.exists()
+    run.directory.mkdir(exist_ok=True)
+    spool.note(run)
+    (run.directory / "b.000001").write_bytes(one.from_position(ends[3]))
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    ((_, tracks),) = found.left_behind
+    holds(list(tracks), one)
+    assert tracks[0].floor == ends[4]
 
 
 # All of it
@@ -754,3 +892,85 @@ def test_the_last_one_needs_no_end() -> None:
     tracks = [closed_track(2, end=True), closed_track(3, end=False)]
     assert proved(tracks, rows(2, 3)) == tuple(tracks)
     assert proved([], []) == ()
+
+
+# What a program before 0.3 left in a full spool: zeros below a floor, which was a part's end
+
+
+def put_freed(spool: Spool, data: bytes, floor: int, at: int, **facts: Any) -> SpoolRun:
+    """A run whose file of the first binlog has nothing before the floor any more."""
+    run = put_run(spool, {1: data}, **facts)
+    freed_before(run.directory / "run.json", run.directory / "b.000001", floor, at)
+    return run
+
+
+@pytest.mark.parametrize("lineage", [FIRST.id, None])
+@pytest.mark.parametrize("more", [0, 1, 40, 300])
+def test_what_is_above_an_old_floor_is_taken(
+    spool: Spool, store: MemoryStore, catalog: Catalog, more: int, lineage: str | None
+) -> None:
+    """The bucket has what is below it, and perhaps more; no event ends at a part's end.
+
+    The run may have died before it knew its lineage. What comes after it counts, too.
+    """
+    one, two = written(1, 9, end="b.000002"), written(10, 3)
+    floor = 9 * 64
+    assert floor not in one.ends
+    in_pieces(store, 1, bytes(one.data[: floor + more]), 64)
+    run = put_freed(spool, bytes(one.data), floor, floor, lineage=lineage)
+    (run.directory / "b.000002").write_bytes(bytes(two.data))
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    holds(list(found.tracks), one, two)
+    assert floor - 64 < found.tracks[0].floor <= floor + more
+    assert found.tracks[0].path == run.directory / "b.000001"
+    assert bytes_of(found.tracks[0].body(floor + more, floor + more + 9)) == bytes(
+        one.data[floor + more :][:9]
+    )
+    sweep_spool(spool, found)
+    assert run.files().keys() == {name(1), name(2)}
+
+
+def test_old_floors_of_runs_that_went_on(
+    spool: Spool, store: MemoryStore, catalog: Catalog
+) -> None:
+    """Each file has its own floor; the first one had nothing above it."""
+    one = written(1, 9)
+    data, ends = bytes(one.data), ends_of(one)
+    floor = (ends[5] // 64 + 1) * 64
+    in_pieces(store, 1, data[:floor], 64)
+    put_freed(spool, data[: ends[3]], ends[3], ends[3])
+    sent = one.from_position(ends[2])
+    put_freed(spool, sent, floor, floor - len(data) + len(sent), position=ends[2])
+    put_run(spool, {1: one.from_position(ends[7])[:-9]}, position=ends[7])
+    holds(adopted(spool, catalog), one)
+
+
+@pytest.mark.parametrize("lineage", [FIRST.id, None])
+@pytest.mark.parametrize("what", ["lost", "rotten", "torn", "other", "plain"])
+def test_what_nothing_proves_above_an_old_floor_is_left(
+    spool: Spool, store: MemoryStore, catalog: Catalog, what: str, lineage: str | None
+) -> None:
+    """A chunk below it is lost or damaged; the next event is not whole or of another history.
+
+    The source is asked then. No zero is ever taken for a byte of the binlog, and the file stays.
+    """
+    one = written(1, 9, checksum=what != "plain")
+    data, floor = bytearray(one.data), 9 * 64
+    in_pieces(store, 1, bytes(data[:floor]), 64)
+    keys = sorted(info.key for info in store.list(LAYOUT.live))
+    end = max(end for end in one.ends if end <= floor)
+    if what == "lost":
+        store.delete([keys[5]])
+        end = max(end for end in one.ends if end <= 5 * 64)
+    elif what == "rotten":
+        store.put(keys[5], bytes(64))
+        end = max(end for end in one.ends if end <= 5 * 64)
+    elif what == "torn":
+        del data[floor + 9 :]
+    elif what == "other":
+        data[floor + 1] ^= 1
+    run = put_freed(spool, bytes(data), floor, floor, lineage=lineage)
+    found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
+    from_there(found.tracks[0], one, end)
+    sweep_spool(spool, found)
+    assert [run.files().keys() for run in spool.runs()] == [run.files().keys()] == [{name(1)}]

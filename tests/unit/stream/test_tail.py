@@ -3,9 +3,9 @@
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +16,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, EventType
 from binlog2s3.errors import DamageError, ForkError
 from binlog2s3.server.connection import ServerBinlog
-from binlog2s3.stream.spool import Floor, Spool, SpoolRun
-from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, give_back, overlap_of
+from binlog2s3.stream.spool import SpoolRun
+from binlog2s3.stream.tail import Overlap, Segment, Tailer, Track, overlap_of
 from tests.binlog_writer import NOW, UUID_A, XID, BinlogWriter, statement
 from tests.unit.stream.builders import RUN, bytes_of, ends_of
 
@@ -407,23 +407,39 @@ def test_behind_4_gib_a_run_begins_below(tmp_path: Path) -> None:
     assert overlap.crc64 == crc64nvme(chance * 4)
 
 
-def test_room_is_given_back_segment_by_segment(tmp_path: Path) -> None:
-    """Each file has a floor of its own, in the binlog and in the file; it only rises."""
-    with closing(Spool(tmp_path)) as spool:
-        runs = [spool.begin(replace(RUN, binlog=ONE)) for _ in range(2)]
-        paths = [run.directory / ONE for run in runs]
-        for path in paths:
-            path.write_bytes(bytes(100_000))
-        track = Track(BinlogName.parse(ONE), paths[0], GRID)
-        track.segments.append(Segment(paths[1], 80_000, 500))
+def test_a_track_whose_files_are_gone(tmp_path: Path) -> None:
+    """Its overlap is known without them, and the bytes from there on are in the next file."""
+    data = bytes(a_binlog().data)
+    track = track_of(tmp_path / "one", data)
+    before = certain_overlap(track)
+    grid = track.digest._grid
+    track.raise_floor(grid)
+    (tmp_path / "one" / ONE).unlink()
+    assert (track.floor, track.segments, track.path) == (track.size, (), None)
+    assert overlap_of(track) == before
+    assert track.overlap_at(before.begin) is None, "where that is, nothing is known"
+    assert set(track.sums) == {0, track.size, *(part.end for part in grid.parts(track.size))}
+    for at, crc64 in track.sums.items():
+        assert crc64 == crc64nvme(data[:at])
+        if 4 < at < track.size:
+            found = track.overlap_at(at)
+            assert found is not None
+            assert found.crc64 == crc64nvme(data[at : track.size])
 
-        def floors() -> list[Floor | None]:
-            return [run.facts.floors.get(ONE) for run in spool.runs()]
 
-        give_back(spool, track, 50_000)
-        assert (track.floor, floors()) == (50_000, [Floor(offset=50_000, at=50_000), None])
-        give_back(spool, track, 90_000)
-        low = Floor(offset=80_000, at=80_000)
-        assert (track.floor, floors()) == (90_000, [low, Floor(offset=90_000, at=10_500)])
-        give_back(spool, track, 95_000)
-        assert floors() == [low, Floor(offset=95_000, at=15_500)]
+class Meanwhile(Track):
+    """Whenever somebody has looked where its bytes are, the loop notes the file of a new run."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        if name == "segments":
+            more = Segment(found[-1].path, found[-1].begin + 100, 0)
+            super().__setattr__(name, type(found)([*found, more]))
+        return found
+
+
+def test_a_body_is_read_while_a_run_goes_on(tmp_path: Path) -> None:
+    """A worker takes the files as they are at one moment."""
+    track = Meanwhile(BinlogName.parse(ONE), tmp_path / "one", Grid(1000))
+    (tmp_path / "one").write_bytes(bytes(range(100)))
+    assert bytes_of(track.body(10, 90)) == bytes(range(10, 90))

@@ -11,10 +11,19 @@ from binlog2s3.archive.chunks import Chunk
 from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError, TakenError
 from binlog2s3.store.contract import Body, ObjectInfo, ObjectVersion, PartInfo
 from binlog2s3.stream.archive_end import archive_end
-from binlog2s3.stream.decide import Action, Complete, CopyPart, Flush, PutChunk, PutPart, PutWhole
+from binlog2s3.stream.decide import (
+    Action,
+    Complete,
+    CopyPart,
+    Flush,
+    Merge,
+    PutChunk,
+    PutPart,
+    PutWhole,
+)
 from binlog2s3.stream.upload_counts import UploadPace
 from tests.memory_store import MemoryStore
-from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World
+from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
 
 KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
 
@@ -263,6 +272,34 @@ def test_what_cannot_be_finished_stays_as_chunks(
     assert streamer.coverage.has(FIRST)
 
 
+@pytest.mark.parametrize("same", [True, False])
+def test_what_is_given_up_before_it_has_come_as_far_as_the_bucket(
+    world: World, *, same: bool
+) -> None:
+    """It is the beginning of what lies there, and no other history, unless its bytes differ."""
+    streamer = world.start(part=500)
+    world.source.write(900)
+    data = world.source.data(FIRST)
+    world.read(streamer, 230)
+    track = streamer.tracks[FIRST]
+    there = bytearray(data)
+    there[track.size - 1] ^= not same
+    for begin in range(0, len(data), 90):
+        world.put_chunk(begin, bytes(there[begin : begin + 90]))
+    keys = world.live()
+    assert track.size % 90
+    streamer.uploader.abandon(track)
+    if not same:
+        with pytest.raises(ForkError, match="reaches beyond the end of"):
+            world.settle(streamer)
+        assert streamer.files(FIRST)
+        return
+    world.settle(streamer)
+    assert streamer.uploader.empty
+    assert world.live() == keys
+    assert world.readable() == data
+
+
 def test_beside_what_another_writer_has_finished_nothing_is_put(world: World) -> None:
     """It had all of it, or something else lies there: ours stays in the spool, and is forgotten."""
     streamer = world.start()
@@ -337,11 +374,10 @@ def test_an_entry_that_somebody_planted_ends_the_history(world: World) -> None:
 
 
 def given_back(world: World) -> Streamer:
-    """The open binlog's full chunks are in the bucket, and no longer in the spool."""
+    """All of the open binlog is in the bucket, and nothing in the spool."""
     streamer = world.start()
     world.source.write(950)
     world.work(streamer)
-    streamer.press(pressed=False)
     assert floor_of(streamer) == 0, "a file that is whole is worth having"
     streamer.press(pressed=True)
     assert floor_of(streamer) > 0
@@ -349,21 +385,18 @@ def given_back(world: World) -> Streamer:
 
 
 def floor_of(streamer: Streamer) -> int:
-    (run,) = streamer.spool.runs()
-    floor = run.facts.floors.get(str(FIRST))
-    return floor.offset if floor else 0
+    return streamer.tracks[FIRST].floor
 
 
 @pytest.mark.parametrize("flush_interval", [1.0, 0.0])
 @pytest.mark.parametrize("crc64", [True, False])
-def test_full_chunks_leave_the_spool_under_pressure(
+def test_what_is_in_the_bucket_leaves_a_full_spool(
     world: World, flush_interval: float, *, crc64: bool
 ) -> None:
-    """Up to the last one that is known to be in the bucket; what archiving needs is kept.
+    """The whole file, once all of it is known to be there; what archiving needs is kept.
 
     Where nothing is put as chunks otherwise as well, and where the store confirms no checksum, so
-    that its ETag proves nothing. Then the binlog is archived of its chunks, without a look at what
-    the file no longer has.
+    that its ETag proves nothing. Then the binlog is archived of its chunks.
     """
     world.store = MemoryStore(min_part_bytes=1, crc64=crc64)
     streamer = world.start(flush_interval=flush_interval)
@@ -374,9 +407,9 @@ def test_full_chunks_leave_the_spool_under_pressure(
     world.settle(streamer)
     streamer.press(pressed=True)
     track = streamer.tracks[FIRST]
-    assert floor_of(streamer) == track.floor == track.size // 100 * 100
-    assert streamer.file(FIRST).read_bytes()[: track.floor] == bytes(track.floor)
-    assert len(track.md5s) == track.floor // 100
+    assert track.floor == track.size == world.source.size(FIRST)
+    assert not streamer.files(FIRST)
+    assert {part.end for part in track.md5s} == set(range(100, track.floor, 100))
     streamer.press(pressed=False)
     world.source.write(950)
     world.source.rotate()
@@ -388,19 +421,71 @@ def test_full_chunks_leave_the_spool_under_pressure(
 
 def test_nothing_leaves_the_spool_that_a_request_may_still_read(world: World) -> None:
     """Or that is only listed, and was not compared."""
-    first = world.start("first")
+    first, streamer = world.start("first"), world.start("second")
     world.source.write(950)
     world.work(first)
-    streamer = world.start("second")
     world.read(streamer)
     for _ in range(2):  # it looks, then compares
         streamer.uploader.step()
         assert streamer.workers.tasks
         streamer.press(pressed=True)
-        assert floor_of(streamer) == 0
+        assert streamer.files(FIRST)
         world.answer(streamer)
     streamer.press(pressed=True)
-    assert floor_of(streamer) > 0
+    assert not streamer.files(FIRST)
+
+
+def test_all_is_durable_and_a_request_still_reads_it(world: World) -> None:
+    """Sixteen small chunks become one, whose body is the file's."""
+    streamer = world.start(part=9_000)
+    for _ in range(120):
+        world.source.write(100)
+        world.read(streamer)
+        world.now += 1.1
+        streamer.uploader.step()
+        world.answer(streamer)
+        streamer.uploader.step()
+        if flying(streamer, Merge) and streamer.tracks[FIRST].size > 9_000:
+            break
+        world.answer(streamer)
+    assert flying(streamer, Merge)
+    assert world.readable() == world.source.data(FIRST)
+    streamer.press(pressed=True)
+    assert streamer.files(FIRST)
+    world.answer(streamer)
+    streamer.press(pressed=True)
+    assert not streamer.files(FIRST)
+
+
+@pytest.mark.parametrize("source", ["goes on", "is gone"])
+def test_what_a_program_before_0_3_had_freed(world: World, source: str) -> None:
+    """What its spool alone has gets into the bucket, whether the source still has it or not."""
+    before = world.start(part=1_000)
+    world.source.write(3_500)
+    world.work(before)
+    for _ in range(20):
+        world.source.write(100)
+    world.read(before)
+    run, size = before.born, before.tracks[FIRST].size
+    world.stop(before)
+    floor = 3_000  # in the middle of the first transaction
+    assert world.chunks()[2].end == floor < len(world.readable()) < size
+    freed_before(run / "run.json", run / str(FIRST), floor, floor)
+    streamer = world.start(part=1_000)
+    assert streamer.tracks[FIRST].size == size
+    if source == "goes on":
+        world.source.write(500)
+        world.source.rotate()
+        world.work(streamer)
+        assert world.archived() == world.source.data(FIRST)
+    else:
+        streamer.pump()
+        streamer.uploader.abandon(streamer.tracks[FIRST])
+        there = list[bool]()
+        world.settle(streamer, before=lambda _: there.append((run / str(FIRST)).exists()))
+        assert all(there)
+        assert world.readable() == world.source.data(FIRST)
+    assert not (run / str(FIRST)).exists()
 
 
 def test_a_part_that_is_being_sent_stays_in_the_spool(world: World) -> None:
@@ -467,7 +552,7 @@ def test_a_chunk_that_is_taken_below_a_floor_is_an_error(world: World) -> None:
     taken = world.live()[2]
     del world.store.objects[taken]
     world.audit(streamer)
-    with pytest.raises(FloorError, match="is needed again, but was freed"):
+    with pytest.raises(FloorError, match="is needed again, and is no longer in the bucket"):
         world.settle(streamer)
     assert taken not in world.store.objects
 
@@ -484,6 +569,7 @@ def test_what_lies_in_other_chunks_is_put_again_from_them(world: World, *, close
     del world.store.objects[taken]
     world.audit(streamer)
     if closed:
+        streamer.press(pressed=False)
         world.source.rotate()
         world.read(streamer)
     world.settle(streamer)
