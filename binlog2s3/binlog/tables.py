@@ -263,7 +263,7 @@ def _names_in(body: bytes) -> tuple[list[bytes], int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapBody:
-    """The body of a TABLE_MAP event: types and metadata as they are, names of columns if it has them.
+    """The body of a TABLE_MAP event: types, metadata, and names of columns if it has them.
 
     `packed_count`: the number of columns, length-encoded. `nullable`: a bitmap of the columns.
     """

@@ -1,4 +1,4 @@
-"""The changes of a transaction turned round, as rows events that a server executes. No I/O of its own.
+"""The changes of a transaction turned round, as rows events that a server executes.
 
 Law: what is turned round is whole, or nothing is: whatever a rows event cannot take back (a
 statement, DDL, images that lack columns, bytes that cannot be read) raises RecoveryError. No value
@@ -10,9 +10,10 @@ are not taken over: the server checks what it executes.
 """
 
 import base64
+import hashlib
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from struct import Struct
 from typing import BinaryIO
@@ -71,9 +72,8 @@ _GTIDS = frozenset(
 _ALL_TYPES = wanted_types(*range(256))
 _QUERY_MOST = 200
 _STANDS = (b"BEGIN", b"COMMIT")
-_OLD_ROWS = frozenset(
-    {EventType.WRITE_ROWS_V0, EventType.UPDATE_ROWS_V0, EventType.DELETE_ROWS_V0}
-)
+_OLD_ROWS = frozenset({EventType.WRITE_ROWS_V0, EventType.UPDATE_ROWS_V0, EventType.DELETE_ROWS_V0})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedTable:
@@ -120,6 +120,10 @@ class Changes:
     def tables(self) -> Sequence[ChangedTable]:
         """Each table, as often as its table maps differ."""
         return self._tables
+
+    def kinds(self, table: str) -> Collection[RowsKind]:
+        """The kinds of change of a table."""
+        return {kind for name, kind in self.rows if name == table}
 
     def number_of(self, raw: bytes, present: bytes, flavour: Flavour) -> int:
         """The number of a table with such images. Raises ValueError."""
@@ -263,11 +267,9 @@ class TransactionReader:
         if not self._wants(table.name):
             self.left_out[table.name] += 1
             return None
-        return self._kept(event, raw, table, head, size)
+        return self._kept(event, raw, table, head)
 
-    def _kept(
-        self, event: RowsEvent, raw: bytes, table: Table, head: bytes, size: int
-    ) -> Sink | None:
+    def _kept(self, event: RowsEvent, raw: bytes, table: Table, head: bytes) -> Sink:
         if event.partial:
             raise self._refusal(
                 f"a change of {table.name} has only parts of JSON values "
@@ -301,7 +303,12 @@ class _Kept:
     """The rows of one event, on their way to the file."""
 
     def __init__(
-        self, changes: Changes, kind: RowsKind, number: int, counter: RowCounter, lost: Callable[[], None]
+        self,
+        changes: Changes,
+        kind: RowsKind,
+        number: int,
+        counter: RowCounter,
+        lost: Callable[[], None],
     ) -> None:
         self._changes = changes
         self._kind: RowsKind = kind
@@ -323,6 +330,24 @@ class _Kept:
             self._lost()
             return
         self._changes.end(self._kind, self._number, self._size, rows)
+
+
+_TURNED: dict[RowsKind, RowsKind] = {"insert": "delete", "update": "update", "delete": "insert"}
+
+
+def fingerprint(changes: Changes, *, turned: bool = False) -> tuple[int, int]:
+    """The number of rows and a sum of their hashes, in any order; `turned`: of what undoes them."""
+    count = total = 0
+    for table, kind, data in changes.backwards():
+        for row in split_rows(table.image, data, 2 if kind == "update" else 1):
+            images = row[::-1] if turned else row
+            named = f"{_TURNED[kind] if turned else kind} {table.name}".encode()
+            made = hashlib.blake2b(digest_size=16)
+            for part in (named, *images):
+                made.update(len(part).to_bytes(8, "little") + part)
+            total += int.from_bytes(made.digest(), "little")
+            count += 1
+    return count, total % (1 << 128)
 
 
 # Rows
@@ -494,15 +519,13 @@ class EventMaker:
         named = table.raw if name is None else renamed_map(table.raw, *name)
         present = table.present * (2 if kind == "update" else 1)
         width = table.body.packed_count
-        body = (
-            number + _STATEMENT_END + _NO_EXTRA[self.flavour] + width + present + b"".join(rows)
-        )
+        body = number + _STATEMENT_END + _NO_EXTRA[self.flavour] + width + present + b"".join(rows)
         table_map = self.event(EventType.TABLE_MAP, number + named[6:])
         return table_map + self.event(_TYPES[self.flavour][kind], body)
 
 
 def with_checksums(head: bytes, form: FormatEvent) -> bytes:
-    """A format event after which events have checksums. Raises RecoveryError if it cannot say so."""
+    """A format event after which events have checksums. Raises RecoveryError."""
     if not form.has_checksum:
         raise RecoveryError("a format event from before MySQL 5.6: not supported")
     made = bytearray(head)

@@ -77,7 +77,7 @@ def executed(tables: Rows, step: Step) -> None:
     for one in (table_map_, rows_event):
         assert struct.unpack("<I", one[-4:])[0] == zlib.crc32(one[:-4])
         assert struct.unpack_from("<I", one, 9)[0] == len(one)
-    body, table = decode_map(table_map_[19:-4], "mysql")
+    _, table = decode_map(table_map_[19:-4], "mysql")
     head = decode_rows(rows_event[4], rows_event[19:-4])
     assert head.table_id == int.from_bytes(table_map_[19:25], "little")
     assert rows_event[25:27] == b"\1\0", "a check is switched off"
@@ -251,9 +251,7 @@ def test_a_transaction_that_is_cut_is_refused() -> None:
     """Half of a transaction is never undone."""
     form, data = bytes_of([BEGIN, table_map(7, "a"), rows(WRITE, 7, 1), XID])
     for size in range(len(data)):
-        reader = TransactionReader(
-            Changes(io.BytesIO()), form, wants=lambda _: True, what="uuid:5"
-        )
+        reader = TransactionReader(Changes(io.BytesIO()), form, wants=lambda _: True, what="uuid:5")
         reader.feed(data[:size])
         with pytest.raises(RecoveryError):
             reader.end()
