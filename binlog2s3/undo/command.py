@@ -472,7 +472,10 @@ class _Undo:
         maker = EventMaker(flavour=plan.facts.flavour, timestamp=now)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as out:
-            out.write(MAGIC + plan.form + maker.event(EventType.QUERY, _BEGIN))
+            out.write(MAGIC + plan.form)
+            if plan.facts.flavour == "mysql":
+                out.write(maker.event(EventType.QUERY, _query_body(_NEXT_GTID)))
+            out.write(maker.event(EventType.QUERY, _query_body(b"BEGIN")))
             out.writelines(maker.undoing(step) for step in steps(plan.changes))
             out.write(maker.event(EventType.XID, bytes(8)))
 
@@ -530,7 +533,8 @@ def _query_body(text: bytes) -> bytes:
     return bytes(4 + 4 + 1 + 2) + bytes(2) + b"\0" + text
 
 
-_BEGIN = _query_body(b"BEGIN")
+_NEXT_GTID = b"SET gtid_next = 'AUTOMATIC'"
+"""The format event leaves it undetermined."""
 
 
 def _variables(server: Server) -> dict[str, str]:

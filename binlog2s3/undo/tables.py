@@ -122,6 +122,7 @@ _JSON = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS 
 _MORE: dict[Flavour, dict[str, _Type]] = {
     "mysql": {
         "json": _of(245, same=_JSON),
+        "vector": _of(242, same=_HEX),
         **dict.fromkeys(_GEOMETRIES, _of(255, same=_HEX)),
     },
     "mariadb": {

@@ -5,8 +5,9 @@ the rows before the accident and after the undo.
 """
 
 import json
-import random
-from collections.abc import Iterator, Mapping
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,12 +78,20 @@ class Place:
         return f"{uuid}:{numbers.rpartition('-')[2]}"
 
     def state(self, *tables: str) -> list[Any]:
-        """Checksums and rows."""
+        """Checksums and rows, with invisible columns."""
         found: list[Any] = []
         for table in tables:
             found += self.server.query(f"CHECKSUM TABLE shop.{table} EXTENDED")
-            found += sorted(map(repr, self.server.query(f"SELECT * FROM shop.{table}")))
+            found += self.rows(table)
         return found
+
+    def rows(self, table: str) -> list[str]:
+        columns = self.server.query(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = "
+            f"'shop' AND table_name = '{table}' ORDER BY ordinal_position"
+        )
+        shown = (f"HEX(`{name}`)" if kind == "vector" else f"`{name}`" for name, kind in columns)
+        return sorted(map(repr, self.server.query(f"SELECT {', '.join(shown)} FROM shop.{table}")))
 
     def bucket(self) -> Golden:
         """All of its binlogs in a bucket, the last one open."""
@@ -104,6 +113,12 @@ class Place:
         now = TIME + HOUR
         return Golden(client=MemoryClient(bucket, lambda: now), now=now)
 
+    def execute(self, printed: str) -> None:
+        """Execute what mysqlbinlog printed, as the client does."""
+        client = self.server.binaries.client
+        subprocess.run([client, "--no-defaults", f"--socket={self.server.socket}", "-uroot"],
+                       input=printed.encode(), check=True)  # fmt: skip
+
     @property
     def uuid(self) -> str:
         if self.is_mariadb:
@@ -116,9 +131,9 @@ class Place:
         yes = [] if {"--dry-run"} & {*words} or any("--output" in w for w in words) else ["--yes"]
         return called(self.bucket(), ["undo", *where, *target, *yes, *words])
 
-    def undone(self, *gtids: str, **more: Any) -> Called:
+    def undone(self, *gtids: str, more: Sequence[str] = ()) -> Called:
         """An undo that has to succeed."""
-        done = self.undo(*(f"--gtid={gtid}" for gtid in gtids), **more)
+        done = self.undo(*(f"--gtid={gtid}" for gtid in gtids), *more)
         assert done.code == 0, done.err
         assert self.server.query("SHOW DATABASES LIKE 'binlog2s3%'") == []
         return done
@@ -192,3 +207,380 @@ def test_what_came_after_is_never_overwritten(place: Place) -> None:
         done = place.refused(f"--gtid={gtid}", why=f"(id=2) {why}")
         assert f"by {culprit}" in done.err
         assert place.state("k") == state
+
+
+EVERY = (
+    ["UPDATE every SET bl = 'n', i = COALESCE(i, 0) + 1, ti = 1 - COALESCE(ti, 0)"],
+    ["DELETE FROM every"],
+    ["INSERT INTO every (id, i) VALUES (900001, 7), (900002, 8)"],
+    ["UPDATE every SET i = i + 1 WHERE id % 2", "UPDATE every SET id = id + 500000",
+     "DELETE FROM every WHERE id % 3 = 0", "INSERT INTO every (id) VALUES (7)"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("names", ["FULL", "MINIMAL"])
+def test_rows_of_every_type_are_taken_back(place: Place, names: str, compressed: bool) -> None:
+    """NULLs, generated columns, all types of the manuals; compressed or not; with names or not."""
+    if place.is_mariadb:
+        place.server.query(f"SET GLOBAL log_bin_compress = {'ON' if compressed else 'OFF'}")
+    else:
+        place.server.query(
+            f"SET GLOBAL binlog_transaction_compression = {'ON' if compressed else 'OFF'}"
+        )
+    place.server.query(f"SET GLOBAL binlog_row_metadata = {names}")
+    try:
+        for accident in EVERY:
+            place.begin("SET sql_mode = ''", create_every(dict(place.columns)),
+                        *work_on_every(dict(place.columns), 1))  # fmt: skip
+            before = place.state("every")
+            gtid = place.transaction(*accident)
+            after = place.state("every")
+            assert after != before
+            place.undone(gtid)
+            assert place.state("every") == before, accident
+            place.undone(place.last_gtid())
+            assert place.state("every") == after, accident
+    finally:
+        place.server.query("SET GLOBAL binlog_row_metadata = MINIMAL")
+        place.server.query(
+            "SET GLOBAL log_bin_compress = OFF"
+            if place.is_mariadb
+            else "SET GLOBAL binlog_transaction_compression = OFF"
+        )
+
+
+def test_a_later_change_of_any_column_is_seen(place: Place) -> None:
+    """One column after the other, of every type: no change of one alone is overwritten."""
+    place.begin("SET sql_mode = ''", create_every(dict(place.columns)),
+                *work_on_every(dict(place.columns), 1))  # fmt: skip
+    for name, kind in settable_of(place).items():
+        gtid = place.transaction("UPDATE every SET mi = 5 - COALESCE(mi, 0)")
+        rows = f"SELECT id FROM shop.every WHERE `{name}` IS NOT NULL LIMIT 1"
+        (row,) = place.server.query(rows)
+        new = f"1 - `{name}`" if kind.startswith("BIT") else OTHER(kind)
+        later = f"UPDATE every SET `{name}` = {new} WHERE id = {row[0]}"
+        assert place.transaction("SET sql_mode = ''", later) != gtid, f"{later} changes nothing"
+        state = place.state("every")
+        done = place.refused(f"--gtid={gtid}", why=f"(id={row[0]}) changed")
+        assert done.err.count("changed,") == 1, (name, done.err)
+        assert place.state("every") == state, name
+
+
+def OTHER(kind: str) -> str:  # noqa: N802 - a table
+    """A value that hardly differs from those of `work_on_every`."""
+    kind = kind.split("(")[0].split()[0]
+    return {
+        "TINYINT": "-7", "BOOL": "9", "SMALLINT": "77", "MEDIUMINT": "77",
+        "INT": "77", "BIGINT": "77", "FLOAT": "77.5", "DOUBLE": "77.5", "DECIMAL": "0.5",
+        "YEAR": "2030", "DATE": "'0000-00-00'", "TIME": "'12:13:19'",
+        "DATETIME": "'2031-02-03 12:13:19'", "TIMESTAMP": "'2031-02-03 12:13:19'",
+        "CHAR": "'X'", "VARCHAR": "'X '", "BINARY": "'X'", "VARBINARY": "'X '",
+        "TINYBLOB": "'Y'", "BLOB": "'Y'", "MEDIUMTEXT": "'Y'", "LONGBLOB": "'Y'",
+        "ENUM": "NULL", "SET": "NULL", "JSON": "'{\"a\": 1}'",
+        "GEOMETRY": "ST_GeomFromText('POINT(1 3)')", "POINT": "ST_GeomFromText('POINT(1 3)')",
+        "VECTOR": "TO_VECTOR('[1,2,3,4,6]')", "INET6": "'::9'", "INET4": "'1.2.3.9'",
+        "UUID": "'123e4567-e89b-12d3-a456-426655440099'",
+    }[kind]  # fmt: skip
+
+
+def settable_of(place: Place) -> dict[str, str]:
+    return {name: kind for name, kind in place.columns.items() if "GENERATED" not in kind}
+
+
+def test_conflicts_can_be_left_out(place: Place) -> None:
+    """The other rows are undone, those that were changed since stay; they are named."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 3")
+    place.transaction("UPDATE k SET b = 'later' WHERE id = 2", "INSERT INTO k VALUES (3, 7, 'new')")
+    done = place.undone(gtid, more=["--skip-conflicts"])
+    assert place.server.query("SELECT * FROM shop.k ORDER BY id") == [
+        (1, 1, "x"), (2, 2, "later"), (3, 7, "new"), (4, 4, None),
+    ]  # fmt: skip
+    assert "(id=3) there again" in done.out
+    assert "(id=2) changed" in done.out
+
+
+def test_several_transactions_are_undone_in_reverse_order(place: Place) -> None:
+    """Whatever the order of the options; only all together if they depend on each other."""
+    place.begin(*K)
+    before = place.state("k")
+    one = place.transaction("UPDATE k SET b = 'y'")
+    other = place.transaction("UPDATE k SET b = 'z'", "DELETE FROM k WHERE id = 1")
+    place.refused(f"--gtid={one}", why="changed, by")
+    place.undone(other, one)
+    assert place.state("k") == before
+
+
+def test_only_one_table_is_undone(place: Place) -> None:
+    """Of a transaction that changed others, too."""
+    place.begin(*K, "CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (1)")
+    before = place.state("k")
+    gtid = place.transaction("DELETE FROM k", "DELETE FROM o")
+    place.undone(gtid, more=["--table=shop.k"])
+    assert place.state("k") == before
+    assert place.server.query("SELECT * FROM shop.o") == []
+
+
+def test_keys_that_changed_places_are_set_back(place: Place) -> None:
+    """Swapped primary and unique keys, NULLs in unique keys, keys that ignore case."""
+    place.begin(
+        "CREATE TABLE k (k VARCHAR(10) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, "
+        "u INT NOT NULL, v INT NULL, PRIMARY KEY (k), UNIQUE (u), UNIQUE (v))",
+        "INSERT INTO k VALUES ('A', 1, 1), ('b', 2, NULL), ('c', 3, NULL), ('d', 4, 4)",
+    )
+    before = place.state("k")
+    gtid = place.transaction(
+        "UPDATE k SET u = u + 10 ORDER BY u DESC",
+        "DELETE FROM k WHERE k = 'A'",
+        "INSERT INTO k VALUES ('a', 2, 9)",
+        "UPDATE k SET k = 'B', u = 99 WHERE k = 'b'",
+        "UPDATE k SET u = 12 WHERE k = 'a'",
+        "UPDATE k SET u = 2, v = NULL WHERE k = 'd'",
+    )
+    place.undone(gtid)
+    assert place.state("k") == before
+
+
+def test_a_unique_key_that_was_used_since_is_a_conflict(place: Place) -> None:
+    """Another row has the value: everything is rolled back."""
+    place.begin("CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE)", "INSERT INTO k VALUES (1, 1)",
+                "INSERT INTO k VALUES (2, 2)")  # fmt: skip
+    gtid = place.transaction("DELETE FROM k")
+    place.transaction("INSERT INTO k VALUES (9, 1)")
+    state = place.state("k")
+    place.refused(f"--gtid={gtid}", why="Duplicate entry")
+    place.refused(f"--gtid={gtid}", "--skip-conflicts", why="Duplicate entry")
+    assert place.state("k") == state
+
+
+def test_generated_and_invisible_columns_and_their_indexes(place: Place) -> None:
+    """Functional and multi-valued indexes of MySQL, virtual columns in keys."""
+    more = "" if place.is_mariadb else (
+        ", j JSON, INDEX ((CAST(j->'$.z' AS UNSIGNED ARRAY))), INDEX ((b + 1))")  # fmt: skip
+    place.begin(
+        "CREATE TABLE k (a INT PRIMARY KEY, b INT, h INT INVISIBLE DEFAULT 3, "
+        f"g INT GENERATED ALWAYS AS (b * 2) STORED, v INT GENERATED ALWAYS AS (b * 3) VIRTUAL, "
+        f"KEY (v) {more})",
+        "INSERT INTO k (a, b, h) VALUES (1, 1, 7), (2, 2, 8)",
+        *([] if place.is_mariadb else ["UPDATE k SET j = '{\"z\": [1, 2]}'"]),
+    )
+    # CHECKSUM TABLE says something else each time if a table has a multi-valued index
+    before = place.rows("k")
+    gtid = place.transaction("UPDATE k SET b = 5, h = 1", "DELETE FROM k WHERE a = 2")
+    place.undone(gtid)
+    assert place.rows("k") == before
+    assert place.server.query("CHECK TABLE shop.k EXTENDED")[0][3] == "OK"
+    assert place.server.query("SELECT a FROM shop.k WHERE v = 6") == [(2,)]
+    gtid = place.transaction("UPDATE k SET b = 6")
+    place.transaction("UPDATE k SET h = 4 WHERE a = 2")
+    place.refused(f"--gtid={gtid}", why="(a=2) changed")
+
+
+def test_large_values_and_impossible_dates(place: Place) -> None:
+    """Blobs of 20 MB, and dates that a strict server would not take."""
+    place.begin(
+        "SET sql_mode = ''",
+        "CREATE TABLE k (id INT PRIMARY KEY, l LONGBLOB, d DATE, t DATETIME(3), "
+        "s TIMESTAMP(6) NULL)",
+        "INSERT INTO k VALUES (1, REPEAT('y', 20000000), '0000-00-00', '0000-00-00', NULL), "
+        "(2, REPEAT('z', 20000000), '2024-00-00', '2024-02-30', NOW(6))",
+    )
+    before = place.server.query("CHECKSUM TABLE shop.k EXTENDED")
+    gtid = place.transaction("UPDATE k SET l = 'x', d = NULL, t = NULL", "DELETE FROM k")
+    place.undone(gtid)
+    assert place.server.query("CHECKSUM TABLE shop.k EXTENDED") == before
+
+
+def test_rows_that_triggers_changed_are_undone_and_none_fires(place: Place) -> None:
+    """They are in the transaction itself."""
+    place.begin(*K, "CREATE TABLE log (id INT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20))",
+                "CREATE TRIGGER t AFTER DELETE ON k FOR EACH ROW "
+                "INSERT INTO log (what) VALUES (OLD.b)",
+                "CREATE TRIGGER i AFTER INSERT ON k FOR EACH ROW "
+                "INSERT INTO log (what) VALUES ('again')")  # fmt: skip
+    before = [place.state("k")[1:], place.server.query("SELECT * FROM shop.log")]
+    gtid = place.transaction("DELETE FROM k")
+    assert len(place.server.query("SELECT * FROM shop.log")) == 4
+    assert "triggers do not fire" in place.undone(gtid).out
+    assert [place.state("k")[1:], place.server.query("SELECT * FROM shop.log")] == before
+
+
+FAMILY = (
+    "CREATE TABLE p (id INT PRIMARY KEY, a INT, UNIQUE (a))",
+    "INSERT INTO p VALUES (1, 1), (2, 2)",
+    "CREATE TABLE c (id INT PRIMARY KEY, p INT, "
+    "CONSTRAINT f FOREIGN KEY (p) REFERENCES p (id) {})",
+)
+
+
+@pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL"])
+@pytest.mark.parametrize(
+    "accident", ["INSERT INTO p VALUES (3, 3)", "DELETE FROM p WHERE id = 1"]
+)
+def test_what_would_cascade_is_refused(place: Place, action: str, accident: str) -> None:
+    """Children written since, or those that are in no binlog, would be lost."""
+    place.begin(*(one.format(action) for one in FAMILY), "INSERT INTO c VALUES (10, 1)")
+    gtid = place.transaction(accident)
+    place.refused(f"--gtid={gtid}", why="refers to it")
+    renamed = place.transaction("UPDATE p SET id = 9, a = 9 WHERE id = 2")
+    place.undone(renamed)
+
+
+def test_updates_that_would_cascade_are_refused(place: Place) -> None:
+    """Only those: rows that are inserted or deleted cascade nothing."""
+    place.begin(*(one.format("ON UPDATE CASCADE") for one in FAMILY))
+    before = place.state("p")
+    gtid = place.transaction("UPDATE p SET a = 7 WHERE id = 1")
+    place.refused(f"--gtid={gtid}", why="refers to it")
+    place.transaction("UPDATE p SET a = 1 WHERE id = 1")
+    gtid = place.transaction("DELETE FROM p")
+    place.undone(gtid)
+    assert place.state("p") == before
+
+
+def test_a_foreign_key_is_checked(place: Place) -> None:
+    """Also if the accident did not: a child of a row that is gone does not come back alone."""
+    place.begin(*(one.format("") for one in FAMILY), "INSERT INTO c VALUES (10, 1)")
+    before = place.state("p", "c")
+    gtid = place.transaction("DELETE FROM c", "DELETE FROM p")
+    place.refused(f"--gtid={gtid}", "--table=shop.c", why="foreign key")
+    place.undone(gtid)
+    assert place.state("p", "c") == before
+    gtid = place.transaction("SET foreign_key_checks = 0", "DELETE FROM p WHERE id = 1")
+    place.undone(gtid)
+    assert place.state("p", "c") == before
+
+
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        ("ALTER TABLE k MODIFY id INT AFTER a", "definition"),
+        ("ALTER TABLE k ADD COLUMN n INT", "definition"),
+        ("ALTER TABLE k ADD INDEX (b)", "definition"),
+        ("TRUNCATE TABLE k", "definition"),
+        ("DROP TABLE k", "definition"),
+        ("ALTER TABLE k RENAME COLUMN a TO z", "definition"),
+        ("RENAME TABLE k TO l", "definition"),
+    ],
+)
+def test_ddl_since_is_refused(place: Place, later: str, why: str) -> None:
+    """Two columns of one type that changed places would get each other's values."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.server.query("USE shop", later)
+    place.refused(f"--gtid={gtid}", why=why)
+
+
+UNKNOWN = {
+    "CREATE TABLE k (id INT, b VARCHAR(20))": "no primary key",
+    "CREATE TABLE k (id INT NULL, b VARCHAR(20), UNIQUE (id))": "no primary key",
+    "CREATE TABLE k (id INT PRIMARY KEY, b VARCHAR(20)) ENGINE = MyISAM": "not transactional",
+}
+
+
+@pytest.mark.parametrize("table", UNKNOWN)
+def test_tables_whose_rows_cannot_be_told_apart_are_refused(place: Place, table: str) -> None:
+    """And those whose engine does not roll back."""
+    place.begin(table, "INSERT INTO k VALUES (1, 'x'), (2, 'x')")
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.refused(f"--gtid={gtid}", why=UNKNOWN[table])
+
+
+def test_what_is_not_rows_is_refused(place: Place) -> None:
+    """Statements, partial images, XA."""
+    place.begin(*K)
+    place.server.query("USE shop", "SET binlog_format = STATEMENT", "DELETE FROM k WHERE id = 1")
+    place.refused(f"--gtid={place.last_gtid()}", why="DELETE FROM k")
+    place.server.query("USE shop", "SET binlog_row_image = MINIMAL", "UPDATE k SET b = 'm'")
+    place.refused(f"--gtid={place.last_gtid()}", why="binlog_row_image")
+    place.server.query(
+        "USE shop", "XA START 'x'", "UPDATE k SET b = 'xa'", "XA END 'x'", "XA PREPARE 'x'"
+    )
+    place.refused(f"--gtid={place.last_gtid()}", why="XA")
+    place.server.query("XA COMMIT 'x'")
+    place.server.query("USE shop", "TRUNCATE TABLE k")
+    place.refused(f"--gtid={place.last_gtid()}", why="TRUNCATE")
+    if not place.is_mariadb:
+        place.begin("CREATE TABLE k (id INT PRIMARY KEY, j JSON)",
+                    "INSERT INTO k VALUES (1, JSON_OBJECT('a', REPEAT('x', 100), 'b', 1))")  # fmt: skip
+        place.server.query("USE shop", "SET binlog_row_value_options = PARTIAL_JSON",
+                           "UPDATE k SET j = JSON_SET(j, '$.b', 2)")  # fmt: skip
+        place.refused(f"--gtid={place.last_gtid()}", why="PARTIAL_JSON")
+    else:
+        place.begin("CREATE TABLE k (id INT PRIMARY KEY, b INT) WITH SYSTEM VERSIONING",
+                    "INSERT INTO k VALUES (1, 1)")  # fmt: skip
+        gtid = place.transaction("UPDATE k SET b = 2")
+        place.refused(f"--gtid={gtid}", why="SYSTEM VERSIONED")
+
+
+def test_servers_that_would_not_undo_exactly_are_refused(place: Place) -> None:
+    """Read-only ones, and those that log statements."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    settings = {"read_only = 1": "read-only", "binlog_format = 'STATEMENT'": "binlog_format",
+                "max_allowed_packet = 1024": "max_allowed_packet"}  # fmt: skip
+    if place.is_mariadb:
+        settings |= {"slave_exec_mode = IDEMPOTENT": "slave_exec_mode",
+                     "slave_run_triggers_for_rbr = YES": "triggers"}  # fmt: skip
+    for setting, why in settings.items():
+        name = setting.split(" ")[0]
+        old = place.server.query(f"SELECT @@global.{name}")[0][0]
+        place.server.query(f"SET GLOBAL {setting}")
+        try:
+            place.refused(f"--gtid={gtid}", why=why)
+        finally:
+            value = f"'{old}'" if isinstance(old, str) else old
+            place.server.query(f"SET GLOBAL {name} = {value}")
+
+
+def test_names_of_tenants_are_data(place: Place) -> None:
+    """Quotes, percent signs and control characters in names reach SQL only as identifiers."""
+    name, column = "k`'; DROP TABLE x; -- %s {}", "c`'%s{t}"
+    quoted, own = name.replace("`", "``"), column.replace("`", "``")
+    place.begin(f"CREATE TABLE `{quoted}` (`{own}` INT PRIMARY KEY, b VARCHAR(20))",
+                f"INSERT INTO `{quoted}` VALUES (1, 'x'), (2, '\x1b[31m')")  # fmt: skip
+    before = place.server.query(f"SELECT * FROM shop.`{quoted}`")
+    gtid = place.transaction(f"UPDATE `{quoted}` SET b = 'y'")
+    place.undone(gtid)
+    assert place.server.query(f"SELECT * FROM shop.`{quoted}`") == before
+
+
+def test_the_undo_is_written_as_a_binlog(place: Place, tmp_path: Path) -> None:
+    """mysqlbinlog reads it; what it prints, a server executes."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 2")
+    changed = place.state("k")
+    file = tmp_path / "undo.binlog"
+    assert place.undo(f"--gtid={gtid}", f"--output={file}").code == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert place.state("k") == changed
+    printed = subprocess.run(  # noqa: S603 - the lab's own program
+        [place.server.binaries.binlog, "--no-defaults", str(file)],
+        capture_output=True, check=True,
+    ).stdout.decode()  # fmt: skip
+    assert len(re.findall(r"^BINLOG '", printed, re.MULTILINE)) >= 2
+    assert place.undo(f"--gtid={gtid}", f"--output={file}").code == 8
+    place.execute(printed)
+    assert place.state("k") == before
+
+
+def test_a_plan_changes_nothing_and_needs_only_to_read(place: Place) -> None:
+    """--dry-run and --json; no scratch table, no lock, no GTID."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    state = place.state("k")
+    done = place.undo(f"--gtid={gtid}", "--dry-run", "--json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert document["tables"] == [{"table": "shop.k", "kind": "update", "rows": 4}]
+    assert document["transactions"][0]["gtid"] == gtid
+    assert not document["done"]
+    assert place.state("k") == state
+    assert place.last_gtid() == gtid
+    at = f"{document['transactions'][0]['binlog']}:{document['transactions'][0]['position']}"
+    done = place.undo(f"--at={at}", "--json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert (document["done"], document["rows"], document["gtid"]) == (True, 4, place.last_gtid())
