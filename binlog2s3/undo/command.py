@@ -100,7 +100,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Culprits:
-    """Later transactions: which changed a row, by its image, and which has undone all ("": none)."""
+    """Later transactions: which changed a row, by its image; which has undone all ("": none)."""
 
     by_image: dict[bytes, str]
     undo: str = ""
@@ -430,8 +430,7 @@ class _Undo:
                 hint="`binlog2s3 rows` shows what a transaction changed",
             )
         shown = "; ".join(
-            f"{conflict}"
-            + (f", by {culprits.by_image[conflict.image]}" * (conflict.image in culprits.by_image))
+            f"{conflict}" + (f", by {by}" if (by := culprits.by_image.get(conflict.image)) else "")
             for conflict in error.conflicts
         )
         return RecoveryError(
@@ -439,9 +438,7 @@ class _Undo:
             hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",
         )
 
-    def _culprits(
-        self, conflicts: Sequence[Conflict], plan: _Plan, survey: Survey
-    ) -> "_Culprits":
+    def _culprits(self, conflicts: Sequence[Conflict], plan: _Plan, survey: Survey) -> "_Culprits":
         """The later transactions that changed rows of a conflict; as far as they are found."""
         wanted = {one.image for one in conflicts if one.why != "there again"}
         found = _Culprits(by_image=dict.fromkeys(wanted, ""))

@@ -251,8 +251,9 @@ class Execution:
             if not error.answered:
                 raise
             raise ConflictError(
-                f"the server refuses to undo rows of {step.table.name}: {error}: another row may "
-                "have a unique key of theirs, or a row that a foreign key needs may be gone",
+                f"the server refuses to undo rows of {step.table.name}: {error}; another row may "
+                "have a unique key of theirs, a row that a foreign key needs may be gone, or the "
+                "account may not insert, update or delete there (the server's error log tells)",
                 (),
                 undone=False,
             ) from error

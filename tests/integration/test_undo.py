@@ -4,8 +4,13 @@ The server's own binlogs lie in a bucket in memory. The witness is the server: C
 the rows before the accident and after the undo.
 """
 
+import contextlib
 import json
+import os
+import random
 import re
+import signal
+import socket
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +24,7 @@ from binlog2s3.server.version import ServerVersion
 from lab import get
 from lab.disk import temporary_directory
 from lab.mysql import MysqlServer, server_of
+from lab.tcp import Switch
 from tests.documents import LINEAGE, TIME, like
 from tests.golden.buckets import HOUR, Golden
 from tests.golden.outputs import Called, called
@@ -32,6 +38,7 @@ from tests.integration.test_content import (
 )
 from tests.memory_client import MemoryClient
 from tests.surveyed import Bucket
+from tests.waiting import wait_until
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "mysql-9": {**MYSQL, **PLACES},
@@ -62,6 +69,10 @@ class Place:
             "USE shop",
             *statements,
         )
+        self.forget()
+
+    def forget(self) -> None:
+        """The history begins here."""
         version = str(self.server.query("SELECT VERSION()")[0][0])
         self.server.query(ServerVersion(version).reset_statement)
 
@@ -126,10 +137,13 @@ class Place:
         return str(self.server.query("SELECT @@server_uuid")[0][0])
 
     def undo(self, *words: str, user: str = "root") -> Called:
+        yes = [] if {"--dry-run"} & {*words} or any("--output" in w for w in words) else ["--yes"]
+        return called(self.bucket(), self.words(*yes, *words, user=user))
+
+    def words(self, *more: str, user: str = "root") -> list[str]:
         where = ["--s3-url=s3://acme/pre", "--source=orders"]
         target = [f"--target-socket={self.server.socket}", f"--target-user={user}"]
-        yes = [] if {"--dry-run"} & {*words} or any("--output" in w for w in words) else ["--yes"]
-        return called(self.bucket(), ["undo", *where, *target, *yes, *words])
+        return ["undo", *where, *target, *more]
 
     def undone(self, *gtids: str, more: Sequence[str] = ()) -> Called:
         """An undo that has to succeed."""
@@ -253,8 +267,11 @@ def test_rows_of_every_type_are_taken_back(place: Place, names: str, compressed:
 def test_a_later_change_of_any_column_is_seen(place: Place) -> None:
     """One column after the other, of every type: no change of one alone is overwritten."""
     place.begin("SET sql_mode = ''", create_every(dict(place.columns)),
-                *work_on_every(dict(place.columns), 1))  # fmt: skip
+                *work_on_every(dict(place.columns), 1),
+                "DELETE FROM every WHERE id > 1110", "UPDATE every SET lb = 'l' WHERE lb <> ''",
+                "UPDATE every SET bl = 'b', mt = 'm' WHERE bl <> ''")  # fmt: skip
     for name, kind in settable_of(place).items():
+        place.forget()
         gtid = place.transaction("UPDATE every SET mi = 5 - COALESCE(mi, 0)")
         rows = f"SELECT id FROM shop.every WHERE `{name}` IS NOT NULL LIMIT 1"
         (row,) = place.server.query(rows)
@@ -269,7 +286,7 @@ def test_a_later_change_of_any_column_is_seen(place: Place) -> None:
 
 def OTHER(kind: str) -> str:  # noqa: N802 - a table
     """A value that hardly differs from those of `work_on_every`."""
-    kind = kind.split("(")[0].split()[0]
+    kind = re.split(r"[ (]", kind, maxsplit=1)[0]
     return {
         "TINYINT": "-7", "BOOL": "9", "SMALLINT": "77", "MEDIUMINT": "77",
         "INT": "77", "BIGINT": "77", "FLOAT": "77.5", "DOUBLE": "77.5", "DECIMAL": "0.5",
@@ -409,15 +426,12 @@ def test_rows_that_triggers_changed_are_undone_and_none_fires(place: Place) -> N
 FAMILY = (
     "CREATE TABLE p (id INT PRIMARY KEY, a INT, UNIQUE (a))",
     "INSERT INTO p VALUES (1, 1), (2, 2)",
-    "CREATE TABLE c (id INT PRIMARY KEY, p INT, "
-    "CONSTRAINT f FOREIGN KEY (p) REFERENCES p (id) {})",
+    "CREATE TABLE c (id INT PRIMARY KEY, p INT, CONSTRAINT f FOREIGN KEY (p) REFERENCES p (id) {})",
 )
 
 
 @pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL"])
-@pytest.mark.parametrize(
-    "accident", ["INSERT INTO p VALUES (3, 3)", "DELETE FROM p WHERE id = 1"]
-)
+@pytest.mark.parametrize("accident", ["INSERT INTO p VALUES (3, 3)", "DELETE FROM p WHERE id = 1"])
 def test_what_would_cascade_is_refused(place: Place, action: str, accident: str) -> None:
     """Children written since, or those that are in no binlog, would be lost."""
     place.begin(*(one.format(action) for one in FAMILY), "INSERT INTO c VALUES (10, 1)")
@@ -503,7 +517,7 @@ def test_what_is_not_rows_is_refused(place: Place) -> None:
     place.refused(f"--gtid={place.last_gtid()}", why="TRUNCATE")
     if not place.is_mariadb:
         place.begin("CREATE TABLE k (id INT PRIMARY KEY, j JSON)",
-                    "INSERT INTO k VALUES (1, JSON_OBJECT('a', REPEAT('x', 100), 'b', 1))")  # fmt: skip
+                    "INSERT INTO k VALUES (1, JSON_OBJECT('a', REPEAT('x', 99), 'b', 1))")  # fmt: skip
         place.server.query("USE shop", "SET binlog_row_value_options = PARTIAL_JSON",
                            "UPDATE k SET j = JSON_SET(j, '$.b', 2)")  # fmt: skip
         place.refused(f"--gtid={place.last_gtid()}", why="PARTIAL_JSON")
@@ -556,7 +570,7 @@ def test_the_undo_is_written_as_a_binlog(place: Place, tmp_path: Path) -> None:
     assert place.undo(f"--gtid={gtid}", f"--output={file}").code == 0
     assert file.stat().st_mode & 0o777 == 0o600
     assert place.state("k") == changed
-    printed = subprocess.run(  # noqa: S603 - the lab's own program
+    printed = subprocess.run(
         [place.server.binaries.binlog, "--no-defaults", str(file)],
         capture_output=True, check=True,
     ).stdout.decode()  # fmt: skip
@@ -584,3 +598,209 @@ def test_a_plan_changes_nothing_and_needs_only_to_read(place: Place) -> None:
     assert done.code == 0, done.err
     document = json.loads(done.out)
     assert (document["done"], document["rows"], document["gtid"]) == (True, 4, place.last_gtid())
+
+
+GUIDE = Path(__file__).parents[2] / "docs/guides/undo.md"
+
+
+def grants(flavour: str) -> list[str]:
+    """The statements of the guide, without a password."""
+    text = GUIDE.read_text(encoding="utf-8")
+    block = text.partition(f"<!-- grants: undo-{flavour} -->")[2].split("```")[1]
+    made = block.removeprefix("sql").replace(" BY '...'", " BY ''").split(";")
+    return [one.strip() for one in made if one.strip()]
+
+
+def without_each(statements: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each privilege, and the statements without it."""
+    for at, one in enumerate(statements):
+        if not one.startswith("GRANT"):
+            continue
+        listed, on, rest = one.removeprefix("GRANT ").partition(" ON ")
+        names = listed.split(", ")
+        for name in names:
+            left = ", ".join(other for other in names if other != name) or "USAGE"
+            fewer = [*statements[:at], f"GRANT {left}{on}{rest}", *statements[at + 1 :]]
+            yield f"{name}{on}{rest.partition(' TO ')[0]}", fewer
+
+
+def test_the_documented_privileges_are_enough_and_none_is_too_many(place: Place) -> None:
+    """Without any one of them the undo fails, and nothing was changed."""
+    statements = grants(place.server.binaries.flavour)
+
+    def account(made: Sequence[str]) -> None:
+        place.server.query("SET sql_log_bin = 0", "DROP USER IF EXISTS 'undo'@'%'", *made)
+
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 1",
+                             "INSERT INTO k VALUES (9, 9, 'z')")  # fmt: skip
+    state = place.state("k")
+    needless = set[str]()
+    for privilege, fewer in without_each(statements):
+        account(fewer)
+        done = place.undo(f"--gtid={gtid}", user="undo")
+        assert done.code in (0, 4, 8), (privilege, done.err)
+        if not done.code:
+            needless.add(privilege)
+            assert place.state("k") == before
+            place.undone(place.last_gtid())
+        assert place.state("k") == state, privilege
+        place.server.query("SET sql_log_bin = 0", "DROP DATABASE IF EXISTS binlog2s3_undo")
+    assert needless <= {f"{one} on k" for one in ("INSERT", "DELETE")}
+    account(statements)
+    done = place.undo(f"--gtid={gtid}", user="undo")
+    assert done.code == 0, done.err
+    assert place.state("k") == before
+    reading = ["CREATE USER 'undo'@'%' IDENTIFIED BY ''",
+               "GRANT PROCESS, REPLICATION CLIENT ON *.* TO 'undo'@'%'",
+               "GRANT SELECT ON shop.* TO 'undo'@'%'"]  # fmt: skip
+    account(reading)
+    done = place.undo(f"--gtid={gtid}", "--dry-run", user="undo")
+    assert done.code == 0, done.err
+
+
+IDLE = 0.3
+"""InnoDB's tables in information_schema are as they were for those who ask more often."""
+
+
+def waiting_for_a_lock(place: Place) -> bool:
+    rows = place.server.query(
+        "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+    )
+    return bool(rows[0][0])
+
+
+def test_an_undo_that_is_killed_changes_nothing(place: Place) -> None:
+    """kill -9 when other rows are undone already; the next undo removes what is left."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 1", "DELETE FROM k WHERE id = 3")
+    state, golden = place.state("k"), place.bucket()
+    with place.server.connect(autocommit=False) as other, other.cursor() as cursor:
+        cursor.execute("SELECT * FROM shop.k WHERE id = 1 FOR UPDATE")
+        child = os.fork()
+        if not child:  # pragma: no cover - another process
+            try:
+                called(golden, place.words(f"--gtid={gtid}", "--yes"))
+            finally:
+                os._exit(0)
+        wait_until(
+            lambda: waiting_for_a_lock(place), what="the undo waits for the row", interval=IDLE
+        )
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        other.rollback()
+    wait_until(lambda: not place.server.query(
+        "SELECT * FROM information_schema.innodb_trx"), what="the server has noticed", interval=IDLE)  # fmt: skip
+    assert place.state("k") == state
+    assert place.last_gtid() == gtid
+    wait_until(
+        lambda: place.undo(f"--gtid={gtid}").code == 0, what="its lock is gone, too", interval=IDLE
+    )
+    assert place.state("k") == before
+    assert place.server.query("SHOW DATABASES LIKE 'binlog2s3%'") == []
+
+
+class Cut(Switch):
+    """Passes the COMMIT of the connection that has locked rows, and not its answer."""
+
+    cuts = 0
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        locks = is_cut = False
+
+        def up() -> None:
+            nonlocal locks, is_cut
+            with contextlib.suppress(OSError):
+                while piece := client.recv(1 << 20):
+                    locks |= b"FOR UPDATE" in piece
+                    if locks and piece.endswith(b"\x03COMMIT") and not self.cuts:
+                        is_cut = True
+                        self.cuts += 1
+                        server.sendall(piece)
+                        server.recv(1)  # it has committed
+                        break
+                    server.sendall(piece)
+            self._close(client, server)
+
+        self._start(up)
+        with contextlib.suppress(OSError):
+            while piece := server.recv(1 << 20, socket.MSG_PEEK):
+                if is_cut:
+                    return
+                client.sendall(server.recv(len(piece)))
+        self._close(client, server)
+
+
+def test_a_lost_answer_of_commit_is_told(place: Place) -> None:
+    """It says that it was committed, by the rows; and it is never done twice."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 3")
+    place.server.query("SET sql_log_bin = 0", "DROP USER IF EXISTS 'undo'@'%'",
+                       *grants(place.server.binaries.flavour))  # fmt: skip
+    with Cut(place.server.port) as relay:
+        where = ["--target-host=127.0.0.1", f"--target-port={relay.port}", "--target-user=undo",
+                 "--target-ssl-mode=DISABLED"]  # fmt: skip
+        done = called(place.bucket(), ["undo", "--s3-url=s3://acme/pre", "--source=orders",
+                                       f"--gtid={gtid}", "--yes", *where])  # fmt: skip
+        assert relay.cuts == 1
+    assert done.code == 8
+    assert "answer to COMMIT was lost" in done.err
+    assert "it was committed" in done.err, done.err
+    assert place.state("k") == before
+    place.refused(f"--gtid={gtid}", why="undone already")
+
+
+def test_random_transactions_are_undone_or_refused(place: Place) -> None:
+    """Each row is as it was before the transaction, or all is as it was before the undo.
+
+    It is refused only if a later transaction has touched one of its rows.
+    """
+    dice = random.Random(4)
+    place.begin(
+        "CREATE TABLE k (id INT PRIMARY KEY, a INT, b VARCHAR(20))",
+        *(f"INSERT INTO k VALUES ({n}, {n}, 'x')" for n in range(9)),
+    )
+    count = {"undone": 0, "refused": 0}
+    for _ in range(20):
+        made: list[tuple[str, dict[int, Any], dict[int, Any], set[int]]] = []
+        for number in range(dice.randrange(1, 5)):
+            earlier = by_id(place)
+            ids = set(dice.sample(range(12), dice.randrange(1, 4)))
+            gtid = place.transaction(*(work(dice, one, number) for one in sorted(ids) * 2))
+            made.append((gtid, earlier, by_id(place), ids))
+        at = dice.randrange(len(made))
+        gtid, earlier, later, ids = made[at]
+        now = by_id(place)
+        touched = set().union(*(one[3] for one in made[at + 1 :]))
+        if earlier == later:
+            continue
+        done = place.undo(f"--gtid={gtid}")
+        if done.code:
+            assert done.code == 8, done.err
+            assert ids & touched, done.err
+            assert by_id(place) == now
+            count["refused"] += 1
+            continue
+        expected = {**now, **{one: earlier[one] for one in ids if one in earlier}}
+        for one in ids - set(earlier):
+            expected.pop(one, None)
+        assert by_id(place) == expected
+        count["undone"] += 1
+    assert min(count.values()) > 1, count
+
+
+def by_id(place: Place) -> dict[int, Any]:
+    return {row[0]: row for row in place.server.query("SELECT * FROM shop.k")}
+
+
+def work(dice: random.Random, one: int, number: int) -> str:
+    return dice.choice([
+        f"UPDATE k SET b = 'n{number}{dice.randrange(9)}' WHERE id = {one}",
+        f"UPDATE k SET a = a + 1 WHERE id = {one}",
+        f"DELETE FROM k WHERE id = {one}",
+        f"REPLACE INTO k VALUES ({one}, {number}, 'r{dice.randrange(9)}')",
+        f"INSERT INTO k VALUES ({one}, 0, 'i') ON DUPLICATE KEY UPDATE b = CONCAT(b, '.')",
+    ])  # fmt: skip
