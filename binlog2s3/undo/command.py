@@ -135,11 +135,13 @@ class _Undo:
         self._check_executed(hits, survey, facts)
         changes, form = self._read(hits, survey)
         self._check_size(changes)
+        definitions = self._definitions(changes, facts)
+        survey = self._survey(facts)  # with all DDL up to these definitions
         self._check_ddl(hits, changes, survey)
         plan = _Plan(
             hits=tuple(hits),
             changes=changes,
-            definitions=self._definitions(changes, facts),
+            definitions=definitions,
             form=form,
             facts=facts,
             notes=tuple(notes),

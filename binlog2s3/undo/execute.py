@@ -106,6 +106,7 @@ class Execution:
         self._skips = skip_conflicts
         self._definitions: dict[int, Definition] = {}
         self._loaded: tuple[int, Sequence[bytes]] | None = None
+        self._left_out: dict[str, str] = {}
         self._last: Step | None = None
         self._session = 0
         self._maker = EventMaker(flavour=flavour, timestamp=0)
@@ -145,6 +146,7 @@ class Execution:
         self._scratch.rows("SET SESSION sql_log_bin = 0")
         self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.rows(f"CREATE DATABASE {quoted(DATABASE)}")
+        self._scratch.rows(f"USE {quoted(DATABASE)}")
         now = int(self._scratch.rows("SELECT UNIX_TIMESTAMP() AS it")[0]["it"])
         self._maker = EventMaker(flavour=self._flavour, timestamp=now)
         for server in (self._scratch, self._work):
@@ -155,6 +157,11 @@ class Execution:
                 )  # the format event leaves it undetermined
         if self._flavour == "mysql":
             self._work.rows("SET SESSION session_track_gtids = 'OWN_GTID'")
+        if not int(self._work.rows("SELECT @@session.sql_log_bin AS it")[0]["it"]):
+            raise RecoveryError(
+                "the account's sessions write no binlog (sql_log_bin is 0, by init_connect?)",
+                hint="an undo that is in no binlog would reach neither replicas nor the archive",
+            )
         self._session = self._session_of_work()
         self._work.rows("BEGIN")
 
@@ -180,30 +187,66 @@ class Execution:
 
     def undo(self, step: Step) -> None:
         """Undo a step. Raises ConflictError unless conflicts are skipped, RecoveryError."""
-        if self._is_as_left(step):
+        if self._is_as_left(step) and not self._was_left_out(step):
             self._apply(step)
-            return
-        conflicts = list(self._conflicts(step, SHOWN_CONFLICTS)) if not self._skips else []
-        if not self._skips:
+        elif self._skips:
+            self._undo_others(step)
+        else:
             raise ConflictError(
                 f"rows of {step.table.name} are not as the transaction left them",
-                conflicts,
+                tuple(self._conflicts(step, SHOWN_CONFLICTS)),
                 undone=self._is_before(step),
             )
-        self._undo_others(step)
 
     def _undo_others(self, step: Step) -> None:
         """Undo those rows of a step that are not in conflict."""
         if step.count == 1:
-            self.done.skipped += 1
-            if len(self.done.conflicts) < SHOWN_CONFLICTS:
-                self.done.conflicts.append(self._conflict(step))
+            self._leave_out(step)
             return
         for half in step.halves():
-            if self._is_as_left(half):
+            if self._is_as_left(half) and not self._was_left_out(half):
                 self._apply(half)
             else:
                 self._undo_others(half)
+
+    def _leave_out(self, step: Step) -> None:
+        """Leave out the one row of a step, and remember its keys.
+
+        What the transaction did to it before must not be undone either: the row would become what
+        it never was since, though it may look as that earlier change left it.
+        """
+        self.done.skipped += 1
+        if len(self.done.conflicts) < SHOWN_CONFLICTS:
+            self.done.conflicts.append(self._conflict(step))
+        table = step.table
+        definition = self._definition(table)
+        copy = self._left_out.setdefault(table.name, f"x{len(self._left_out)}")
+        named = f"{quoted(DATABASE)}.{quoted(copy)}"
+        self._scratch.rows(f"CREATE TABLE IF NOT EXISTS {named} LIKE {definition.quoted}")
+        for image in (*step.before, *step.after):
+            self._load(table, (image,))
+            same_key = _joined(definition, "x", "s")
+            self._scratch.rows(f"DELETE x FROM {named} x JOIN {self._copy(table)} s ON {same_key}")
+            events = _split(self._maker.inserting(table, (image,), (DATABASE, copy)))
+            self._scratch.rows("BEGIN")
+            self._scratch.rows(binlog_statement(*events))
+            self._scratch.rows("COMMIT")
+
+    def _was_left_out(self, step: Step) -> bool:
+        """Whether a step has a row with a key of one that was left out."""
+        copy = self._left_out.get(step.table.name)
+        if copy is None:
+            return False
+        same_key = _joined(self._definition(step.table), "x", "s")
+        for rows in filter(None, (step.before, step.after)):
+            self._load(step.table, rows)
+            found = self._scratch.rows(
+                f"SELECT COUNT(*) AS it FROM {quoted(DATABASE)}.{quoted(copy)} x "  # noqa: S608 - quoted names
+                f"JOIN {self._copy(step.table)} s ON {same_key}"
+            )
+            if int(found[0]["it"]):
+                return True
+        return False
 
     def _conflicts(self, step: Step, most: int) -> Iterator[Conflict]:
         """The first rows of a step that are in conflict."""
@@ -347,7 +390,7 @@ class Execution:
 
 def comparison(definition: Definition, copy: str) -> str:
     """SELECT that compares a table with its copy by key: `same` and `there` are numbers of rows."""
-    joined = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in definition.key)
+    joined = _joined(definition, "t", "s")
     same = " AND ".join(
         f"({column.same.format(t=f't.{quoted(column.name)}', s=f's.{quoted(column.name)}')})"
         for column in definition.columns
@@ -360,6 +403,11 @@ def comparison(definition: Definition, copy: str) -> str:
         f"FROM (SELECT {columns} FROM {copy}) s LEFT JOIN {definition.quoted} t "
         f"FORCE INDEX ({quoted(definition.index)}) ON {joined} FOR UPDATE"
     )
+
+
+def _joined(definition: Definition, one: str, other: str) -> str:
+    """Whether two rows have the same key, as the server compares it."""
+    return " AND ".join(f"{one}.{quoted(k)} = {other}.{quoted(k)}" for k in definition.key)
 
 
 def _shown(value: Any) -> str:
