@@ -431,10 +431,8 @@ class _Undo:
                 f"it was undone already{by}, or rows were set back since: nothing was changed",
                 hint="`binlog2s3 rows` shows what a transaction changed",
             )
-        shown = "; ".join(
-            f"{conflict}" + (f", by {by}" if (by := culprits.by_image.get(conflict.image)) else "")
-            for conflict in error.conflicts
-        )
+        by_image = {image: f", by {name}" for image, name in culprits.by_image.items()}
+        shown = "; ".join(f"{one}{by_image.get(one.image, '')}" for one in error.conflicts)
         return RecoveryError(
             f"nothing was changed: {error}" + (f": {shown}" if shown else ""),
             hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",
