@@ -32,6 +32,7 @@ from binlog2s3.config.prune import PRUNE_OPTIONS
 from binlog2s3.config.rows import ROWS_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.status import STATUS_OPTIONS
+from binlog2s3.config.undo import UNDO_OPTIONS
 from binlog2s3.config.verify import VERIFY_OPTIONS
 from binlog2s3.inspect.check import report
 from binlog2s3.inspect.find import view as find
@@ -101,6 +102,11 @@ def find_option_table() -> str:
 def rows_option_table() -> str:
     """The options that `rows` has for itself, a Markdown table."""
     return _own_table("rows", ROWS_OPTIONS)
+
+
+def undo_option_table() -> str:
+    """The options that `undo` has for itself, a Markdown table."""
+    return _own_table("undo", UNDO_OPTIONS)
 
 
 def serve_option_table() -> str:
@@ -288,6 +294,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/reference/find.md": {"options of find": find_option_table},
     "docs/reference/rows.md": {"options of rows": rows_option_table},
+    "docs/reference/undo.md": {"options of undo": undo_option_table},
     "docs/reference/serve.md": {"options of serve": serve_option_table},
     "docs/reference/backup.md": {"options of backup": backup_option_table},
     "docs/reference/drill.md": {"options of drill": drill_option_table},

@@ -244,15 +244,79 @@ def decode_table_map(body: bytes, flavour: Flavour) -> Table:
 
 def _name_in(body: bytes) -> tuple[str, int]:
     """The name of a TABLE_MAP event's table, and where its columns begin. Raises ValueError."""
-    names: list[str] = []
+    names, at = _names_in(body)
+    return table_name(*(name.decode(errors="replace") for name in names)), at
+
+
+def _names_in(body: bytes) -> tuple[list[bytes], int]:
+    """Database and table of a TABLE_MAP event, and where its columns begin. Raises ValueError."""
+    names: list[bytes] = []
     at = _POST_HEADER
     for _ in range(2):
         size, at = length_encoded(body, at)
         if at + size >= len(body):
             raise ValueError("table map event too short")
-        names.append(body[at : at + size].decode(errors="replace"))
+        names.append(body[at : at + size])
         at += size + 1
-    return table_name(*names), at
+    return names, at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapBody:
+    """The body of a TABLE_MAP event: types, metadata, and names of columns if it has them.
+
+    `packed_count`: the number of columns, length-encoded. `nullable`: a bitmap of the columns.
+    """
+
+    database: str
+    table: str
+    packed_count: bytes
+    types: bytes
+    metadata: bytes
+    nullable: bytes
+    columns: tuple[str, ...]
+
+    @property
+    def type_metadata(self) -> tuple[tuple[int, int], ...]:
+        """Type and metadata of each column, as numbers. Raises KeyError for unknown types."""
+        found, at = list[tuple[int, int]](), 0
+        for column_type in self.types:
+            size = _SIZES[column_type][0]
+            found.append((column_type, int.from_bytes(self.metadata[at : at + size], "little")))
+            at += size
+        return tuple(found)
+
+
+def decode_map(body: bytes, flavour: Flavour) -> tuple[MapBody, Table]:
+    """Decode the whole body of a TABLE_MAP event. Raises ValueError if something is missing."""
+    names, begin = _names_in(body)
+    count, at = length_encoded(body, begin)
+    packed = body[begin:at]
+    types, at = body[at : at + count], at + count
+    size, at = length_encoded(body, at)
+    metadata, at = body[at : at + size], at + size
+    nullable = body[at : at + (count + 7) // 8]
+    if len(types) != count or len(metadata) != size or len(nullable) != (count + 7) // 8:
+        raise ValueError("table map event too short")
+    database, table = (name.decode() for name in names)
+    found = MapBody(
+        database=database,
+        table=table,
+        packed_count=packed,
+        types=types,
+        metadata=metadata,
+        nullable=nullable,
+        columns=column_names(body),
+    )
+    return found, decode_table_map(body, flavour)
+
+
+def renamed_map(body: bytes, database: str, table: str) -> bytes:
+    """The body of a TABLE_MAP event for another table. Raises ValueError."""
+    _, begin = _names_in(body)
+    names = (name.encode() for name in (database, table))
+    packed = b"".join(bytes([len(name)]) + name + b"\0" for name in names)
+    return body[:_POST_HEADER] + packed + body[begin:]
 
 
 def numbered_map(body: bytes, number: int, flavour: Flavour, *, whole: bool = True) -> bytes:

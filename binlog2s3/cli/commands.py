@@ -23,6 +23,7 @@ from binlog2s3.config.pitr import PITR
 from binlog2s3.config.rows import ROWS
 from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
+from binlog2s3.config.undo import UNDO, UNDO_SHARED
 from binlog2s3.config.values import OPTIONS, STREAM
 from binlog2s3.config.verify import VERIFY
 from binlog2s3.errors import Binlog2s3Error, ConfigError
@@ -161,6 +162,42 @@ def check(ctx: click.Context, /, *, all_rows: bool, json: bool, **given: Any) ->
     except ConfigError as error:
         ctx.exit(refuse(error, as_json=json, all_rows=all_rows))
     ctx.exit(run(config, as_json=json, all_rows=all_rows, outside=outside_of(ctx)))
+
+
+@command(
+    examples="""
+    Examples (with the streamer's own file; the server is the streamed one):
+      # what would be undone, and whether it can be; changes nothing
+      binlog2s3 undo --config /etc/binlog2s3/orders-primary.toml --dry-run \\
+          --target-host db1 --target-user undo --target-password-file pw \\
+          --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
+
+      # undo it: every row as it was before, or nothing
+      binlog2s3 undo --config /etc/binlog2s3/orders-primary.toml \\
+          --target-host db1 --target-user undo --target-password-file pw \\
+          --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
+
+      # only the changes of one table, but for the rows that were changed since
+      binlog2s3 undo --config /etc/binlog2s3/orders-primary.toml --table shop.orders \\
+          --target-host db1 --target-user undo --target-password-file pw \\
+          --gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213 --skip-conflicts
+    """,
+)
+@declared(UNDO.options)
+@click.pass_context
+def undo(ctx: click.Context, /, **given: Any) -> None:
+    """Take back transactions on the living server.
+
+    It reads the transactions from the bucket, shows the plan, asks, and executes the changes of
+    their rows in reverse, as one transaction. Each row is compared first, byte by byte: if one was
+    changed since, nothing is changed at all. What cannot be undone exactly is refused with the
+    reason.
+    """
+    config = config_of(ctx, given, UNDO)
+    from binlog2s3.undo.command import run as take_back
+
+    config = replace(config, given=words_of(ctx, given, UNDO_SHARED))
+    ctx.exit(take_back(config, outside_of(ctx)))
 
 
 @command(

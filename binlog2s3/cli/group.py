@@ -30,6 +30,9 @@ _MEANT = dict.fromkeys(("restore", "recover", "recovery", "replay"), "pitr") | {
     "delete": "prune",
     "purge": "prune",
     "backups": "backup",
+    "flashback": "undo",
+    "rollback": "undo",
+    "revert": "undo",
 }
 """What others call our commands."""
 EXIT_CODES = """

@@ -17,6 +17,7 @@ from pymysql._auth import sha2_rsa_encrypt
 from pymysql.cursors import DictCursor
 
 from binlog2s3.binlog import gtid
+from binlog2s3.binlog.events import length_encoded
 from binlog2s3.binlog.gtid import Flavour, Gtids
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, sampled_days
@@ -88,6 +89,9 @@ _RUNNING = (
 _BINLOG_IN_ENGINE = (12,)
 """From MariaDB 12.3 on an engine can have the binlog, with `binlog_storage_engine`."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+_SESSION_TRACK = 1 << 23
+"""A client's capability: OK packets say what changed in the session (CLIENT_SESSION_TRACK)."""
+_TRACKED_GTIDS = 3
 _CLEAR_TEXT = ("mysql_clear_password", "dialog")
 """Authentication plugins that send the password in clear text."""
 
@@ -99,12 +103,15 @@ class Server:
     thread needs its own. Use it as a context manager, or call `close`.
     """
 
-    def __init__(self, login: Callable[[], Login]) -> None:
+    def __init__(self, login: Callable[[], Login], *, tracks_gtids: bool = False) -> None:
+        """`tracks_gtids`: with session_track_gtids, a MySQL tells the GTID of each `commit`."""
         self._login = login
+        self._tracks_gtids = tracks_gtids
         self._used: Login  # for the last connection; set before it is made
         self._connection: pymysql.Connection[DictCursor] | None = None
         self._version: ServerVersion | None = None
         self._no_rds = False
+        self._message = b""  # what the last OK packet says of the session
         self.heard_at = 0.0  # time of the last answer, in monotonic seconds
         self.host = ""  # of the last connection; "" before it and for a socket
 
@@ -378,6 +385,17 @@ class Server:
         """
         return self._all(statement, arguments)
 
+    def commit(self) -> str:
+        """Commit the open transaction, and return its GTID; "" if the server does not tell it.
+
+        A MySQL tells it only to a connection that tracks GTIDs. Raises SourceError.
+        """
+        if self._is_mariadb():
+            self._all("COMMIT")
+            return str(self._one("SELECT @@last_gtid AS it")["it"])
+        self._all("COMMIT")
+        return own_gtid(self._message)
+
     def check_privileges(self, name: BinlogName) -> None:
         """Check by trying that this user may read the binary log.
 
@@ -416,10 +434,13 @@ class Server:
             self.host = "" if self._used.socket else self._used.host
         try:
             if self._connection is None:
-                self._connection = _connect(self._used)
+                flags = _SESSION_TRACK if self._tracks_gtids else 0
+                self._connection = _connect(self._used, flags)
             with self._connection.cursor() as cursor:
                 cursor.execute(statement, arguments or None)
                 rows = list(cursor.fetchall())
+                if self._tracks_gtids:
+                    self._message = getattr(cursor._result, "message", b"") or b""  # type: ignore[attr-defined]  # noqa: SLF001 - pymysql has no other place
         except FOREIGN as error:
             self.close()
             raise translate(error, self._used) from error
@@ -472,7 +493,29 @@ def binlog_name(text: str) -> BinlogName:
         ) from error
 
 
-def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
+def own_gtid(message: bytes) -> str:
+    """The GTID in the rest of an OK packet of a MySQL whose session is tracked; "" if it has none.
+
+    A text comes first, then changes of the session's state, each with its type. The value of type 3
+    is a byte for its form, and the GTIDs. All but types and that byte have their length in front.
+    """
+    try:
+        size, at = length_encoded(message, 0)
+        end, at = length_encoded(message, at + size)
+        end += at
+        while at < end:
+            kind = message[at]
+            size, at = length_encoded(message, at + 1)
+            if kind == _TRACKED_GTIDS:
+                size, begin = length_encoded(message, at + 1)
+                return message[begin : begin + size].decode("ascii")
+            at += size
+    except (IndexError, ValueError):
+        pass
+    return ""
+
+
+def _connect(login: Login, flags: int = 0) -> "pymysql.Connection[DictCursor]":
     connection = pymysql.connect(
         host=login.host,
         port=login.port,
@@ -489,6 +532,7 @@ def _connect(login: Login) -> "pymysql.Connection[DictCursor]":
         program_name="binlog2s3",
         auth_plugin_map=_auth_plugins(login),
         server_public_key=login.public_key.encode() if login.public_key else None,
+        client_flag=flags,
         defer_connect=True,
     )
     if login.socket:

@@ -22,7 +22,7 @@ ORDER = (
     {"status"},
     {"replication"},
     {"stream", "recover", "inspect"},
-    {"serve", "retain"},
+    {"serve", "retain", "undo"},
     {"drill"},
     {"cli"},
 )

@@ -334,8 +334,9 @@ class SearchQuery:
     """What to search for, and where.
 
     Times are in microseconds, UTC, both included. `gtids` are texts of either flavour. `at`: only
-    the transaction with this byte. `lineage`: search the history that ends in it, None: the current
-    one; `everywhere`: search every lineage as a whole.
+    the transaction with this byte. `since`: only binlogs of the history from this one of a lineage
+    on, and what is missing before it does not matter. `lineage`: search the history that ends in
+    it, None: the current one; `everywhere`: search every lineage as a whole.
     """
 
     wanted: Criteria
@@ -343,6 +344,7 @@ class SearchQuery:
     until_us: int | None = None
     gtids: tuple[str, ...] = ()
     at: FilePosition | None = None
+    since: tuple[str, BinlogName] | None = None
     order: Literal["newest", "oldest"] = "newest"
     limit: int = 0
     lineage: str | None = None

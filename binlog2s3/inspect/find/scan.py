@@ -156,6 +156,8 @@ class TransactionSearch:
         last = len(route.line.legs) - 1
         flavour = route.line.legs[-1].lineage.flavour
         numbers = [n for n, one in enumerate(route.stretches) if not alone or one.leg == last]
+        if self._query.since is not None:
+            numbers = _from(route, numbers, self._query.since)
         if self._query.order == "newest":
             numbers.reverse()
         return SearchedHistory(
@@ -257,6 +259,8 @@ class TransactionSearch:
             self._barrier(line)
 
     def _barrier(self, line: SearchedHistory) -> None:
+        if self._query.since is not None:
+            return
         if pruned := line.route.pruned:
             self._warn(f"earlier history is not searched: {pruned}")
         if line.route.line.barrier and not line.alone:
@@ -357,6 +361,8 @@ class TransactionSearch:
         stretches = line.route.stretches
         if self._query.at is not None:
             return
+        if self._query.since is not None and behind == min(line.numbers):
+            return
         if behind == 0 or (line.alone and stretches[behind - 1].leg != stretches[behind].leg):
             return
         query, is_brief = self._query, self._excludes(line)
@@ -397,6 +403,17 @@ class TransactionSearch:
     def _done(self, size: int) -> None:
         self.stats.size += size
         self._advance(self.stats)
+
+
+def _from(route: Route, numbers: list[int], since: tuple[str, BinlogName]) -> list[int]:
+    """Those from a lineage's binlog on. Raises ArchiveError if it is not among them."""
+    for number in numbers:
+        if (route.lineage(number), route.stretches[number].name) == since:
+            return [one for one in numbers if one >= number]
+    raise ArchiveError(
+        f"{since[1]} of {since[0]} is not in the history that is searched",
+        hint="`binlog2s3 list` shows what is in the bucket",
+    )
 
 
 def _count(named: WantedGtids | None) -> int:

@@ -1,0 +1,132 @@
+"""The options of `undo`, and one frozen `UndoConfig` of them.
+
+How to reach the server may be in the configuration file, in the table `[target]`, as for `pitr`.
+What to undo may not: the operator says that each time.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.bucket import reading
+from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.points import flavour_of, parse_gtids
+from binlog2s3.config.values import MysqlConfig, S3Config, login_problems, s3_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoConfig:
+    """Which transactions to take back, on which server, and what is allowed.
+
+    `given` are the words of the command line that another command needs to read the same bucket.
+    """
+
+    s3: S3Config
+    source: str
+    target: MysqlConfig
+    gtids: Annotated[
+        tuple[str, ...],
+        Option(
+            "SET",
+            "The transactions with these GTIDs; may be given several times. They are undone in "
+            "reverse order.",
+            "gtid set",
+            name="gtid",
+        ),
+    ] = ()
+    at: Annotated[
+        tuple[BinlogName, int] | None,
+        Option(
+            "BINLOG:POSITION",
+            "The transaction that begins at this position, or has it, as `find` shows it.",
+            "position",
+        ),
+    ] = None
+    tables: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "DB.TABLE",
+            "Undo only the changes of this table, or (DB.*) of this database. May be given several "
+            "times.",
+            "table",
+            name="table",
+            otherwise="all tables",
+        ),
+    ] = ()
+    skip_conflicts: Annotated[
+        bool,
+        Option(
+            "",
+            "Leave out rows that were changed since, and undo the others; without it, one such row "
+            "and nothing is undone.",
+        ),
+    ] = False
+    output: Annotated[
+        Path | None,
+        Option(
+            "FILE",
+            "Write the undo to a new binlog file for mysqlbinlog, instead of executing it. Nothing "
+            "is compared then.",
+        ),
+    ] = None
+    dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    yes: Annotated[bool, Option("", "Do not ask before undoing.")] = False
+    given: tuple[str, ...] = ()
+
+
+_HELP = {
+    "target-host": "The living server on which the transactions are undone: the streamed one.",
+    "target-user": "User that may undo: docs/guides/undo.md",
+    "target-accept-unverified-server": "Connect to a server on another host although nothing "
+    "proves which server answers: whoever answers in its place, or is on the way, can get the "
+    "password.",
+}
+_SERVER = tuple(
+    replace(
+        option,
+        help=_HELP.get(option.name, option.help),
+        otherwise="" if option.name == "target-host" else option.otherwise,
+    )
+    for option in options_of(MysqlConfig, table="target", prefix="target-")
+    if option.field not in ("mysqlbinlog", "server_id")
+)
+UNDO_OPTIONS = options_of(UndoConfig)
+"""Those that only `undo` has."""
+UNDO_SHARED = reading("Server in the bucket whose transactions are undone.")
+
+
+def _config(values: Mapping[str, Any]) -> UndoConfig:
+    return fill(
+        UndoConfig,
+        UNDO_OPTIONS,
+        values,
+        s3=s3_of(values),
+        source=values["source"],
+        target=fill(MysqlConfig, _SERVER, values, prefix="target"),
+    )
+
+
+def _problems(given: Given) -> Iterable[str]:
+    if given.has("gtid") and given.has("at"):
+        yield contradiction(given, "gtid", "at", "give one of them")
+    elif given.is_missing("gtid") and given.is_missing("at"):
+        yield "which transaction? Give --gtid or --at; `binlog2s3 find` finds it"
+    flavours = {flavour_of(parse_gtids(text)) for text in given.values.get("gtid") or ()}
+    if len(flavours) > 1:
+        yield f"{given.called('gtid')} has GTIDs of MySQL and of MariaDB"
+    for other in ("skip-conflicts", "dry-run", "yes"):
+        if given.wants("output") and given.wants(other):
+            yield contradiction(given, "output", other, "with --output, no server is changed")
+    addresses = ("target-host", "target-socket", "target-defaults-file")
+    if all(given.is_missing(name) for name in addresses):
+        yield "no server: --target-host or --target-socket is missing"
+    else:
+        yield from login_problems(given, "target")
+    yield from file_problems(given, _SERVER)
+
+
+UNDO = CommandOptions((*UNDO_OPTIONS, *_SERVER, *UNDO_SHARED), _problems, _config)

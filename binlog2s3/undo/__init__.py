@@ -1,0 +1,1 @@
+"""Taking back transactions on the living server."""

@@ -1,0 +1,424 @@
+"""Executes an undo on the living server, as one transaction: compare, change, compare, commit.
+
+Law: each row is compared before it is changed, byte by byte and under a lock, with what the
+transaction left of it, and afterwards with what it was before; a difference rolls everything back.
+Rows reach the server as rows events only, the expected ones in a scratch table that no binlog has.
+
+Two connections: `scratch` writes no binlog and commits at once; `work` has the transaction, which
+reads the scratch table without locks (READ COMMITTED, in a derived table), so that the other one
+can fill it anew.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.tables import RowsKind
+from binlog2s3.binlog.undo import ChangedTable, EventMaker, Step, binlog_statement
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.output import clean
+from binlog2s3.server.connection import Server
+from binlog2s3.undo.tables import Definition, quoted
+
+DATABASE = "binlog2s3_undo"
+"""The database of the scratch tables, and the name of the lock: one undo at a time."""
+LOCK_WAIT = 10
+"""Seconds that an undo waits for a row lock, or for a DDL on the table."""
+SHOWN_CONFLICTS = 10
+_KEY_MOST = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """A row that is not as the transaction left it.
+
+    `key` has names and values, in words. `why`: "changed", "missing" or "there again". `image` is
+    the row that was expected, as in the binlog.
+    """
+
+    table: str
+    key: str
+    why: str
+    image: bytes = field(repr=False)
+
+    def __str__(self) -> str:
+        return f"{self.table} ({self.key}) {self.why}"
+
+
+class ConflictError(RecoveryError):
+    """Rows are not as the transaction left them; nothing was changed.
+
+    `undone`: they are as they were before it.
+    """
+
+    def __init__(self, message: str, conflicts: Sequence[Conflict], *, undone: bool) -> None:
+        super().__init__(message)
+        self.conflicts = tuple(conflicts)
+        self.undone = undone
+
+
+class LostCommitError(RecoveryError):
+    """The answer to the COMMIT was lost. `committed` is None if it cannot be told what it did."""
+
+    def __init__(self, message: str, *, hint: str, committed: bool | None) -> None:
+        super().__init__(message, hint=hint)
+        self.committed = committed
+
+
+@dataclass(slots=True)
+class Undone:
+    """What was done: rows by table and kind of change that was undone, and the GTID ("": none)."""
+
+    rows: Counter[tuple[str, RowsKind]] = field(default_factory=Counter)
+    conflicts: list[Conflict] = field(default_factory=list)
+    skipped: int = 0
+    gtid: str = ""
+
+
+class Execution:
+    """One undo on one server. Use it as a context manager: it removes its scratch tables.
+
+    Nothing is kept unless `commit` returns, or raises LostCommitError.
+    """
+
+    def __init__(
+        self,
+        scratch: Server,
+        work: Server,
+        *,
+        flavour: Flavour,
+        form: bytes,
+        definitions: Callable[[ChangedTable], Definition],
+        skip_conflicts: bool,
+    ) -> None:
+        """`form`: a format event that says that events have checksums.
+
+        `definitions` asks the server again, and raises RecoveryError if one is not as planned.
+        """
+        self._scratch = scratch
+        self._work = work
+        self._flavour: Flavour = flavour
+        self._form = form
+        self._ask = definitions
+        self._skips = skip_conflicts
+        self._definitions: dict[int, Definition] = {}
+        self._loaded: tuple[int, Sequence[bytes]] | None = None
+        self._left_out: dict[str, str] = {}
+        self._last: Step | None = None
+        self._session = 0
+        self._maker = EventMaker(flavour=flavour, timestamp=0)
+        self.done = Undone()
+
+    def __enter__(self) -> Self:
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Roll back what is open; drop the scratch tables, if the server still answers."""
+        self._work.close()
+        with suppress(SourceError):
+            self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
+        self._scratch.close()
+
+    def _begin(self) -> None:
+        rows = self._scratch.rows("SELECT GET_LOCK(%s, 0) AS it", (DATABASE,))
+        if rows[0]["it"] != 1:
+            raise RecoveryError(
+                "another undo is running on this server",
+                hint="one that was killed ends once the server notices: SHOW PROCESSLIST",
+            )
+        for server in (self._scratch, self._work):
+            for statement in (
+                "SET SESSION sql_mode = ''",
+                "SET SESSION time_zone = '+00:00'",
+                f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
+                f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
+                "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+            ):
+                server.rows(statement)
+        self._scratch.rows("SET SESSION sql_log_bin = 0")
+        self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
+        self._scratch.rows(f"CREATE DATABASE {quoted(DATABASE)}")
+        self._scratch.rows(f"USE {quoted(DATABASE)}")
+        now = int(self._scratch.rows("SELECT UNIX_TIMESTAMP() AS it")[0]["it"])
+        self._maker = EventMaker(flavour=self._flavour, timestamp=now)
+        for server in (self._scratch, self._work):
+            server.rows(binlog_statement(self._form))
+            if self._flavour == "mysql":
+                server.rows(
+                    "SET gtid_next = 'AUTOMATIC'"
+                )  # the format event leaves it undetermined
+        if self._flavour == "mysql":
+            self._work.rows("SET SESSION session_track_gtids = 'OWN_GTID'")
+        if not int(self._work.rows("SELECT @@session.sql_log_bin AS it")[0]["it"]):
+            raise RecoveryError(
+                "the account's sessions write no binlog (sql_log_bin is 0, by init_connect?)",
+                hint="an undo that is in no binlog would reach neither replicas nor the archive",
+            )
+        self._session = self._session_of_work()
+        self._work.rows("BEGIN")
+
+    def _session_of_work(self) -> int:
+        """The id of the connection with the transaction: a new one would have lost it."""
+        return int(self._work.rows("SELECT CONNECTION_ID() AS it")[0]["it"])
+
+    def _definition(self, table: ChangedTable) -> Definition:
+        """A table's definition, which cannot change any more; its scratch table is there."""
+        found = self._definitions.get(table.number)
+        if found is None:
+            name = f"{quoted(table.body.database)}.{quoted(table.body.table)}"
+            self._work.rows(f"SELECT 1 FROM {name} LIMIT 0")  # noqa: S608 - takes the metadata lock
+            found = self._ask(table)
+            self._scratch.rows(f"CREATE TABLE {self._copy(table)} LIKE {found.quoted}")
+            self._definitions[table.number] = found
+        return found
+
+    def _copy(self, table: ChangedTable) -> str:
+        return f"{quoted(DATABASE)}.{quoted(f't{table.number}')}"
+
+    # Steps
+
+    def undo(self, step: Step) -> None:
+        """Undo a step. Raises ConflictError unless conflicts are skipped, RecoveryError."""
+        if self._is_as_left(step) and not self._was_left_out(step):
+            self._apply(step)
+        elif self._skips:
+            self._undo_others(step)
+        else:
+            raise ConflictError(
+                f"rows of {step.table.name} are not as the transaction left them",
+                tuple(self._conflicts(step, SHOWN_CONFLICTS)),
+                undone=self._is_before(step),
+            )
+
+    def _undo_others(self, step: Step) -> None:
+        """Undo those rows of a step that are not in conflict."""
+        if step.count == 1:
+            self._leave_out(step)
+            return
+        for half in step.halves():
+            if self._is_as_left(half) and not self._was_left_out(half):
+                self._apply(half)
+            else:
+                self._undo_others(half)
+
+    def _leave_out(self, step: Step) -> None:
+        """Leave out the one row of a step, and remember its keys.
+
+        What the transaction did to it before must not be undone either: the row would become what
+        it never was since, though it may look as that earlier change left it.
+        """
+        self.done.skipped += 1
+        if len(self.done.conflicts) < SHOWN_CONFLICTS:
+            self.done.conflicts.append(self._conflict(step))
+        table = step.table
+        definition = self._definition(table)
+        copy = self._left_out.setdefault(table.name, f"x{len(self._left_out)}")
+        named = f"{quoted(DATABASE)}.{quoted(copy)}"
+        self._scratch.rows(f"CREATE TABLE IF NOT EXISTS {named} LIKE {definition.quoted}")
+        for image in (*step.before, *step.after):
+            self._load(table, (image,))
+            same_key = _joined(definition, "x", "s")
+            self._scratch.rows(f"DELETE x FROM {named} x JOIN {self._copy(table)} s ON {same_key}")
+            events = _split(self._maker.inserting(table, (image,), (DATABASE, copy)))
+            self._scratch.rows("BEGIN")
+            self._scratch.rows(binlog_statement(*events))
+            self._scratch.rows("COMMIT")
+
+    def _was_left_out(self, step: Step) -> bool:
+        """Whether a step has a row with a key of one that was left out."""
+        copy = self._left_out.get(step.table.name)
+        if copy is None:
+            return False
+        same_key = _joined(self._definition(step.table), "x", "s")
+        for rows in filter(None, (step.before, step.after)):
+            self._load(step.table, rows)
+            found = self._scratch.rows(
+                f"SELECT COUNT(*) AS it FROM {quoted(DATABASE)}.{quoted(copy)} x "  # noqa: S608 - quoted names
+                f"JOIN {self._copy(step.table)} s ON {same_key}"
+            )
+            if int(found[0]["it"]):
+                return True
+        return False
+
+    def _conflicts(self, step: Step, most: int) -> Iterator[Conflict]:
+        """The first rows of a step that are in conflict."""
+        if step.count == 1:
+            yield self._conflict(step)
+            return
+        for half in step.halves():
+            if most > 0 and not self._is_as_left(half):
+                for conflict in self._conflicts(half, most):
+                    most -= 1
+                    yield conflict
+                    if not most:
+                        return
+
+    def _conflict(self, step: Step) -> Conflict:
+        """What is wrong with the one row of a step, which is in the scratch table."""
+        definition = self._definition(step.table)
+        (image,) = step.after or step.before
+        self._load(step.table, (image,))
+        columns = ", ".join(f"s.{quoted(name)}" for name in definition.key)
+        row = self._scratch.rows(f"SELECT {columns} FROM {self._copy(step.table)} s")[0]  # noqa: S608 - quoted names
+        key = ", ".join(f"{name}={_shown(value)}" for name, value in row.items())
+        _, there = self._compared(step.table)
+        why = "there again" if step.kind == "delete" else "changed" if there else "missing"
+        return Conflict(table=step.table.name, key=key, why=why, image=image)
+
+    def _is_as_left(self, step: Step) -> bool:
+        """Whether the rows of a step are as the change left them. They are locked."""
+        rows = step.after if step.kind != "delete" else step.before
+        self._load(step.table, rows)
+        same, there = self._compared(step.table)
+        return not there if step.kind == "delete" else same == len(rows)
+
+    def _is_before(self, step: Step) -> bool:
+        """Whether the rows of a step are as they were before the change."""
+        rows = step.before if step.kind != "insert" else step.after
+        self._load(step.table, rows)
+        same, there = self._compared(step.table)
+        return not there if step.kind == "insert" else same == len(rows)
+
+    def _apply(self, step: Step) -> None:
+        try:
+            self._work.rows(binlog_statement(*_split(self._maker.undoing(step))))
+        except SourceError as error:
+            if not error.answered:
+                raise
+            raise ConflictError(
+                f"the server refuses to undo rows of {step.table.name}: {error}; another row may "
+                "have a unique key of theirs, a row that a foreign key needs may be gone, or the "
+                "account may not insert, update or delete there (the server's error log tells)",
+                (),
+                undone=False,
+            ) from error
+        if not self._is_before(step):
+            raise RecoveryError(
+                f"after the change, rows of {step.table.name} are not as they were before the "
+                "transaction: everything was rolled back",
+                hint="please report this with the table's definition",
+            )
+        self._last = step
+        self.done.rows[step.table.name, step.kind] += step.count
+
+    def _load(self, table: ChangedTable, rows: Sequence[bytes]) -> None:
+        """Fill the scratch table of a table with these rows."""
+        self._definition(table)
+        if self._loaded == (table.number, rows):
+            return
+        self._loaded = None
+        copy = f"t{table.number}"
+        events = _split(self._maker.inserting(table, rows, (DATABASE, copy)))
+        self._scratch.rows("BEGIN")
+        self._scratch.rows(f"DELETE FROM {self._copy(table)}")  # noqa: S608 - our own table
+        self._scratch.rows(binlog_statement(*events))
+        self._scratch.rows("COMMIT")
+        count = self._scratch.rows(f"SELECT COUNT(*) AS it FROM {self._copy(table)}")  # noqa: S608 - our own table
+        if int(count[0]["it"]) != len(rows):
+            raise RecoveryError(f"rows of {table.name} could not be prepared for a comparison")
+        self._loaded = (table.number, rows)
+
+    def _compared(self, table: ChangedTable) -> tuple[int, int]:
+        """How many rows of the scratch table the table has, and how many with the same keys.
+
+        The latter are locked. The select list, and not WHERE, compares: InnoDB would unlock rows
+        that WHERE leaves out.
+        """
+        row = self._work.rows(comparison(self._definition(table), self._copy(table)))[0]
+        return int(row["same"] or 0), int(row["there"] or 0)
+
+    # The end
+
+    def commit(self) -> Undone:
+        """Commit. Raises LostCommitError if the server's answer was lost, RecoveryError."""
+        if self._session_of_work() != self._session:
+            raise RecoveryError(
+                "the connection was lost: everything was rolled back", hint="run it again"
+            )
+        try:
+            self.done.gtid = self._work.commit()
+        except SourceError as error:
+            raise self._lost(error) from error
+        return self.done
+
+    def _lost(self, error: SourceError) -> RecoveryError:
+        """What is known after a COMMIT that failed, or whose answer was lost."""
+        if error.answered:
+            return RecoveryError(
+                f"the server refused to commit: {error}", hint="everything was rolled back"
+            )
+        committed: bool | None = None
+        with suppress(SourceError):
+            committed = self._has_committed()
+        said = {
+            True: "the rows are as they were before the transaction: it was committed",
+            False: "the rows are still as the transaction left them: it was not committed",
+            None: "whether it was committed is not known",
+        }[committed]
+        return LostCommitError(
+            f"the answer to COMMIT was lost ({error}); {said}",
+            hint="running the same command again is safe: it refuses to undo twice",
+            committed=committed,
+        )
+
+    def _has_committed(self) -> bool | None:
+        """By the rows of the last step, once the connection with the transaction is gone."""
+        step = self._last
+        if step is None:
+            return None
+        for _ in range(LOCK_WAIT):
+            rows = self._scratch.rows(
+                "SELECT SLEEP(1), COUNT(*) AS it FROM information_schema.processlist WHERE id = %s",
+                (self._session,),
+            )
+            if not int(rows[0]["it"]):
+                break
+        else:
+            return None
+        if self._is_before(step):
+            return True
+        return False if self._is_as_left(step) else None
+
+
+def comparison(definition: Definition, copy: str) -> str:
+    """SELECT that compares a table with its copy by key: `same` and `there` are numbers of rows."""
+    joined = _joined(definition, "t", "s")
+    same = " AND ".join(
+        f"({column.same.format(t=f't.{quoted(column.name)}', s=f's.{quoted(column.name)}')})"
+        for column in definition.columns
+        if column.same
+    )
+    there = f"t.{quoted(definition.key[0])} IS NOT NULL"
+    columns = ", ".join(quoted(column.name) for column in definition.columns)
+    return (
+        f"SELECT STRAIGHT_JOIN SUM({there} AND {same}) AS same, SUM({there}) AS there "  # noqa: S608 - quoted names
+        f"FROM (SELECT {columns} FROM {copy}) s LEFT JOIN {definition.quoted} t "
+        f"FORCE INDEX ({quoted(definition.index)}) ON {joined} FOR UPDATE"
+    )
+
+
+def _joined(definition: Definition, one: str, other: str) -> str:
+    """Whether two rows have the same key, as the server compares it."""
+    return " AND ".join(f"{one}.{quoted(k)} = {other}.{quoted(k)}" for k in definition.key)
+
+
+def _shown(value: Any) -> str:
+    text = value.hex() if isinstance(value, bytes) else str(value)
+    return clean(text if len(text) <= _KEY_MOST else f"{text[:_KEY_MOST]}...")
+
+
+def _split(events: bytes) -> Iterator[bytes]:
+    """Events that stand one after the other."""
+    at = 0
+    while at < len(events):
+        size = int.from_bytes(events[at + 9 : at + 13], "little")
+        yield events[at : at + size]
+        at += size

@@ -1,0 +1,377 @@
+"""A table as the server has it now, and whether rows of a binlog can be undone in it.
+
+Law: what is not known to be exact is refused: a type that is not in the list below, a definition
+that is not the one of the table map, a foreign key that changes other rows, an engine that cannot
+roll back. Asking needs SELECT, and PROCESS for the foreign keys of tables that the account may not
+see.
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.tables import RowsKind, table_name
+from binlog2s3.binlog.undo import ChangedTable
+from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.server.connection import Server
+
+ENGINE = "InnoDB"
+_COLUMNS = (
+    "column_name AS name, data_type AS kind, column_type AS type, is_nullable AS nullable, "
+    "character_octet_length AS octets, numeric_precision AS digits, numeric_scale AS scale, "
+    "datetime_precision AS decimals, generation_expression AS expression, "
+    "ordinal_position AS number"
+)
+_DDL = (
+    "its definition was changed since: restore the table to another server "
+    "(docs/guides/one-table.md)"
+)
+_ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
+"""Bits of the type of a foreign key of InnoDB: CASCADE, SET NULL."""
+_COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
+
+
+# Types
+
+
+@dataclass(frozen=True, slots=True)
+class _Type:
+    """What a type is in a table map, and how two values are compared, byte by byte.
+
+    `same` has "{t}" and "{s}" for the two columns.
+    """
+
+    codes: frozenset[int]
+    same: str
+    fits: Callable[[int, Mapping[str, Any]], bool] = lambda _meta, _row: True
+
+
+_PLAIN = "{t} <=> {s}"
+_BYTES = "CAST({t} AS BINARY) <=> CAST({s} AS BINARY) AND LENGTH({t}) <=> LENGTH({s})"
+_FLOAT = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS CHAR) AS BINARY)"
+_MEMBERS = "CAST({t} AS UNSIGNED) <=> CAST({s} AS UNSIGNED) AND " + _BYTES
+_HEX = "HEX({t}) <=> HEX({s})"
+
+
+def _of(*codes: int, same: str = _PLAIN, fits: Callable[..., bool] | None = None) -> _Type:
+    return _Type(frozenset(codes), same, fits or (lambda _meta, _row: True))
+
+
+def _decimals(meta: int, row: Mapping[str, Any]) -> bool:
+    return meta == int(row["decimals"] or 0)
+
+
+def _length(meta: int, row: Mapping[str, Any]) -> bool:
+    return meta == int(row["octets"] or 0)
+
+
+def _char(meta: int, row: Mapping[str, Any]) -> bool:
+    real, length = meta & 0xFF, meta >> 8
+    return real | 0x30 == 254 and length | ((real & 0x30) ^ 0x30) << 4 == int(row["octets"] or 0)
+
+
+def _member(real: int) -> Callable[[int, Mapping[str, Any]], bool]:
+    return lambda meta, _row: meta & 0xFF == real
+
+
+def _number(meta: int, row: Mapping[str, Any]) -> bool:
+    return (meta & 0xFF, meta >> 8) == (int(row["digits"] or 0), int(row["scale"] or 0))
+
+
+def _bits(meta: int, row: Mapping[str, Any]) -> bool:
+    return (meta >> 8) * 8 + (meta & 0xFF) == int(row["digits"] or 0)
+
+
+def _packs(size: int) -> Callable[[int, Mapping[str, Any]], bool]:
+    return lambda meta, _row: meta == size
+
+
+_SIZES = {"tiny": 1, "": 2, "medium": 3, "long": 4}
+_TYPES: dict[str, _Type] = {
+    "tinyint": _of(1),
+    "smallint": _of(2),
+    "mediumint": _of(9),
+    "int": _of(3),
+    "bigint": _of(8),
+    "float": _of(4, same=_FLOAT),
+    "double": _of(5, same=_FLOAT),
+    "decimal": _of(246, fits=_number),
+    "bit": _of(16, fits=_bits),
+    "year": _of(13),
+    "date": _of(10),
+    "time": _of(19, fits=_decimals),
+    "datetime": _of(18, fits=_decimals),
+    "timestamp": _of(17, fits=_decimals),
+    "char": _of(254, same=_BYTES, fits=_char),
+    "binary": _of(254, same=_BYTES, fits=_char),
+    "varchar": _of(15, same=_BYTES, fits=_length),
+    "varbinary": _of(15, same=_BYTES, fits=_length),
+    **{f"{size}text": _of(252, same=_BYTES, fits=_packs(n)) for size, n in _SIZES.items()},
+    **{f"{size}blob": _of(252, same=_BYTES, fits=_packs(n)) for size, n in _SIZES.items()},
+    "enum": _of(254, same=_MEMBERS, fits=_member(247)),
+    "set": _of(254, same=_MEMBERS, fits=_member(248)),
+}
+"""By the name of information_schema: types of both servers."""
+_GEOMETRIES = (
+    "geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon",
+    "geometrycollection", "geomcollection",
+)  # fmt: skip
+_JSON = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS CHAR) AS BINARY)"
+_MORE: dict[Flavour, dict[str, _Type]] = {
+    "mysql": {
+        "json": _of(245, same=_JSON),
+        "vector": _of(242, same=_HEX),
+        **dict.fromkeys(_GEOMETRIES, _of(255, same=_HEX)),
+    },
+    "mariadb": {
+        **dict.fromkeys(_GEOMETRIES, _of(255, same=_HEX)),
+        **{name: _of(254) for name in ("uuid", "inet4", "inet6")},
+    },
+}
+
+
+# Definitions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """A column: its name, its type in words, and how it is compared ("" if it is generated)."""
+
+    name: str
+    type: str
+    nullable: bool
+    generated: bool
+    same: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """A table that can take back rows.
+
+    `key`: the columns of the key that tells its rows apart, and `index` its name. `text` is the
+    whole definition, as SHOW CREATE TABLE prints it.
+    """
+
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+    index: str
+    key: tuple[str, ...]
+    text: str
+
+    @property
+    def name(self) -> str:
+        """Its name in the form of `table_name`."""
+        return table_name(self.database, self.table)
+
+    @property
+    def quoted(self) -> str:
+        """Its name in SQL."""
+        return f"{quoted(self.database)}.{quoted(self.table)}"
+
+
+def quoted(name: str) -> str:
+    """A name as an identifier in SQL."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def definition_of(
+    server: Server, flavour: Flavour, changed: ChangedTable, kinds: Collection[RowsKind]
+) -> Definition:
+    """The definition of a table of which changes of these kinds are to be undone.
+
+    Raises RecoveryError if they cannot be, SourceError if the server does not answer.
+    """
+    found = _Asking(server, flavour, changed)
+    refusal = next(found.problems(kinds), None)
+    if refusal is not None:
+        raise refusal
+    return found.definition()
+
+
+class _Asking:
+    """Asks about one table."""
+
+    def __init__(self, server: Server, flavour: Flavour, changed: ChangedTable) -> None:
+        self._server = server
+        self._flavour = flavour
+        self._changed = changed
+        self._name = (changed.body.database, changed.body.table)
+        rows = self._asked("columns", _COLUMNS)
+        self._rows = sorted(rows, key=lambda row: int(row["number"]))
+        self._index, self._key = "", tuple[str, ...]()
+
+    def _asked(self, table: str, columns: str) -> list[dict[str, Any]]:
+        """Rows of information_schema about this table; names there may ignore case."""
+        rows = self._server.rows(
+            f"SELECT {columns}, table_schema AS its_schema, table_name AS its_table "  # noqa: S608 - constants
+            f"FROM information_schema.{table} WHERE table_schema = %s AND table_name = %s",
+            self._name,
+        )
+        return [row for row in rows if (row["its_schema"], row["its_table"]) == self._name]
+
+    def _refusal(self, why: str, hint: str = "") -> RecoveryError:
+        return RecoveryError(f"{self._changed.name} cannot be undone: {why}", hint=hint)
+
+    def problems(self, kinds: Collection[RowsKind]) -> Iterator[RecoveryError]:
+        """Why rows cannot be undone in it."""
+        yield from self._of_table()
+        yield from self._of_columns()
+        yield from self._of_keys()
+        yield from self._of_foreign_keys(kinds)
+
+    def _of_table(self) -> Iterator[RecoveryError]:
+        rows = self._asked(
+            "tables", "table_type AS kind, engine AS engine, create_options AS options"
+        )
+        if not rows:
+            yield self._refusal(
+                "the server has no such table, or the account may not see it",
+                "GRANT SELECT, UPDATE on it; a table that was dropped needs a restore",
+            )
+            return
+        kind, engine = str(rows[0]["kind"]), str(rows[0]["engine"])
+        if kind != "BASE TABLE":
+            yield self._refusal(f"it is a {kind} there: that is not supported")
+        elif engine != ENGINE:
+            yield self._refusal(
+                f"its engine is {engine}, and what fails in the middle must be rolled back: only "
+                f"{ENGINE} is supported"
+            )
+
+    def _of_columns(self) -> Iterator[RecoveryError]:
+        changed, body = self._changed, self._changed.body
+        if len(self._rows) != len(body.types):
+            yield self._refusal(
+                f"it has {len(self._rows)} columns now, and {len(body.types)} in the binlog", _DDL
+            )
+            return
+        names = tuple(str(row["name"]) for row in self._rows)
+        if body.columns and body.columns != names:
+            yield self._refusal(
+                f"its columns are {', '.join(names)} now, which they were not", _DDL
+            )
+        bits = int.from_bytes(body.nullable, "little")
+        for at, (row, (code, meta)) in enumerate(zip(self._rows, body.type_metadata, strict=True)):
+            name, kind = str(row["name"]), self._type(row)
+            if kind is None:
+                yield self._refusal(f"column {name} is of type {row['type']}: not supported")
+                return
+            was_nullable = bool(bits >> at & 1)
+            fits = code in kind.codes and kind.fits(meta, row)
+            if not fits or was_nullable != (str(row["nullable"]).upper() == "YES"):
+                yield self._refusal(
+                    f"column {name} is {row['type']} now, and was of another type", _DDL
+                )
+            if at in changed.missing and not _is_generated(row):
+                yield self._refusal(
+                    f"the binlog does not have column {name} (binlog_row_image is not FULL)"
+                )
+
+    def _type(self, row: Mapping[str, Any]) -> _Type | None:
+        """The type of a column; None if it is not supported."""
+        name = str(row["kind"]).lower()
+        found = _TYPES.get(name) or _MORE[self._flavour].get(name)
+        if found is not None and "COMPRESSED" in str(row["type"]).upper():
+            code = 140 if name.endswith(("text", "blob")) else 141
+            return _Type(frozenset({code}), found.same)
+        return found
+
+    def _of_keys(self) -> Iterator[RecoveryError]:
+        by_name: dict[str, list[dict[str, Any]]] = {}
+        for row in self._asked("statistics", "statistics.*"):
+            made = {key.lower(): value for key, value in row.items()}
+            by_name.setdefault(str(made["index_name"]), []).append(made)
+        nullable = {str(row["name"]) for row in self._rows if str(row["nullable"]) == "YES"}
+        for name in sorted(by_name, key=lambda one: (one != "PRIMARY", one)):
+            parts = sorted(by_name[name], key=lambda one: int(one["seq_in_index"]))
+            columns = tuple(str(part["column_name"]) for part in parts)
+            hidden = any(
+                str(part.get("is_visible") or "YES") != "YES"
+                or str(part.get("ignored") or "NO") != "NO"
+                for part in parts
+            )
+            if (
+                not any(int(part["non_unique"]) for part in parts)
+                and not hidden
+                and all(part["column_name"] and part["sub_part"] is None for part in parts)
+                and nullable.isdisjoint(columns)
+            ):
+                self._index, self._key = name, columns
+                return
+        yield self._refusal(
+            "it has no primary key (or unique key of whole columns that are NOT NULL), so rows "
+            "that were changed since cannot be told from others"
+        )
+
+    def _of_foreign_keys(self, kinds: Collection[RowsKind]) -> Iterator[RecoveryError]:
+        """The engine's own list has also those of tables that the account may not see."""
+        table = "innodb_sys_foreign" if self._flavour == "mariadb" else "innodb_foreign"
+        try:
+            rows = self._server.rows(
+                "SELECT for_name AS child, ref_name AS parent, type AS type "  # noqa: S608 - a constant
+                f"FROM information_schema.{table}"
+            )
+        except SourceError as error:
+            if not error.needs_privilege:
+                raise
+            yield self._refusal(
+                "which foreign keys refer to it is not known: the account is missing the "
+                "privilege PROCESS",
+                "GRANT PROCESS ON *.* to it",
+            )
+            return
+        for row in rows:
+            actions = int(row["type"])
+            changes = (actions & _ON_DELETE and {"insert", "delete"} & {*kinds}) or (
+                actions & _ON_UPDATE and "update" in kinds
+            )
+            if changes and _may_be(self._name, str(row["parent"])):
+                yield self._refusal(
+                    f"a foreign key of {row['child']} refers to it, and changes that table's rows "
+                    "with it (CASCADE or SET NULL): rows written since would change, or those that "
+                    "the transaction changed are in no binlog"
+                )
+                return
+
+    def definition(self) -> Definition:
+        """The definition, once there are no problems."""
+        database, table = self._name
+        named = f"{quoted(database)}.{quoted(table)}"
+        row = self._server.rows(f"SHOW CREATE TABLE {named}")[0]
+        columns = []
+        for one in self._rows:
+            kind = self._type(one)
+            assert kind is not None  # noqa: S101 - a problem otherwise
+            generated = _is_generated(one)
+            columns.append(
+                Column(
+                    name=str(one["name"]),
+                    type=str(one["type"]),
+                    nullable=str(one["nullable"]) == "YES",
+                    generated=generated,
+                    same="" if generated else kind.same,
+                )
+            )
+        return Definition(
+            database=database,
+            table=table,
+            columns=tuple(columns),
+            index=self._index,
+            key=self._key,
+            text=_COUNTER.sub("", str(row["Create Table"])),
+        )
+
+
+def _is_generated(row: Mapping[str, Any]) -> bool:
+    return bool(row["expression"])
+
+
+def _may_be(name: tuple[str, str], parent: str) -> bool:
+    """Whether this is the table in the form of InnoDB, which encodes all but letters and digits."""
+    database, _, table = parent.partition("/")
+    if not all(part.isascii() and part.replace("_", "").isalnum() for part in name):
+        return not f"{database}{table}".replace("_", "").isalnum()
+    return (database.lower(), table.lower()) == (name[0].lower(), name[1].lower())

@@ -1,0 +1,868 @@
+"""Transactions are taken back on real servers: every row as it was, or nothing at all.
+
+The server's own binlogs lie in a bucket in memory. The witness is the server: CHECKSUM TABLE and
+the rows before the accident and after the undo.
+"""
+
+import contextlib
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.server.version import ServerVersion
+from binlog2s3.undo.execute import comparison
+from binlog2s3.undo.tables import Column, Definition
+from lab import get
+from lab.disk import temporary_directory
+from lab.mysql import MysqlServer, server_of
+from lab.tcp import Switch
+from tests.documents import LINEAGE, TIME, like
+from tests.golden.buckets import HOUR, Golden
+from tests.golden.outputs import Called, called
+from tests.integration.test_content import (
+    COMMON,
+    MARIADB,
+    MYSQL,
+    PLACES,
+    create_every,
+    work_on_every,
+)
+from tests.memory_client import MemoryClient
+from tests.surveyed import Bucket
+from tests.waiting import wait_until
+
+COLUMNS: Mapping[str, Mapping[str, str]] = {
+    "mysql-9": {**MYSQL, **PLACES},
+    "mysql-8.0.31": {**COMMON, **PLACES},
+    "mariadb-10.11": MARIADB,
+    "mariadb-11.8": MARIADB,
+}
+STATE = "SELECT * FROM {} ORDER BY 1, 2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A server, and the columns of shop.every."""
+
+    server: MysqlServer
+    columns: Mapping[str, str]
+
+    @property
+    def is_mariadb(self) -> bool:
+        return self.server.binaries.flavour == "mariadb"
+
+    def begin(self, *statements: str) -> None:
+        """An empty database, and a history that begins here."""
+        self.server.query(
+            "SET sql_log_bin = 0",
+            "DROP DATABASE IF EXISTS shop",
+            "CREATE DATABASE shop",
+            "USE shop",
+            *statements,
+        )
+        self.forget()
+
+    def forget(self) -> None:
+        """The history begins here."""
+        version = str(self.server.query("SELECT VERSION()")[0][0])
+        self.server.query(ServerVersion(version).reset_statement)
+
+    def transaction(self, *statements: str) -> str:
+        """One transaction of these statements; its GTID."""
+        self.server.query("USE shop", "BEGIN", *statements, "COMMIT")
+        return self.last_gtid()
+
+    def last_gtid(self) -> str:
+        if self.is_mariadb:
+            return str(self.server.query("SELECT @@gtid_binlog_pos")[0][0])
+        text = str(self.server.query("SELECT @@global.gtid_executed")[0][0])
+        uuid, _, numbers = text.replace("\n", "").partition(":")
+        return f"{uuid}:{numbers.rpartition('-')[2]}"
+
+    def state(self, *tables: str) -> list[Any]:
+        """Checksums and rows, with invisible columns."""
+        found: list[Any] = []
+        for table in tables:
+            found += self.server.query(f"CHECKSUM TABLE shop.{table} EXTENDED")
+            found += self.rows(table)
+        return found
+
+    def rows(self, table: str) -> list[str]:
+        columns = self.server.query(
+            "SELECT column_name, data_type FROM information_schema.columns WHERE table_schema = "
+            f"'shop' AND table_name = '{table}' ORDER BY ordinal_position"
+        )
+        shown = (f"HEX(`{name}`)" if kind == "vector" else f"`{name}`" for name, kind in columns)
+        return sorted(map(repr, self.server.query(f"SELECT {', '.join(shown)} FROM shop.{table}")))
+
+    def bucket(self) -> Golden:
+        """All of its binlogs in a bucket, the last one open."""
+        names = [name for name, _ in self.server.binlogs()]
+        lineage = like(
+            LINEAGE,
+            server_uuid=self.uuid,
+            flavour=self.server.binaries.flavour,
+            server_version=self.server.binaries.version,
+            first_binlog=BinlogName.parse(names[0]),
+            gtid_set="",
+        )
+        bucket = Bucket(lineage)
+        for name in names[:-1]:
+            data = (self.server.datadir / name).read_bytes()
+            bucket.archive(data, name=BinlogName.parse(name))
+        data = (self.server.datadir / names[-1]).read_bytes()
+        bucket.chunk(data, 0, len(data), name=BinlogName.parse(names[-1]))
+        now = TIME + HOUR
+        return Golden(client=MemoryClient(bucket, lambda: now), now=now)
+
+    def execute(self, printed: str) -> None:
+        """Execute what mysqlbinlog printed, as the client does."""
+        client = self.server.binaries.client
+        subprocess.run([client, "--no-defaults", f"--socket={self.server.socket}", "-uroot"],
+                       input=printed.encode(), check=True)  # fmt: skip
+
+    @property
+    def uuid(self) -> str:
+        if self.is_mariadb:
+            return "00000001-00000000"
+        return str(self.server.query("SELECT @@server_uuid")[0][0])
+
+    def undo(self, *words: str, user: str = "root") -> Called:
+        yes = [] if {"--dry-run"} & {*words} or any("--output" in w for w in words) else ["--yes"]
+        return called(self.bucket(), self.words(*yes, *words, user=user))
+
+    def words(self, *more: str, user: str = "root") -> list[str]:
+        where = ["--s3-url=s3://acme/pre", "--source=orders"]
+        target = [f"--target-socket={self.server.socket}", f"--target-user={user}"]
+        return ["undo", *where, *target, *more]
+
+    def undone(self, *gtids: str, more: Sequence[str] = ()) -> Called:
+        """An undo that has to succeed."""
+        done = self.undo(*(f"--gtid={gtid}" for gtid in gtids), *more)
+        assert done.code == 0, done.err
+        assert self.server.query("SHOW DATABASES LIKE 'binlog2s3%'") == []
+        return done
+
+    def refused(self, *words: str, why: str = "") -> Called:
+        """An undo that is refused, and changes nothing."""
+        before, done = self.last_gtid(), self.undo(*words)
+        assert done.code == 8, (done.out, done.err)
+        assert why in done.err, done.err
+        assert self.last_gtid() == before
+        assert self.server.query("SHOW DATABASES LIKE 'binlog2s3%'") == []
+        return done
+
+
+@pytest.fixture(scope="module", params=COLUMNS)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A server for its tests."""
+    binaries = get.VERSIONS[request.param]()
+    with (
+        temporary_directory() as directory,
+        server_of(binaries, directory, options=["--binlog-format=ROW"]) as server,
+    ):
+        yield Place(server=server, columns=COLUMNS[request.param])
+
+
+K = ("CREATE TABLE k (id INT PRIMARY KEY, a INT, b VARCHAR(20), KEY (a))",
+     "INSERT INTO k VALUES (1,1,'x'),(2,2,'x'),(3,3,'x'),(4,4,NULL)")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "accident",
+    [
+        ["UPDATE k SET b = 'y'"],
+        ["DELETE FROM k"],
+        ["INSERT INTO k VALUES (9,9,'z'),(10,10,NULL)"],
+        ["UPDATE k SET b = 'y'", "UPDATE k SET b = 'z', a = a + 1", "DELETE FROM k WHERE id = 2"],
+        ["UPDATE k SET id = id + 100", "INSERT INTO k VALUES (1, 7, 'new')"],
+        ["DELETE FROM k WHERE id = 1", "INSERT INTO k VALUES (1, 7, 'again')",
+         "UPDATE k SET id = 55 WHERE id = 1", "DELETE FROM k WHERE id = 55"],
+    ],
+)  # fmt: skip
+def test_a_transaction_is_taken_back(place: Place, accident: list[str]) -> None:
+    """Exactly, with a GTID of its own, which can be undone; and never twice."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction(*accident)
+    after = place.state("k")
+    done = place.undone(gtid)
+    assert place.state("k") == before
+    own = place.last_gtid()
+    assert own != gtid
+    assert f"GTID is {own}" in done.out
+    place.refused(f"--gtid={gtid}", why="undone already")
+    assert place.state("k") == before
+    place.undone(own)
+    assert place.state("k") == after
+
+
+def test_what_came_after_is_never_overwritten(place: Place) -> None:
+    """A change of any column, in case only too; the later transaction is named."""
+    for later, why in (
+        ("UPDATE k SET b = 'later' WHERE id = 2", "changed"),
+        ("UPDATE k SET b = 'Y' WHERE id = 2", "changed"),
+        ("UPDATE k SET b = NULL WHERE id = 2", "changed"),
+        ("DELETE FROM k WHERE id = 2", "missing"),
+    ):
+        place.begin(*K)
+        gtid = place.transaction("UPDATE k SET b = 'y'")
+        culprit = place.transaction(later)
+        state = place.state("k")
+        done = place.refused(f"--gtid={gtid}", why=f"(id=2) {why}")
+        assert f"by {culprit}" in done.err
+        assert place.state("k") == state
+
+
+EVERY = (
+    ["UPDATE every SET bl = 'n', i = COALESCE(i, 0) + 1, ti = 1 - COALESCE(ti, 0)"],
+    ["DELETE FROM every"],
+    ["INSERT INTO every (id, i) VALUES (900001, 7), (900002, 8)"],
+    ["UPDATE every SET i = i + 1 WHERE id % 2", "UPDATE every SET id = id + 500000",
+     "DELETE FROM every WHERE id % 3 = 0", "INSERT INTO every (id) VALUES (7)"],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+@pytest.mark.parametrize("names", ["FULL", "MINIMAL"])
+def test_rows_of_every_type_are_taken_back(place: Place, names: str, compressed: bool) -> None:
+    """NULLs, generated columns, all types of the manuals; compressed or not; with names or not."""
+    if place.is_mariadb:
+        place.server.query(f"SET GLOBAL log_bin_compress = {'ON' if compressed else 'OFF'}")
+    else:
+        place.server.query(
+            f"SET GLOBAL binlog_transaction_compression = {'ON' if compressed else 'OFF'}"
+        )
+    place.server.query(f"SET GLOBAL binlog_row_metadata = {names}")
+    try:
+        for accident in EVERY:
+            place.begin("SET sql_mode = ''", create_every(dict(place.columns)),
+                        *work_on_every(dict(place.columns), 1))  # fmt: skip
+            before = place.state("every")
+            gtid = place.transaction(*accident)
+            after = place.state("every")
+            assert after != before
+            place.undone(gtid)
+            assert place.state("every") == before, accident
+            place.undone(place.last_gtid())
+            assert place.state("every") == after, accident
+    finally:
+        place.server.query("SET GLOBAL binlog_row_metadata = MINIMAL")
+        place.server.query(
+            "SET GLOBAL log_bin_compress = OFF"
+            if place.is_mariadb
+            else "SET GLOBAL binlog_transaction_compression = OFF"
+        )
+
+
+def test_a_later_change_of_any_column_is_seen(place: Place) -> None:
+    """One column after the other, of every type: no change of one alone is overwritten."""
+    place.begin("SET sql_mode = ''", create_every(dict(place.columns)),
+                *work_on_every(dict(place.columns), 1),
+                "DELETE FROM every WHERE id > 1110", "UPDATE every SET lb = 'l' WHERE lb <> ''",
+                "UPDATE every SET bl = 'b', mt = 'm' WHERE bl <> ''")  # fmt: skip
+    for name, kind in settable_of(place).items():
+        place.forget()
+        gtid = place.transaction("UPDATE every SET mi = 5 - COALESCE(mi, 0)")
+        rows = f"SELECT id FROM shop.every WHERE `{name}` IS NOT NULL LIMIT 1"
+        (row,) = place.server.query(rows)
+        new = f"1 - `{name}`" if kind.startswith("BIT") else OTHER(kind)
+        later = f"UPDATE every SET `{name}` = {new} WHERE id = {row[0]}"
+        assert place.transaction("SET sql_mode = ''", later) != gtid, f"{later} changes nothing"
+        state = place.state("every")
+        done = place.refused(f"--gtid={gtid}", why=f"(id={row[0]}) changed")
+        assert done.err.count("changed,") == 1, (name, done.err)
+        assert place.state("every") == state, name
+
+
+def OTHER(kind: str) -> str:  # noqa: N802 - a table
+    """A value that hardly differs from those of `work_on_every`."""
+    kind = re.split(r"[ (]", kind, maxsplit=1)[0]
+    return {
+        "TINYINT": "-7", "BOOL": "9", "SMALLINT": "77", "MEDIUMINT": "77",
+        "INT": "77", "BIGINT": "77", "FLOAT": "77.5", "DOUBLE": "77.5", "DECIMAL": "0.5",
+        "YEAR": "2030", "DATE": "'0000-00-00'", "TIME": "'12:13:19'",
+        "DATETIME": "'2031-02-03 12:13:19'", "TIMESTAMP": "'2031-02-03 12:13:19'",
+        "CHAR": "'X'", "VARCHAR": "'X '", "BINARY": "'X'", "VARBINARY": "'X '",
+        "TINYBLOB": "'Y'", "BLOB": "'Y'", "MEDIUMTEXT": "'Y'", "LONGBLOB": "'Y'",
+        "ENUM": "NULL", "SET": "NULL", "JSON": "'{\"a\": 1}'",
+        "GEOMETRY": "ST_GeomFromText('POINT(1 3)')", "POINT": "ST_GeomFromText('POINT(1 3)')",
+        "VECTOR": "TO_VECTOR('[1,2,3,4,6]')", "INET6": "'::9'", "INET4": "'1.2.3.9'",
+        "UUID": "'123e4567-e89b-12d3-a456-426655440099'",
+    }[kind]  # fmt: skip
+
+
+def settable_of(place: Place) -> dict[str, str]:
+    return {name: kind for name, kind in place.columns.items() if "GENERATED" not in kind}
+
+
+def test_conflicts_can_be_left_out(place: Place) -> None:
+    """The other rows are undone, those that were changed since stay; they are named."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 3")
+    place.transaction("UPDATE k SET b = 'later' WHERE id = 2", "INSERT INTO k VALUES (3, 7, 'new')")
+    done = place.undone(gtid, more=["--skip-conflicts"])
+    assert place.server.query("SELECT * FROM shop.k ORDER BY id") == [
+        (1, 1, "x"), (2, 2, "later"), (3, 7, "new"), (4, 4, None),
+    ]  # fmt: skip
+    assert "(id=3) there again" in done.out
+    assert "(id=2) changed" in done.out
+
+
+def test_a_row_that_is_left_out_is_left_out_as_a_whole(place: Place) -> None:
+    """Though it looks as an earlier change of the same transaction left it."""
+    place.begin(*K)
+    gtid = place.transaction(
+        "UPDATE k SET b = 'y' WHERE id = 1",
+        "UPDATE k SET b = 'z' WHERE id = 1",
+        "DELETE FROM k WHERE id = 2",
+        "INSERT INTO k VALUES (2, 2, 'new')",
+        "UPDATE k SET id = 30 WHERE id = 3",
+        "UPDATE k SET b = 'z' WHERE id = 4",
+    )
+    place.transaction("UPDATE k SET b = 'y' WHERE id = 1", "DELETE FROM k WHERE id = 2",
+                      "UPDATE k SET a = 0 WHERE id = 30")  # fmt: skip
+    done = place.undone(gtid, more=["--skip-conflicts"])
+    assert place.server.query("SELECT * FROM shop.k ORDER BY id") == [
+        (1, 1, "y"), (4, 4, None), (30, 0, "x"),
+    ]  # fmt: skip
+    assert "5 rows left out" in done.out
+
+
+def test_rows_that_were_compared_cannot_change_any_more(place: Place) -> None:
+    """They are locked until the end, equal ones too; the scratch table is not."""
+    place.begin(*K, "CREATE TABLE s LIKE k", "INSERT INTO s SELECT * FROM k WHERE id < 3")
+    columns = (
+        Column(name="id", type="int", nullable=False, generated=False, same="{t} <=> {s}"),
+        Column(name="b", type="varchar(20)", nullable=True, generated=False, same="{t} <=> {s}"),
+    )
+    definition = Definition(
+        database="shop", table="k", columns=columns, index="PRIMARY", key=("id",), text=""
+    )
+    with place.server.connect() as one, one.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+        cursor.execute("BEGIN")
+        cursor.execute(comparison(definition, "shop.s"))
+        assert cursor.fetchall() == ((2, 2),)
+        with place.server.connect() as other, other.cursor() as writer:
+            writer.execute("SET SESSION innodb_lock_wait_timeout = 1")
+            for number in (1, 2):
+                with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+                    writer.execute(f"UPDATE shop.k SET b = 'later' WHERE id = {number}")
+            writer.execute("UPDATE shop.k SET b = 'other' WHERE id = 3")
+            writer.execute("UPDATE shop.s SET b = 'again'")
+        cursor.execute(comparison(definition, "shop.s"))
+        assert cursor.fetchall() == ((0, 2),)
+
+
+def test_several_transactions_are_undone_in_reverse_order(place: Place) -> None:
+    """Whatever the order of the options; only all together if they depend on each other."""
+    place.begin(*K)
+    before = place.state("k")
+    one = place.transaction("UPDATE k SET b = 'y'")
+    other = place.transaction("UPDATE k SET b = 'z'", "DELETE FROM k WHERE id = 1")
+    place.refused(f"--gtid={one}", why="changed, by")
+    place.undone(other, one)
+    assert place.state("k") == before
+
+
+def test_only_one_table_is_undone(place: Place) -> None:
+    """Of a transaction that changed others, too."""
+    place.begin(*K, "CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (1)")
+    before = place.state("k")
+    gtid = place.transaction("DELETE FROM k", "DELETE FROM o")
+    place.undone(gtid, more=["--table=shop.k"])
+    assert place.state("k") == before
+    assert place.server.query("SELECT * FROM shop.o") == []
+
+
+def test_keys_that_changed_places_are_set_back(place: Place) -> None:
+    """Swapped primary and unique keys, NULLs in unique keys, keys that ignore case."""
+    place.begin(
+        "CREATE TABLE k (k VARCHAR(10) CHARACTER SET utf8mb4 COLLATE utf8mb4_general_ci, "
+        "u INT NOT NULL, v INT NULL, PRIMARY KEY (k), UNIQUE (u), UNIQUE (v))",
+        "INSERT INTO k VALUES ('A', 1, 1), ('b', 2, NULL), ('c', 3, NULL), ('d', 4, 4)",
+    )
+    before = place.state("k")
+    gtid = place.transaction(
+        "UPDATE k SET u = u + 10 ORDER BY u DESC",
+        "DELETE FROM k WHERE k = 'A'",
+        "INSERT INTO k VALUES ('a', 2, 9)",
+        "UPDATE k SET k = 'B', u = 99 WHERE k = 'b'",
+        "UPDATE k SET u = 12 WHERE k = 'a'",
+        "UPDATE k SET u = 2, v = NULL WHERE k = 'd'",
+    )
+    place.undone(gtid)
+    assert place.state("k") == before
+
+
+def test_a_unique_key_that_was_used_since_is_a_conflict(place: Place) -> None:
+    """Another row has the value: everything is rolled back."""
+    place.begin("CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE)", "INSERT INTO k VALUES (1, 1)",
+                "INSERT INTO k VALUES (2, 2)")  # fmt: skip
+    gtid = place.transaction("DELETE FROM k")
+    place.transaction("INSERT INTO k VALUES (9, 1)")
+    state = place.state("k")
+    place.refused(f"--gtid={gtid}", why="Duplicate entry")
+    place.refused(f"--gtid={gtid}", "--skip-conflicts", why="Duplicate entry")
+    assert place.state("k") == state
+
+
+def test_generated_and_invisible_columns_and_their_indexes(place: Place) -> None:
+    """Functional and multi-valued indexes of MySQL, virtual columns in keys."""
+    more = "" if place.is_mariadb else (
+        ", j JSON, INDEX ((CAST(j->'$.z' AS UNSIGNED ARRAY))), INDEX ((b + 1))")  # fmt: skip
+    place.begin(
+        "CREATE TABLE k (a INT PRIMARY KEY, b INT, h INT INVISIBLE DEFAULT 3, "
+        f"g INT GENERATED ALWAYS AS (b * 2) STORED, v INT GENERATED ALWAYS AS (b * 3) VIRTUAL, "
+        f"KEY (v) {more})",
+        "INSERT INTO k (a, b, h) VALUES (1, 1, 7), (2, 2, 8)",
+        *([] if place.is_mariadb else ["UPDATE k SET j = '{\"z\": [1, 2]}'"]),
+    )
+    # CHECKSUM TABLE says something else each time if a table has a multi-valued index
+    before = place.rows("k")
+    gtid = place.transaction("UPDATE k SET b = 5, h = 1", "DELETE FROM k WHERE a = 2")
+    place.undone(gtid)
+    assert place.rows("k") == before
+    assert place.server.query("CHECK TABLE shop.k EXTENDED")[0][3] == "OK"
+    assert place.server.query("SELECT a FROM shop.k WHERE v = 6") == [(2,)]
+    gtid = place.transaction("UPDATE k SET b = 6")
+    place.transaction("UPDATE k SET h = 4 WHERE a = 2")
+    place.refused(f"--gtid={gtid}", why="(a=2) changed")
+
+
+def test_large_values_and_impossible_dates(place: Place) -> None:
+    """Blobs of 20 MB, and dates that a strict server would not take."""
+    place.begin(
+        "SET sql_mode = ''",
+        "CREATE TABLE k (id INT PRIMARY KEY, l LONGBLOB, d DATE, t DATETIME(3), "
+        "s TIMESTAMP(6) NULL)",
+        "INSERT INTO k VALUES (1, REPEAT('y', 20000000), '0000-00-00', '0000-00-00', NULL), "
+        "(2, REPEAT('z', 20000000), '2024-00-00', '2024-02-30', NOW(6))",
+    )
+    before = place.server.query("CHECKSUM TABLE shop.k EXTENDED")
+    gtid = place.transaction("UPDATE k SET l = 'x', d = NULL, t = NULL", "DELETE FROM k")
+    place.undone(gtid)
+    assert place.server.query("CHECKSUM TABLE shop.k EXTENDED") == before
+
+
+def test_rows_that_triggers_changed_are_undone_and_none_fires(place: Place) -> None:
+    """They are in the transaction itself."""
+    place.begin(*K, "CREATE TABLE log (id INT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20))",
+                "CREATE TRIGGER t AFTER DELETE ON k FOR EACH ROW "
+                "INSERT INTO log (what) VALUES (OLD.b)",
+                "CREATE TRIGGER i AFTER INSERT ON k FOR EACH ROW "
+                "INSERT INTO log (what) VALUES ('again')")  # fmt: skip
+    before = [place.state("k")[1:], place.server.query("SELECT * FROM shop.log")]
+    gtid = place.transaction("DELETE FROM k")
+    assert len(place.server.query("SELECT * FROM shop.log")) == 4
+    assert "triggers do not fire" in place.undone(gtid).out
+    assert [place.state("k")[1:], place.server.query("SELECT * FROM shop.log")] == before
+
+
+FAMILY = (
+    "CREATE TABLE p (id INT PRIMARY KEY, a INT, UNIQUE (a))",
+    "INSERT INTO p VALUES (1, 1), (2, 2)",
+    "CREATE TABLE c (id INT PRIMARY KEY, p INT, CONSTRAINT f FOREIGN KEY (p) REFERENCES p (id) {})",
+)
+
+
+@pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL"])
+@pytest.mark.parametrize("accident", ["INSERT INTO p VALUES (3, 3)", "DELETE FROM p WHERE id = 1"])
+def test_what_would_cascade_is_refused(place: Place, action: str, accident: str) -> None:
+    """Children written since, or those that are in no binlog, would be lost."""
+    place.begin(*(one.format(action) for one in FAMILY), "INSERT INTO c VALUES (10, 1)")
+    gtid = place.transaction(accident)
+    place.refused(f"--gtid={gtid}", why="refers to it")
+    renamed = place.transaction("UPDATE p SET id = 9, a = 9 WHERE id = 2")
+    place.undone(renamed)
+
+
+def test_updates_that_would_cascade_are_refused(place: Place) -> None:
+    """Only those: rows that are inserted or deleted cascade nothing."""
+    place.begin(*(one.format("ON UPDATE CASCADE") for one in FAMILY))
+    before = place.state("p")
+    gtid = place.transaction("UPDATE p SET a = 7 WHERE id = 1")
+    place.refused(f"--gtid={gtid}", why="refers to it")
+    place.transaction("UPDATE p SET a = 1 WHERE id = 1")
+    gtid = place.transaction("DELETE FROM p")
+    place.undone(gtid)
+    assert place.state("p") == before
+
+
+def test_a_foreign_key_is_checked(place: Place) -> None:
+    """Also if the accident did not: a child of a row that is gone does not come back alone."""
+    place.begin(*(one.format("") for one in FAMILY), "INSERT INTO c VALUES (10, 1)")
+    before = place.state("p", "c")
+    gtid = place.transaction("DELETE FROM c", "DELETE FROM p")
+    place.refused(f"--gtid={gtid}", "--table=shop.c", why="foreign key")
+    place.undone(gtid)
+    assert place.state("p", "c") == before
+    gtid = place.transaction("SET foreign_key_checks = 0", "DELETE FROM p WHERE id = 1")
+    place.undone(gtid)
+    assert place.state("p", "c") == before
+
+
+@pytest.mark.parametrize(
+    ("later", "why"),
+    [
+        ("ALTER TABLE k MODIFY id INT AFTER a", "definition"),
+        ("ALTER TABLE k ADD COLUMN n INT", "definition"),
+        ("ALTER TABLE k ADD INDEX (b)", "definition"),
+        ("TRUNCATE TABLE k", "definition"),
+        ("DROP TABLE k", "definition"),
+        ("ALTER TABLE k RENAME COLUMN a TO z", "definition"),
+        ("RENAME TABLE k TO l", "definition"),
+    ],
+)
+def test_ddl_since_is_refused(place: Place, later: str, why: str) -> None:
+    """Two columns of one type that changed places would get each other's values."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.server.query("USE shop", later)
+    place.refused(f"--gtid={gtid}", why=why)
+
+
+UNKNOWN = {
+    "CREATE TABLE k (id INT, b VARCHAR(20))": "no primary key",
+    "CREATE TABLE k (id INT NULL, b VARCHAR(20), UNIQUE (id))": "no primary key",
+    "CREATE TABLE k (id INT PRIMARY KEY, b VARCHAR(20)) ENGINE = MyISAM": "not transactional",
+}
+
+
+@pytest.mark.parametrize("table", UNKNOWN)
+def test_tables_whose_rows_cannot_be_told_apart_are_refused(place: Place, table: str) -> None:
+    """And those whose engine does not roll back."""
+    place.begin(table, "INSERT INTO k VALUES (1, 'x'), (2, 'x')")
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.refused(f"--gtid={gtid}", why=UNKNOWN[table])
+
+
+def test_what_is_not_rows_is_refused(place: Place) -> None:
+    """Statements, partial images, XA."""
+    place.begin(*K)
+    place.server.query("USE shop", "SET binlog_format = STATEMENT", "DELETE FROM k WHERE id = 1")
+    place.refused(f"--gtid={place.last_gtid()}", why="DELETE FROM k")
+    place.server.query("USE shop", "SET binlog_row_image = MINIMAL", "UPDATE k SET b = 'm'")
+    place.refused(f"--gtid={place.last_gtid()}", why="binlog_row_image")
+    place.server.query(
+        "USE shop", "XA START 'x'", "UPDATE k SET b = 'xa'", "XA END 'x'", "XA PREPARE 'x'"
+    )
+    place.refused(f"--gtid={place.last_gtid()}", why="XA")
+    place.server.query("XA COMMIT 'x'")
+    place.server.query("USE shop", "TRUNCATE TABLE k")
+    place.refused(f"--gtid={place.last_gtid()}", why="TRUNCATE")
+    if not place.is_mariadb:
+        place.begin("CREATE TABLE k (id INT PRIMARY KEY, j JSON)",
+                    "INSERT INTO k VALUES (1, JSON_OBJECT('a', REPEAT('x', 99), 'b', 1))",
+                    )  # fmt: skip
+        place.server.query("USE shop", "SET binlog_row_value_options = PARTIAL_JSON",
+                           "UPDATE k SET j = JSON_SET(j, '$.b', 2)")  # fmt: skip
+        place.refused(f"--gtid={place.last_gtid()}", why="PARTIAL_JSON")
+    else:
+        place.begin("CREATE TABLE k (id INT PRIMARY KEY, b INT) WITH SYSTEM VERSIONING",
+                    "INSERT INTO k VALUES (1, 1)")  # fmt: skip
+        gtid = place.transaction("UPDATE k SET b = 2")
+        place.refused(f"--gtid={gtid}", why="SYSTEM VERSIONED")
+
+
+def test_servers_that_would_not_undo_exactly_are_refused(place: Place) -> None:
+    """Read-only ones, and those that log statements."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    settings = {"read_only = 1": "read-only", "binlog_format = 'STATEMENT'": "binlog_format",
+                "max_allowed_packet = 1024": "max_allowed_packet"}  # fmt: skip
+    if place.is_mariadb:
+        settings |= {"slave_exec_mode = IDEMPOTENT": "slave_exec_mode",
+                     "slave_run_triggers_for_rbr = YES": "triggers"}  # fmt: skip
+    for setting, why in settings.items():
+        name = setting.split(" ")[0]
+        old = place.server.query(f"SELECT @@global.{name}")[0][0]
+        place.server.query(f"SET GLOBAL {setting}")
+        try:
+            place.refused(f"--gtid={gtid}", why=why)
+        finally:
+            value = f"'{old}'" if isinstance(old, str) else old
+            place.server.query(f"SET GLOBAL {name} = {value}")
+
+
+def test_names_of_tenants_are_data(place: Place) -> None:
+    """Quotes, percent signs and control characters in names reach SQL only as identifiers."""
+    name, column = "k`'; DROP TABLE x; -- %s {}", "c`'%s{t}"
+    quoted, own = name.replace("`", "``"), column.replace("`", "``")
+    place.begin(f"CREATE TABLE `{quoted}` (`{own}` INT PRIMARY KEY, b VARCHAR(20))",
+                f"INSERT INTO `{quoted}` VALUES (1, 'x'), (2, '\x1b[31m')")  # fmt: skip
+    before = place.server.query(f"SELECT * FROM shop.`{quoted}`")
+    gtid = place.transaction(f"UPDATE `{quoted}` SET b = 'y'")
+    place.undone(gtid)
+    assert place.server.query(f"SELECT * FROM shop.`{quoted}`") == before
+
+
+def test_the_undo_is_written_as_a_binlog(place: Place, tmp_path: Path) -> None:
+    """mysqlbinlog reads it; what it prints, a server executes."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 2")
+    changed = place.state("k")
+    file = tmp_path / "undo.binlog"
+    assert place.undo(f"--gtid={gtid}", f"--output={file}").code == 0
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert place.state("k") == changed
+    printed = subprocess.run(
+        [place.server.binaries.binlog, "--no-defaults", str(file)],
+        capture_output=True, check=True,
+    ).stdout.decode()  # fmt: skip
+    assert len(re.findall(r"^BINLOG '", printed, re.MULTILINE)) >= 2
+    assert place.undo(f"--gtid={gtid}", f"--output={file}").code == 8
+    place.execute(printed)
+    assert place.state("k") == before
+
+
+def test_a_plan_changes_nothing_and_needs_only_to_read(place: Place) -> None:
+    """--dry-run and --json; no scratch table, no lock, no GTID."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    state = place.state("k")
+    done = place.undo(f"--gtid={gtid}", "--dry-run", "--json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert document["tables"] == [{"table": "shop.k", "kind": "update", "rows": 4}]
+    assert document["transactions"][0]["gtid"] == gtid
+    assert not document["done"]
+    assert place.state("k") == state
+    assert place.last_gtid() == gtid
+    at = f"{document['transactions'][0]['binlog']}:{document['transactions'][0]['position']}"
+    done = place.undo(f"--at={at}", "--json")
+    assert done.code == 0, done.err
+    document = json.loads(done.out)
+    assert (document["done"], document["rows"], document["gtid"]) == (True, 4, place.last_gtid())
+
+
+GUIDE = Path(__file__).parents[2] / "docs/guides/undo.md"
+
+
+def grants(flavour: str) -> list[str]:
+    """The statements of the guide, without a password."""
+    text = GUIDE.read_text(encoding="utf-8")
+    block = text.partition(f"<!-- grants: undo-{flavour} -->")[2].split("```")[1]
+    made = block.removeprefix("sql").replace(" BY '...'", " BY ''").split(";")
+    return [one.strip() for one in made if one.strip()]
+
+
+def without_each(statements: list[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each privilege, and the statements without it."""
+    for at, one in enumerate(statements):
+        if not one.startswith("GRANT"):
+            continue
+        listed, on, rest = one.removeprefix("GRANT ").partition(" ON ")
+        names = listed.split(", ")
+        for name in names:
+            left = ", ".join(other for other in names if other != name) or "USAGE"
+            fewer = [*statements[:at], f"GRANT {left}{on}{rest}", *statements[at + 1 :]]
+            yield f"{name}{on}{rest.partition(' TO ')[0]}", fewer
+
+
+NEEDLESS = {
+    "mysql": {
+        "PROCESS ON *.*",
+        "INSERT ON shop.*",
+        "DELETE ON shop.*",
+        "INSERT ON binlog2s3_undo.*",
+    },
+    "mariadb": set[str](),
+}
+"""What 8.0 does not ask for, and 9.7 does."""
+
+
+def test_the_documented_privileges_are_enough_and_none_is_too_many(place: Place) -> None:
+    """Without any one of them the undo fails, and nothing was changed."""
+    statements = grants(place.server.binaries.flavour)
+
+    def account(made: Sequence[str]) -> None:
+        place.server.query("SET sql_log_bin = 0", "DROP USER IF EXISTS 'undo'@'%'", *made)
+
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 1",
+                             "INSERT INTO k VALUES (9, 9, 'z')")  # fmt: skip
+    state = place.state("k")
+    needless = set[str]()
+    for privilege, fewer in without_each(statements):
+        account(fewer)
+        done = place.undo(f"--gtid={gtid}", user="undo")
+        assert done.code in (0, 4, 8), (privilege, done.err)
+        if not done.code:
+            needless.add(privilege)
+            assert place.state("k") == before
+            place.undone(place.last_gtid())
+        assert place.state("k") == state, privilege
+        place.server.query("SET sql_log_bin = 0", "DROP DATABASE IF EXISTS binlog2s3_undo")
+    assert needless <= NEEDLESS[place.server.binaries.flavour]
+    account(statements)
+    done = place.undo(f"--gtid={gtid}", user="undo")
+    assert done.code == 0, done.err
+    assert place.state("k") == before
+    reading = ["CREATE USER 'undo'@'%' IDENTIFIED BY ''",
+               "GRANT PROCESS, REPLICATION CLIENT ON *.* TO 'undo'@'%'",
+               "GRANT SELECT ON shop.* TO 'undo'@'%'"]  # fmt: skip
+    account(reading)
+    done = place.undo(f"--gtid={gtid}", "--dry-run", user="undo")
+    assert done.code == 0, done.err
+
+
+IDLE = 0.3
+"""InnoDB's tables in information_schema are as they were for those who ask more often."""
+
+
+def waiting_for_a_lock(place: Place) -> bool:
+    rows = place.server.query(
+        "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
+    )
+    return bool(rows[0][0])
+
+
+def test_an_undo_that_is_killed_changes_nothing(place: Place) -> None:
+    """kill -9 when other rows are undone already; the next undo removes what is left."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 1", "DELETE FROM k WHERE id = 3")
+    state, golden = place.state("k"), place.bucket()
+    with place.server.connect(autocommit=False) as other, other.cursor() as cursor:
+        cursor.execute("SELECT * FROM shop.k WHERE id = 1 FOR UPDATE")
+        child = os.fork()
+        if not child:  # pragma: no cover - another process
+            try:
+                called(golden, place.words(f"--gtid={gtid}", "--yes"))
+            finally:
+                os._exit(0)
+        wait_until(
+            lambda: waiting_for_a_lock(place), what="the undo waits for the row", interval=IDLE
+        )
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        other.rollback()
+    running = "SELECT * FROM information_schema.innodb_trx"
+    wait_until(lambda: not place.server.query(running), what="it has noticed", interval=IDLE)
+    assert place.state("k") == state
+    assert place.last_gtid() == gtid
+    wait_until(
+        lambda: place.undo(f"--gtid={gtid}").code == 0, what="its lock is gone, too", interval=IDLE
+    )
+    assert place.state("k") == before
+    assert place.server.query("SHOW DATABASES LIKE 'binlog2s3%'") == []
+
+
+class Cut(Switch):
+    """Passes the COMMIT of the connection that has locked rows, and not its answer."""
+
+    cuts = 0
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        locks = is_cut = False
+
+        def up() -> None:
+            nonlocal locks, is_cut
+            with contextlib.suppress(OSError):
+                while piece := client.recv(1 << 20):
+                    locks |= b"FOR UPDATE" in piece
+                    if locks and piece.endswith(b"\x03COMMIT") and not self.cuts:
+                        is_cut = True
+                        self.cuts += 1
+                        server.sendall(piece)
+                        server.recv(1)  # it has committed
+                        break
+                    server.sendall(piece)
+            self._close(client, server)
+
+        self._start(up)
+        with contextlib.suppress(OSError):
+            while piece := server.recv(1 << 20, socket.MSG_PEEK):
+                if is_cut:
+                    return
+                client.sendall(server.recv(len(piece)))
+        self._close(client, server)
+
+
+def test_a_lost_answer_of_commit_is_told(place: Place) -> None:
+    """It says that it was committed, by the rows; and it is never done twice."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "DELETE FROM k WHERE id = 3")
+    place.server.query("SET sql_log_bin = 0", "DROP USER IF EXISTS 'undo'@'%'",
+                       *grants(place.server.binaries.flavour))  # fmt: skip
+    with Cut(place.server.port) as relay:
+        where = ["--target-host=127.0.0.1", f"--target-port={relay.port}", "--target-user=undo",
+                 "--target-ssl-mode=DISABLED"]  # fmt: skip
+        done = called(place.bucket(), ["undo", "--s3-url=s3://acme/pre", "--source=orders",
+                                       f"--gtid={gtid}", "--yes", *where])  # fmt: skip
+        assert relay.cuts == 1
+    assert done.code == 8
+    assert "answer to COMMIT was lost" in done.err
+    assert "it was committed" in done.err, done.err
+    assert place.state("k") == before
+    place.refused(f"--gtid={gtid}", why="undone already")
+
+
+def test_random_transactions_are_undone_or_refused(place: Place) -> None:
+    """Each row is as it was before the transaction, or all is as it was before the undo.
+
+    It is refused only if a later transaction has touched one of its rows.
+    """
+    dice = random.Random(4)
+    place.begin(
+        "CREATE TABLE k (id INT PRIMARY KEY, a INT, b VARCHAR(20))",
+        *(f"INSERT INTO k VALUES ({n}, {n}, 'x')" for n in range(9)),
+    )
+    count = {"undone": 0, "refused": 0}
+    for _ in range(20):
+        made: list[tuple[str, dict[int, Any], dict[int, Any], set[int]]] = []
+        for number in range(dice.randrange(1, 5)):
+            earlier = by_id(place)
+            ids = set(dice.sample(range(12), dice.randrange(1, 4)))
+            gtid = place.transaction(*(work(dice, one, number) for one in sorted(ids) * 2))
+            made.append((gtid, earlier, by_id(place), ids))
+        at = dice.randrange(len(made))
+        gtid, earlier, later, ids = made[at]
+        now = by_id(place)
+        touched = set().union(*(one[3] for one in made[at + 1 :]))
+        if earlier == later:
+            continue
+        done = place.undo(f"--gtid={gtid}")
+        if done.code:
+            assert done.code == 8, done.err
+            assert ids & touched, done.err
+            assert by_id(place) == now
+            count["refused"] += 1
+            continue
+        expected = {**now, **{one: earlier[one] for one in ids if one in earlier}}
+        for one in ids - set(earlier):
+            expected.pop(one, None)
+        assert by_id(place) == expected
+        count["undone"] += 1
+    assert min(count.values()) > 1, count
+
+
+def by_id(place: Place) -> dict[int, Any]:
+    return {row[0]: row for row in place.server.query("SELECT * FROM shop.k")}
+
+
+def work(dice: random.Random, one: int, number: int) -> str:
+    return dice.choice([
+        f"UPDATE k SET b = 'n{number}{dice.randrange(9)}' WHERE id = {one}",
+        f"UPDATE k SET a = a + 1 WHERE id = {one}",
+        f"DELETE FROM k WHERE id = {one}",
+        f"REPLACE INTO k VALUES ({one}, {number}, 'r{dice.randrange(9)}')",
+        f"INSERT INTO k VALUES ({one}, 0, 'i') ON DUPLICATE KEY UPDATE b = CONCAT(b, '.')",
+    ])  # fmt: skip
