@@ -33,7 +33,6 @@ from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
-from binlog2s3.drill.restore import refuse_values
 from binlog2s3.private import check_inner
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
@@ -48,6 +47,7 @@ from binlog2s3.recover.privileges import _missing
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
+from binlog2s3.restore.by_command import refuse_values
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered

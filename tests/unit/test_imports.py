@@ -23,6 +23,7 @@ ORDER = (
     {"replication"},
     {"stream", "recover", "inspect"},
     {"serve", "retain"},
+    {"restore"},
     {"drill"},
     {"cli"},
 )
