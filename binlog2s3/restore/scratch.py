@@ -11,9 +11,10 @@ import pwd
 import re
 import secrets
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +27,7 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.restore.children import end_of, ended_with, started
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.connection import Server
-from binlog2s3.server.login import resolve
+from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.version import ServerVersion
 
 _ANSWER_SECONDS = 30 * 86_400.0
@@ -150,6 +151,15 @@ class ScratchServer:
         """An option file with which the server's client programs log in."""
         password = self._password.read_text(encoding="utf-8")
         return f"[client]\nuser={self.name}\npassword={password}\nsocket={self.socket}\n"
+
+    def login(self) -> Login:
+        """The login of our account."""
+        return resolve(self.account)
+
+    def remove_account(self, connection: Server) -> None:
+        """Drop our account, which the connection is of; without a trace in the binary log."""
+        connection.rows("SET SESSION sql_log_bin = 0")
+        connection.rows(f"DROP USER IF EXISTS '{self.name}'@'localhost'")
 
     def initialise(self) -> None:
         """Make an empty data directory, for a dump. Raises RecoveryError."""
@@ -320,3 +330,61 @@ def version_of(program: Path, flavour: Flavour) -> ServerVersion:
         )
     number = re.search(r"Ver +(\S+)", said[0])
     return ServerVersion(number[1] if number else "0")
+
+
+def run_on(
+    program: Path, data: Path, options: Sequence[str], flavour: Flavour, tz: str | None
+) -> Path:
+    """Start a server on a data directory, which goes on without this process; its socket.
+
+    It listens on the socket only, and has no account of ours. Raises RecoveryError.
+    """
+    at, log = data / "mysql.sock", data / "mysqld.err"
+    if len(str(at)) > _SOCKET_LIMIT:
+        raise RecoveryError(
+            f"the path of the socket {at} is too long for the system; the data directory is whole",
+            hint="start the server with another --socket",
+        )
+    own = ["--skip-slave-start"] if flavour == "mariadb" else ["--loose-mysqlx=OFF"]
+    argv = [
+        str(program.absolute()),
+        "--no-defaults",
+        f"--datadir={data}",
+        f"--socket={at}",
+        f"--pid-file={data / 'mysqld.pid'}",
+        "--skip-networking",
+        f"--server-id={2**31 + secrets.randbelow(2**31 - 1)}",
+        "--event-scheduler=OFF",
+        *own,
+        *options,
+    ]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=data,
+            env={**os.environ, **({"TZ": tz} if tz is not None else {})},
+            start_new_session=True,
+        )
+    while not _greets(at):
+        if process.poll() is not None:
+            raise RecoveryError(
+                f"the data directory {data} is whole, but {program} does not start on it "
+                f"({ended_with(process.returncode)}): {end_of(log)}",
+                hint="start it by hand, with the settings of the source",
+            )
+        sleep(0.1)
+    return at
+
+
+def _greets(at: Path) -> bool:
+    """Whether a server greets on this socket: the first byte of a packet is protocol 10."""
+    with closing(socket.socket(socket.AF_UNIX)) as talk:
+        talk.settimeout(10)
+        try:
+            talk.connect(str(at))
+            return talk.recv(5)[4:5] == b"\x0a"
+        except OSError:
+            return False
