@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from binlog2s3 import private
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import RecoveryError
@@ -86,12 +85,13 @@ def load(stream: Iterator[bytes], client: Path, server: ScratchServer, flavour: 
     Nothing of it gets into the server's binary log: it is no part of the history.
     """
     workspace = server.workspace
-    file = workspace.directory / "client.cnf"
-    with open(private.create(file), "w") as out:  # noqa: PTH123 - a descriptor
-        out.write(server.client_file())
     argv = [
         str(client),
-        f"--defaults-file={file}",
+        "--no-defaults",
+        f"--socket={server.socket}",
+        # of an empty server, without a password: the one account that a dump brings along, too, so
+        # that its rights last when the dump puts its accounts in force
+        "--user=root",
         "--binary-mode",
         "--local-infile=0",
         "--max-allowed-packet=1G",

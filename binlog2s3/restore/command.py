@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,11 +25,12 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.restore import RestoreConfig
-from binlog2s3.errors import Binlog2s3Error, RecoveryError, StoreError
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
 from binlog2s3.formatting import count_text, duration_text, iso_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, Field, confirm, page_on, say
 from binlog2s3.recover import target
 from binlog2s3.recover.document import document
+from binlog2s3.recover.events import Event, events_of
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.pitr import goal_of
@@ -41,6 +42,7 @@ from binlog2s3.restore.engine import Choice, Engine
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of
 from binlog2s3.restore.watchdog import Watchdog
+from binlog2s3.server.connection import Server
 from binlog2s3.store.s3 import opened
 
 _ROOM = 13
@@ -315,14 +317,30 @@ class _Restore:
         if is_new:
             found = self._engine.compare(choice, server, self._marker.said)
             with server.connection() as connection:
-                disabled = target.disabled_events(connection)
-            self._note("apply", said=found.by, server_version=found.version, disabled=disabled)
+                events = events_of(connection)
+            self._note("apply", said=found.by, server_version=found.version, events=events)
         self._tell("apply")
         self._engine.apply(choice, server, self._applied)
         assert self._pitr is not None  # noqa: S101 - pitr has told it
         plan, result = self._pitr
-        self._note("finish", goal=self._goal, reached=self._reached(choice, plan, result))
+        with server.connection() as connection:
+            wanted = self._wanted(choice, plan, events_of(connection))
+        reached = self._reached(choice, plan, result)
+        self._note("finish", goal=self._goal, reached=reached, wanted=wanted)
         self._engine.stop()
+
+    def _wanted(self, choice: Choice, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
+        """The events that the roll-forward has disabled, with their status on the source."""
+        before = {one.key for one in self._marker.events if one.status == "replica"}
+        if not any(one.status == "replica" and one.key not in before for one in now):
+            return ()
+        try:
+            found = self._engine.statuses(choice, self._marker.events, plan.stop)
+        except (ArchiveError, RecoveryError) as error:
+            say("warning", f"whether the source had enabled its events is unknown: {error}")
+            return ()
+        wanted = (replace(one, status=found.of(one)) for one in now if one.status == "replica")
+        return tuple(one for one in wanted if one.status != "unknown")
 
     def _can_continue(self, choice: Choice) -> bool:
         """Whether the server can say what of the binlogs was applied to it, if anything was.
@@ -360,15 +378,27 @@ class _Restore:
         )
 
     def _settle(self, server: ScratchServer) -> None:
-        """Take our account away, and note what of the restored server is not as on the source."""
+        """Give events their status, take our account away, note what is not as on the source."""
         with server.connection() as connection:
             connection.rows("SET SESSION sql_log_bin = 0")
-            now = target.disabled_events(connection)
-            events = tuple(one for one in now if one not in self._marker.disabled)
+            events = tuple(self._enable(connection))
             if self._marker.reached is not None:
                 reached = replace(self._marker.reached, events=events)
                 self._marker = replace(self._marker, reached=reached)
             server.remove_account(connection)
+
+    def _enable(self, connection: Server) -> Iterator[str]:
+        """Give events their status on the source; the statements for those where it is unknown."""
+        wanted = {one.key: one.status for one in self._marker.wanted}
+        own = {one.key for one in self._marker.events if one.status == "replica"}
+        for event in events_of(connection):
+            status = wanted.get(event.key, "replica" if event.key in own else "unknown")
+            if event.status != "replica" or status == "replica":
+                continue
+            if status == "unknown":
+                yield f"{event.statement('enabled')};"
+            else:
+                connection.rows(event.statement(status))
 
     def _place(self) -> None:
         self._tell("place")

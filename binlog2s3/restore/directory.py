@@ -19,6 +19,7 @@ from binlog2s3.archive.codec import Moment, as_fields, converted
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.restore import WORK, stranger_in
 from binlog2s3.errors import ConfigError, RecoveryError
+from binlog2s3.recover.events import Event
 from binlog2s3.restore.workspace import LOGS, Workspace, delete, read_marker
 
 Stage = Literal["restore", "start", "apply", "finish", "place"]
@@ -35,7 +36,8 @@ class Reached:
     """What a restore has reached, as `restore` prints it; `is_proved` and `proof` are pitr's.
 
     `restored`: what has shown that it is the registered backup. `events`: those that are disabled
-    because a replica disables them, and of which it is unknown whether the source had enabled them.
+    because a replica disables them, and of which it is unknown whether the source had enabled them,
+    with the statement that does.
     """
 
     backup: str
@@ -57,8 +59,8 @@ class Reached:
 class Marker:
     """How far a restore is: restore.json. Texts of the bucket in it are data.
 
-    `said`: what has shown that the backup is the registered one. `disabled`: the events that were
-    disabled before anything was applied, as on the source.
+    `said`: what has shown that the backup is the registered one. `events`: those of the backup.
+    `wanted`: those whose status at the goal is known, with it.
     """
 
     id: str
@@ -70,7 +72,8 @@ class Marker:
     tz: str | None = None
     said: str = ""
     server_version: str = ""
-    disabled: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    wanted: tuple[Event, ...] = ()
     reached: Reached | None = None
     what: str = _WHAT
 

@@ -9,6 +9,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,7 +27,16 @@ from binlog2s3.output import say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
 from binlog2s3.recover.backup import start_of_registered
-from binlog2s3.recover.model import BucketHistory, Goal, Plan, Request
+from binlog2s3.recover.events import Event, Statuses
+from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.model import (
+    BinlogPosition,
+    BucketHistory,
+    Goal,
+    Plan,
+    Request,
+    ToPosition,
+)
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import Done, goal_of
 from binlog2s3.recover.plan import make
@@ -308,6 +318,29 @@ class Engine:
             done,
             self._outside,
         )
+
+    def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
+        """Which events the source had enabled at the goal, by all statements since the backup."""
+        found = Statuses(before)
+        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
+        with progress_of("entries") as advance:
+            survey = survey_of(
+                self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
+            )
+            flavour, lineage = choice.plan.flavour, choice.plan.lineage
+            goal = ToPosition(stop.binlog, stop.offset)
+            start = start_of_registered(choice.backup, flavour)
+            plan = make(Request(goal=goal, start=start, lineage=lineage), survey)
+            if plan.stop != stop:
+                raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
+            ids = {
+                (one.lineage, str(one.binlog)): survey.known(one.lineage, one.binlog).server_id
+                for one in plan.pieces
+            }
+        extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
+        with closing(extract.stream(plan.pieces)) as stream:
+            found.look(stream, ids)
+        return found
 
     def _server(self, choice: Choice) -> ScratchServer:
         settings = ScratchSettings(

@@ -147,11 +147,6 @@ class ScratchServer:
         )
         return Server(partial(resolve, config))
 
-    def client_file(self) -> str:
-        """An option file with which the server's client programs log in."""
-        password = self._password.read_text(encoding="utf-8")
-        return f"[client]\nuser={self.name}\npassword={password}\nsocket={self.socket}\n"
-
     def login(self) -> Login:
         """The login of our account."""
         return resolve(self.account)
@@ -345,7 +340,9 @@ def run_on(
             f"the path of the socket {at} is too long for the system; the data directory is whole",
             hint="start the server with another --socket",
         )
-    own = ["--skip-slave-start"] if flavour == "mariadb" else ["--loose-mysqlx=OFF"]
+    own = ["--loose-mysqlx=OFF", "--secure-file-priv=NULL"]
+    if flavour == "mariadb":
+        own = ["--skip-slave-start"]
     argv = [
         str(program.absolute()),
         "--no-defaults",
