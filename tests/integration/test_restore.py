@@ -3,10 +3,12 @@
 import json
 import os
 import random
+import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,9 @@ from binlog2s3.config.restore import WORK
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
+from tests.integration.small_disk import mount_small
 from tests.integration.test_backup_run import Place, placed
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 MOMENTS = 2
 FLAVOURS = ("mysqldump", "mariadb-dump", "mariabackup")
@@ -206,3 +209,235 @@ def test_what_is_restored_is_what_the_source_was(restores: Restores) -> None:
             if place.tool == "mysqldump":
                 assert said["is_proved"], said
         assert not (data / WORK).exists()
+
+
+def stage_of(data: Path) -> str:
+    """How far the restore in this directory is; "" if none is."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return str(json.loads((data / WORK / "restore.json").read_text())["stage"])
+    return ""
+
+
+def killed(restores: Restores, argv: list[str], data: Path, stage: str, pause: float) -> str:
+    """Kill a restore a while after it has come to a stage; the stage that it was killed in."""
+    environment = command.environment(**restores.place.minio.env())
+    late = STAGES[STAGES.index(stage) :]
+    with subprocess.Popen(
+        command.argv(*argv),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            wait_until(
+                lambda: stage_of(data) in late or process.poll() is not None,
+                3 * PATIENCE,
+                f"stage {stage}",
+                interval=0.001,
+            )
+            time.sleep(pause)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    return stage_of(data)
+
+
+def test_a_killed_restore_goes_on(restores: Restores) -> None:
+    """At each stage: the same command ends with what the source was."""
+    place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "3")))
+    life = Life(place.source, seed=3)
+    life.go_on(20)
+    place.backup()
+    life.go_on(60)
+    goal, truth = life.moment()
+    life.go_on(5)
+    place.wait()
+    seen = []
+    for stage in STAGES:
+        data = restores.folder / f"k-{stage}"
+        pause = chance.choice((0.0, 0.2, 0.7)) if stage != "place" else 0.0
+        seen.append(killed(restores, restores.argv(data, goal), data, stage, pause))
+        if not seen[-1] and data.exists() and (data / "mysql").exists():
+            continue  # it was done before it could be killed
+        with restores.running(data, goal) as (_, server):
+            assert shown(state_of(server), truth) == {}, (stage, seen)
+    print("killed in", seen)  # noqa: T201
+    assert {"restore", "apply"} <= set(seen)
+
+
+def test_one_that_is_killed_again_and_again_ends(restores: Restores) -> None:
+    """At random moments; then the rows are there once."""
+    place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "4")))
+    life = Life(place.source, seed=4)
+    life.go_on(10)
+    place.backup()
+    life.go_on(50)
+    goal, truth = life.moment()
+    place.wait()
+    data, seen = restores.folder / "again", []
+    for number in range(6):
+        pause = chance.uniform(0.2, 2.0 + 2 * number)
+        stage = chance.choice(("restore", "start", "apply", "finish"))
+        seen.append(killed(restores, restores.argv(data, goal), data, stage, pause))
+        if not seen[-1]:
+            break
+    print("killed in", seen)  # noqa: T201
+    if (data / WORK).exists():
+        restores.done(data, goal)
+    with started_on(restores, data) as server:
+        assert shown(state_of(server), truth) == {}, seen
+
+
+@contextmanager
+def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
+    """A server that is started by hand on what was restored."""
+    socket = data / "by-hand.sock"
+    argv = [str(restores.place.binaries.server), "--no-defaults", f"--datadir={data}"]
+    argv += [f"--socket={socket}", "--skip-networking", "--server-id=9", "--log-bin=mysql-bin"]
+    argv += ["--event-scheduler=OFF", f"--pid-file={data / 'by-hand.pid'}"]
+    if restores.place.binaries.flavour == "mysql":
+        argv += ["--secure-file-priv=NULL", "--mysqlx=OFF"]
+    if os.geteuid() == 0:
+        argv += ["--user=root"]
+    with (data / "by-hand.err").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        server = Restored(socket)
+
+        def answers() -> bool:
+            with suppress(pymysql.err.OperationalError):
+                return bool(server.query("SELECT 1"))
+            return False
+
+        wait_until(answers, what="the server answers")
+        yield server
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.fixture
+def dumped(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Restores]:
+    """A MySQL with a stored dump, and some binlogs after it."""
+    with placed("mysqldump", request, minio, bucket) as place:
+        life = Life(place.source, seed=5)
+        life.go_on(5)
+        place.backup()
+        life.go_on(45)
+        place.source.query("FLUSH BINARY LOGS")
+        place.wait()
+        place.wait_archived(2)
+        yield Restores(place, place.folder)
+
+
+def test_nothing_is_overwritten_and_a_dry_run_makes_nothing(dumped: Restores) -> None:
+    """A directory with something in it is a wrong option; so is one where another restore is."""
+    data = dumped.folder / "d"
+    done = dumped.run(data, "--latest", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "dry run: nothing was changed" in done.stdout
+    assert re.search(r"disk +about .* needed, .* free", done.stdout), done.stdout
+    assert re.search(r"time +not known", done.stdout)
+    assert not data.exists()
+    said = json.loads(dumped.run(data, "--latest", "--dry-run", "--json").stdout)
+    assert said["backup_bytes"] < said["needed_bytes"] < said["free_bytes"]
+    assert said["plan"]["pieces"] or said["plan"]
+    data.mkdir()
+    (data / "precious").write_text("x")
+    done = dumped.run(data, "--latest")
+    assert (done.returncode, "is not empty: 'precious'" in done.stderr) == (3, True), done.stderr
+    assert [path.name for path in data.iterdir()] == ["precious"]
+    other = dumped.folder / "o"
+    killed(dumped, dumped.argv(other, "--latest"), other, "finish", 0.0)
+    if stage_of(other):
+        done = dumped.run(other, "--to-position=mysql-bin.000001:4")
+        assert (done.returncode, "has an unfinished restore" in done.stderr) == (8, True)
+
+
+def test_damage_and_a_missing_binlog_are_told(dumped: Restores) -> None:
+    """A restore never ends before the goal without a word; with the bytes back it goes on."""
+    place, data = dumped.place, dumped.folder / "d"
+    truth = state_of(place.source)
+    [key] = [key for key in place.there.keys("pre") if key.endswith("/binlogs/mysql-bin.000002")]
+    good = place.there.get(key)
+    bad = bytearray(good)
+    bad[len(bad) // 2] ^= 0xFF
+    put(place, key, bytes(bad))
+    done = dumped.run(data, "--latest")
+    assert (done.returncode, "mysql-bin.000002" in done.stderr) == (8, True), done.stderr
+    assert "the same command goes on" in done.stderr
+    assert stage_of(data) in STAGES
+    assert not (data / "ibdata1").exists()
+    put(place, key, good)
+    with dumped.running(data, "--latest") as (_, server):
+        assert shown(state_of(server), truth) == {}
+    entry = key.replace("/binlogs/", "/entries/") + ".json"
+    with closing(place.minio.client()) as client:
+        for one in (key, entry):
+            client.delete_object(Bucket=place.bucket, Key=one)
+    done = dumped.run(dumped.folder / "e", "--latest")
+    assert done.returncode == 8, done.stderr
+    assert "no registered base backup reaches the goal" in done.stderr, done.stderr
+    assert "mysql-bin.000003 are missing" in done.stderr, done.stderr
+
+
+def put(place: Place, key: str, data: bytes) -> None:
+    with closing(place.minio.client()) as client:
+        client.put_object(Bucket=place.bucket, Key=key, Body=data)
+
+
+def test_a_damaged_backup_is_told(dumped: Restores) -> None:
+    """Before the server has it all; with the bytes back the same command begins again."""
+    place, data = dumped.place, dumped.folder / "d"
+    [key] = [key for key in place.there.keys("pre") if "/base/" in key]
+    good = place.there.get(key)
+    bad = bytearray(good)
+    bad[len(bad) // 2] ^= 0xFF
+    put(place, key, bytes(bad))
+    done = dumped.run(data, "--latest")
+    assert (done.returncode, "is damaged between" in done.stderr) == (7, True), done.stderr
+    assert stage_of(data) == "restore"
+    put(place, key, good)
+    assert dumped.done(data, "--latest")["is_proved"]
+
+
+def test_a_full_disk_is_told_and_the_restore_goes_on(dumped: Restores) -> None:
+    """With what is free; when there is more, the same command continues."""
+    small = dumped.folder / "small"
+    mount_small(small, 96 << 20)
+    try:
+        done = dumped.run(small / "data", "--latest")
+        assert done.returncode == 8, done.stderr
+        assert re.search(r"the disk of .* has .* free", done.stderr), done.stderr
+        assert "the same command" in done.stderr
+        argv = ["mount", "-o", f"remount,size={1 << 30}", str(small)]
+        subprocess.run(argv, check=True)
+        assert dumped.done(small / "data", "--latest")["is_proved"]
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def impostor(program: Path, path: Path, version: str) -> Path:
+    """A server program that says that it is of another version."""
+    path.write_text(
+        f'#!/bin/sh\nfor one; do [ "$one" = --version ] && echo "x Ver {version}" && exit; done\n'
+        f'exec {program} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("place", ["mariabackup", "mariadb-dump"], indirect=True)
+def test_another_version_of_the_server_is_told(place: Place, restores: Restores) -> None:
+    """Before anything is made: files are refused, a dump is warned of."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    data = restores.folder / "d"
+    program = impostor(place.binaries.server, restores.folder / "mariadbd", "10.5.1-MariaDB")
+    done = restores.run(data, "--latest", f"--mysqld={program}", "--dry-run")
+    assert "is of version 10.5.1-MariaDB, the source of" in done.stderr, done.stderr
+    assert done.returncode == (8 if place.tool == "mariabackup" else 0)
+    program = impostor(place.binaries.server, restores.folder / "mysqld", "9.7.4")
+    done = restores.run(data, "--latest", f"--mysqld={program}")
+    assert (done.returncode, "is not a MariaDB server" in done.stderr) == (8, True), done.stderr
+    assert not (data / WORK).exists()
