@@ -17,7 +17,7 @@ from typing import Literal
 from binlog2s3 import private
 from binlog2s3.archive.codec import Moment, as_fields, converted
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.restore import WORK, stranger_in
+from binlog2s3.config.restore import ALLOWED, WORK, stranger_in
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event
 from binlog2s3.restore.workspace import LOGS, Workspace, delete, read_marker
@@ -97,16 +97,25 @@ class DataDirectory:
         others = () if self._server_user is None else (self._server_user,)
         try:
             private.check_inner(directory, others=others)
-            return converted(json.loads(read_marker(directory / MARKER)), Marker)
+            found = converted(json.loads(read_marker(directory / MARKER)), Marker)
         except FileNotFoundError:  # killed before the marker was complete: then it is empty
             (directory / f"{MARKER}.new").unlink(missing_ok=True)
             try:
                 directory.rmdir()
             except OSError as error:
                 raise self._unknown(f"it has no {MARKER}") from error
+            self._refuse_stranger("a restore into it that was interrupted at its very end is whole")
             return None
         except (OSError, ValueError) as error:
             raise self._unknown(str(error)) from error
+        if found.stage != "place":  # then they are the restored files
+            self._refuse_stranger("move it away")
+        return found
+
+    def _refuse_stranger(self, hint: str) -> None:
+        stranger = min({path.name for path in self.path.iterdir()} - ALLOWED, default="")
+        if stranger:
+            raise RecoveryError(f"{self.path} is not empty: {stranger!r:.100} is in it", hint=hint)
 
     def _unknown(self, why: str) -> RecoveryError:
         return RecoveryError(

@@ -7,7 +7,6 @@ of. The bucket is only read.
 
 import os
 import secrets
-import shutil
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -231,6 +230,8 @@ class Engine:
                     hint="it must write to {datadir}; a dump needs --restore-into server",
                 )
             refuse_links(workspace.data)
+            if self._config.restore_command is None:
+                self._give_data()
             found = identity.by_file(workspace.data, backup)
             found = found or identity.by_binlogs(workspace.data, backup)
             if not choice.is_place_sure:  # a backup of the other history says the same
@@ -260,7 +261,6 @@ class Engine:
                 by_stream.load(stream, programs[0], server, choice.plan.flavour)
             else:
                 by_stream.unpack(stream, programs, self._workspace, self._id)
-                self._give_data()
         return _STREAM
 
     def _give_data(self) -> None:
@@ -270,7 +270,7 @@ class Engine:
             return
         for folder, folders, files in os.walk(self._workspace.data):
             for name in (*folders, *files):
-                shutil.chown(Path(folder) / name, user)
+                os.chown(Path(folder) / name, user, -1, follow_symlinks=False)
 
     # start, apply
 

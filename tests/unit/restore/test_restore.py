@@ -121,6 +121,8 @@ def test_the_files_are_moved_though_it_was_killed(tmp_path: Path, moved: int) ->
         (there.workspace.data / name).write_text(name)
     for name in names[:moved]:
         (there.workspace.data / name).rename(tmp_path / name)
+    there.note(replace(MARK, stage="place"))
+    assert there.left() is not None
     there.place()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {n: n for n in names}
 
@@ -133,7 +135,19 @@ def test_no_file_is_moved_over_another_one(tmp_path: Path) -> None:
     with pytest.raises(RecoveryError, match="is there already"):
         there.place()
     assert (tmp_path / "ibdata1").read_text() == "precious"
-    assert there.left() is not None
+    with pytest.raises(RecoveryError, match="is not empty: 'ibdata1'"):  # or before it begins
+        there.left()
+
+
+def test_one_that_was_killed_at_its_very_end_is_not_begun_again(tmp_path: Path) -> None:
+    """The marker is gone, and the data are in their place."""
+    there = DataDirectory(tmp_path, None)
+    there.workspace.directory.mkdir()
+    (tmp_path / "ibdata1").touch()
+    with pytest.raises(RecoveryError, match="is not empty") as raised:
+        there.left()
+    assert "is whole" in raised.value.hint
+    assert not there.workspace.directory.exists()
 
 
 def test_a_dry_run_makes_no_directory(tmp_path: Path) -> None:
