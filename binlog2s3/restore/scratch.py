@@ -365,7 +365,7 @@ def run_on(
             env={**os.environ, **({"TZ": tz} if tz is not None else {})},
             start_new_session=True,
         )
-    while not _greets(at):
+    while not greets(at):
         if process.poll() is not None:
             raise RecoveryError(
                 f"the data directory {data} is whole, but {program} does not start on it "
@@ -376,7 +376,7 @@ def run_on(
     return at
 
 
-def _greets(at: Path) -> bool:
+def greets(at: Path) -> bool:
     """Whether a server greets on this socket: the first byte of a packet is protocol 10."""
     with closing(socket.socket(socket.AF_UNIX)) as talk:
         talk.settimeout(10)

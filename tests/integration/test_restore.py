@@ -16,9 +16,11 @@ import pymysql
 import pytest
 
 from binlog2s3.config.restore import WORK
+from binlog2s3.restore.scratch import greets
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
+from tests.integration.least_privilege import given, policy
 from tests.integration.small_disk import mount_small
 from tests.integration.test_backup_run import Place, placed
 from tests.waiting import PATIENCE, wait_until
@@ -46,12 +48,14 @@ class Restores:
         ]
         if os.geteuid() == 0:
             self._words += ["--mysqld-option=--user=root"]
+        text = json.dumps(policy("reader", place.bucket)).replace("/prod", "/pre")
+        self.rights = given(place.minio, json.loads(text))
 
     def argv(self, data: Path, *more: str) -> list[str]:
         return ["restore", *self.place.where, *self._words, f"--data-dir={data}", "--yes", *more]
 
     def run(self, data: Path, *more: str) -> "subprocess.CompletedProcess[str]":
-        return command.run(*self.argv(data, *more), **self.place.minio.env())
+        return command.run(*self.argv(data, *more), **self.rights)
 
     def done(self, data: Path, *more: str) -> dict[str, Any]:
         done = self.run(data, "--json", *more)
@@ -220,7 +224,7 @@ def stage_of(data: Path) -> str:
 
 def killed(restores: Restores, argv: list[str], data: Path, stage: str, pause: float) -> str:
     """Kill a restore a while after it has come to a stage; the stage that it was killed in."""
-    environment = command.environment(**restores.place.minio.env())
+    environment = command.environment(**restores.rights)
     late = STAGES[STAGES.index(stage) :]
     with subprocess.Popen(
         command.argv(*argv),
@@ -304,12 +308,7 @@ def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     try:
         server = Restored(socket)
 
-        def answers() -> bool:
-            with suppress(pymysql.err.OperationalError):
-                return bool(server.query("SELECT 1"))
-            return False
-
-        wait_until(answers, what="the server answers")
+        wait_until(lambda: greets(socket), what="the server answers")
         yield server
     finally:
         process.terminate()
