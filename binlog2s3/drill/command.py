@@ -176,6 +176,7 @@ class _Drill:
             self._statements = statements_in(self._config.check_sql)
         choice = engine.choose()
         self._backup = choice.backup
+        engine.refuse_programs(choice)
         self._at("restore")
         said = engine.load(choice)
         self._at("start")

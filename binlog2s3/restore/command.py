@@ -38,11 +38,12 @@ from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_l
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
-from binlog2s3.restore.engine import Choice, Engine
+from binlog2s3.restore.engine import Choice, Engine, is_other_series
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of
 from binlog2s3.restore.watchdog import Watchdog
 from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
 from binlog2s3.store.s3 import opened
 
 _ROOM = 13
@@ -107,6 +108,7 @@ class _Restore:
             more=self._settings.options,
             outside=outside,
         )
+        self._version = ServerVersion("")
         self._pitr: tuple[Plan, Result | None] | None = None
 
     def run(self) -> tuple[Marker, Settings] | None:
@@ -122,6 +124,7 @@ class _Restore:
         choice = self._engine.choose(named)
         if is_begun and choice.backup.id != self._marker.backup:
             raise self._unlike(f"of the base backup {self._marker.backup}")
+        self._version = self._engine.refuse_programs(choice)
         self._refuse_version(choice)
         self._show(choice)
         if config.dry_run:
@@ -165,10 +168,10 @@ class _Restore:
         )
 
     def _refuse_version(self, choice: Choice) -> None:
-        if not choice.is_other_series:
+        if not is_other_series(self._version.text, choice.version):
             return
         text = (
-            f"{self._config.mysqld} is of version {choice.program_version.text}, the source of "
+            f"{self._config.mysqld} is of version {self._version.text}, the source of "
             f"{choice.version}"
         )
         if is_built_in(choice.backup) and not is_dump(choice.backup):
@@ -251,7 +254,7 @@ class _Restore:
             ("restore", f"{backup.name}, {backup.tool}, {size}, {how}", "bold"),
             ("", f"of {moment_text(backup.taken_at)}", ""),
             ("into", str(self._config.data_dir.absolute()), ""),
-            ("server", f"{self._config.mysqld} {choice.program_version.text}", ""),
+            ("server", f"{self._config.mysqld} {self._version.text}", ""),
             ("disk", f"{_size(need, 'about ')} needed, {_size(free)} free", ""),
             ("time", time, ""),
         ]

@@ -71,22 +71,16 @@ _STREAM = "its stream in the bucket"
 class Choice:
     """A base backup, and how it is brought to the goal.
 
-    `version`: of the server that wrote the last binlog; `program_version`: of --mysqld. `tz`: the
-    value of TZ with which the server has the source's system time zone. `is_place_sure`: the
-    backup's place, if it has no GTIDs, is in one history only.
+    `version`: of the server that wrote the last binlog. `tz`: the value of TZ with which the server
+    has the source's system time zone. `is_place_sure`: the backup's place, if it has no GTIDs, is
+    in one history only.
     """
 
     backup: Backup
     plan: Plan
     version: str
-    program_version: ServerVersion
     tz: str | None
     is_place_sure: bool
-
-    @property
-    def is_other_series(self) -> bool:
-        """Whether the server program is of another release series than the source."""
-        return is_other_series(self.program_version.text, self.version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,30 +129,33 @@ class Engine:
             )
 
     def choose(self, named: str | None = None) -> Choice:
-        """The newest registered backup that reaches the goal, or the one that is named.
-
-        Everything that can be refused before anything is made is refused here.
-        """
+        """The newest registered backup that reaches the goal, or the one that is named."""
         workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
             survey = survey_of(
                 self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
             )
             backup, plan = self._chosen(survey, named)
-            choice = Choice(
+            return Choice(
                 backup=backup,
                 plan=plan,
                 version=version_of_source(plan, survey),
-                program_version=version_of(self._config.mysqld, plan.flavour),
                 tz=_tz(plan, survey),
                 is_place_sure=is_place_sure(backup, survey),
             )
+
+    def refuse_programs(self, choice: Choice) -> ServerVersion:
+        """See that the programs can restore it; the version of the server program.
+
+        Raises RecoveryError, before anything is made.
+        """
+        backup, found = choice.backup, version_of(self._config.mysqld, choice.plan.flavour)
         if self._config.restore_command is None:
             by_stream.programs_for(backup.tool, self._config.mysqld, self._config.program)
         else:
             values = values_of(backup, self._workspace.data, socket_of(self._workspace))
             refuse_values(self._config.restore_command, backup, values)
-        return choice
+        return found
 
     def _chosen(self, survey: Survey, named: str | None) -> tuple[Backup, Plan]:
         goal, lineage = goal_of(self._recovery), self._recovery.lineage

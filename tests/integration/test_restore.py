@@ -440,3 +440,19 @@ def test_another_version_of_the_server_is_told(place: Place, restores: Restores)
     done = restores.run(data, "--latest", f"--mysqld={program}")
     assert (done.returncode, "is not a MariaDB server" in done.stderr) == (8, True), done.stderr
     assert not (data / WORK).exists()
+
+
+def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> None:
+    """Without a restore command."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    work = restores.folder / "w"
+    work.mkdir(mode=0o700)
+    words = [word for word in restores.argv(work) if word not in ("restore", "--yes")]
+    words = [word for word in words if not word.startswith("--data-dir")]
+    argv = ["drill", *words, f"--work-dir={work}", "--ionice=none", "--json"]
+    done = command.run(*argv, **place.minio.env())
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], said["transactions"]) == ("proved", 1)
+    assert said["restored"] in ("its GTIDs", "its stream in the bucket")
