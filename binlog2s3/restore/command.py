@@ -47,6 +47,8 @@ from binlog2s3.server.version import ServerVersion
 from binlog2s3.store.s3 import opened
 
 _ROOM = 13
+_EMPTY_SERVER = 256 << 20
+"""What a server takes that has nothing: tables of its own, redo and undo logs."""
 _WORDS: dict[Stage, str] = {
     "restore": "restoring the base backup",
     "start": "starting a private server on it",
@@ -237,7 +239,7 @@ class _Restore:
             "free_bytes": free,
             "last_drill_seconds": self._drill_seconds(),
             "continues": self._left.stage if self._left is not None else None,
-            "plan": document(choice.plan, about, None),
+            "plan": document(choice.plan, about, None)["plan"],
         }
 
     def _fields(self, choice: Choice, need: int | None, free: int | None) -> list[Field]:
@@ -268,8 +270,10 @@ class _Restore:
 
         What is applied is on the disk twice: as the server receives it, and in its binlog.
         """
-        stored = choice.backup.stored
-        need = stored.size + 2 * choice.plan.size if stored is not None else None
+        stored, need = choice.backup.stored, None
+        if stored is not None:
+            need = stored.size + 2 * choice.plan.size
+            need += _EMPTY_SERVER if is_dump(choice.backup) else 0
         where = self._config.data_dir.absolute()
         try:
             return need, shutil.disk_usage(where if where.exists() else where.parent).free

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import random
 import re
 import signal
@@ -340,7 +341,7 @@ def test_nothing_is_overwritten_and_a_dry_run_makes_nothing(dumped: Restores) ->
     assert not data.exists()
     said = json.loads(dumped.run(data, "--latest", "--dry-run", "--json").stdout)
     assert said["backup_bytes"] < said["needed_bytes"] < said["free_bytes"]
-    assert said["plan"]["pieces"] or said["plan"]
+    assert said["plan"]["transactions"] > 0
     data.mkdir()
     (data / "precious").write_text("x")
     done = dumped.run(data, "--latest")
@@ -456,3 +457,24 @@ def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> No
     said = json.loads(done.stdout)
     assert (said["outcome"], said["transactions"]) == ("proved", 1)
     assert said["restored"] in ("its GTIDs", "its stream in the bucket")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("place", ["mysqldump", "mariabackup"], indirect=True)
+def test_the_files_belong_to_the_servers_user(place: Place, restores: Restores) -> None:
+    """Root gives everything to that one, and to nobody else; settings of the option file hold."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    place.folder.chmod(0o711)
+    data, file = restores.folder / "d", restores.folder / "my.cnf"
+    file.write_text("[mysqld]\ncharacter_set_server = latin1\ninnodb_undo_directory = /fast\n")
+    words = [word for word in restores.argv(data, "--latest") if "--user=root" not in word]
+    words += ["--mysqld-option=--user=nobody", f"--defaults-file={file}"]
+    done = command.run(*words, **restores.rights)
+    assert done.returncode == 0, done.stderr
+    assert "innodb_undo_directory = /fast: these files are in the data directory" in done.stderr
+    assert f"start it: {place.binaries.server} --defaults-file={file}" in done.stdout
+    user = pwd.getpwnam("nobody").pw_uid
+    assert {path.lstat().st_uid for path in (data, *data.rglob("*"))} == {user}
+    others = [path for path in data.rglob("*") if path.is_file() and path.stat().st_mode & 0o022]
+    assert others == []
