@@ -9,7 +9,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -178,9 +178,10 @@ def held(path: Path, *, server_user: int | None, dry_run: bool) -> Iterator[Data
 
     Raises ConfigError if it has something else, RecoveryError if another restore runs there.
     """
+    is_new = not dry_run and not path.exists()
     try:
-        if not dry_run:
-            path.mkdir(mode=0o700, exist_ok=True)
+        if is_new:
+            path.mkdir(mode=0o700)
         stranger = stranger_in(path)
     except OSError as error:
         raise RecoveryError(
@@ -203,3 +204,6 @@ def held(path: Path, *, server_user: int | None, dry_run: bool) -> Iterator[Data
         yield DataDirectory(path, server_user)
     finally:
         os.close(opened)
+        if is_new:  # nothing may have been made in it
+            with suppress(OSError):
+                path.rmdir()

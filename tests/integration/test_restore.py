@@ -478,3 +478,25 @@ def test_the_files_belong_to_the_servers_user(place: Place, restores: Restores) 
     assert {path.lstat().st_uid for path in (data, *data.rglob("*"))} == {user}
     others = [path for path in data.rglob("*") if path.is_file() and path.stat().st_mode & 0o022]
     assert others == []
+
+
+def test_without_gtids_nothing_is_applied_twice(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """A MySQL that cannot say what it has: killed while the binlogs are applied, or right after."""
+    with placed("mysqldump", request, minio, bucket, gtid=False) as place:
+        restores, life = Restores(place, place.folder), Life(place.source, seed=6)
+        life.go_on(5)
+        place.backup()
+        life.go_on(60)
+        goal, truth = life.moment()
+        place.wait()
+        seen = []
+        for number, pause in enumerate((0.0, 0.5, 1.0)):
+            data = place.folder / f"d{number}"
+            seen.append(killed(restores, restores.argv(data, goal), data, "apply", pause))
+            with restores.running(data, goal) as (said, server):
+                assert shown(state_of(server), truth) == {}, seen
+                assert not said["is_proved"]
+                assert said["proof"][0].startswith("not proved: the target keeps no GTIDs")
+        print("killed in", seen)  # noqa: T201

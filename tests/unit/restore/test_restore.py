@@ -156,7 +156,9 @@ def test_a_dry_run_makes_no_directory(tmp_path: Path) -> None:
         assert not (tmp_path / "d").exists()
     with held(tmp_path / "d", server_user=None, dry_run=False):
         assert (tmp_path / "d").stat().st_mode & 0o777 == 0o700
-    (tmp_path / "d" / "x").touch()
+    assert not (tmp_path / "d").exists()  # nothing was made in it: it was refused
+    with held(tmp_path / "d", server_user=None, dry_run=False):
+        (tmp_path / "d" / "x").touch()
     for dry_run in (True, False):
         with (
             pytest.raises(ConfigError, match="is not empty"),
