@@ -38,7 +38,7 @@ from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_l
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
-from binlog2s3.restore.engine import Choice, Engine, is_other_series
+from binlog2s3.restore.engine import Choice, Engine, has_gtids, is_other_series
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of
 from binlog2s3.restore.watchdog import Watchdog
@@ -294,7 +294,11 @@ class _Restore:
         stage = self._left.stage if self._left is not None else "restore"
         if stage == "restore":
             self._marker = replace(
-                self._marker, goal=self._goal, backup=choice.backup.id, tz=choice.tz
+                self._marker,
+                goal=self._goal,
+                backup=choice.backup.id,
+                tz=choice.tz,
+                has_gtids=has_gtids(choice),
             )
             self._directory.begin(self._marker)
         with Watchdog(work.directory, logs=(work.restore_log, work.server_log), larger=_LARGER):
@@ -433,7 +437,11 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
     socket = None
     if config.keep_running:
         log_bin = reached.binlog.rpartition(".")[0]
-        options = (f"--log-bin={log_bin}", *settings.options, *config.mysqld_option)
+        options = [f"--log-bin={log_bin}"]
+        if reached.flavour == "mysql":
+            mode = "ON" if marker.has_gtids else "OFF"
+            options += [f"--gtid-mode={mode}", f"--enforce-gtid-consistency={mode}"]
+        options += [*settings.options, *config.mysqld_option]
         socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
     if config.as_json:
         said = {

@@ -70,6 +70,7 @@ class Marker:
     started_at: Moment
     backup: str = ""
     tz: str | None = None
+    has_gtids: bool = False
     said: str = ""
     server_version: str = ""
     events: tuple[Event, ...] = ()

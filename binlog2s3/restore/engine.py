@@ -302,7 +302,7 @@ class Engine:
                     "program of the source's series with --mysqld",
                 )
             # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
-            if _has_gtids(choice) and (flavour == "mysql" or not said):
+            if has_gtids(choice) and (flavour == "mysql" or not said):
                 said = identity.by_gtids(connection, data, backup, flavour) or said
         if not said and not self._config.trust_restore_command:
             raise identity.unknown(backup, flavour, is_dump=self._goes_into_server(backup))
@@ -342,7 +342,7 @@ class Engine:
     def _server(self, choice: Choice) -> ScratchServer:
         settings = ScratchSettings(
             flavour=choice.plan.flavour,
-            has_gtids=_has_gtids(choice),
+            has_gtids=has_gtids(choice),
             log_bin=choice.plan.stop.binlog.prefix,
             server_id=2**31 + secrets.randbelow(2**31 - 1),
             more=(*self._more, *self._config.mysqld_option),
@@ -351,7 +351,8 @@ class Engine:
         return ScratchServer(self._config.mysqld, settings, self._workspace, self._id)
 
 
-def _has_gtids(choice: Choice) -> bool:
+def has_gtids(choice: Choice) -> bool:
+    """Whether the source had GTIDs: so does the private server."""
     plan = choice.plan
     return choice.backup.gtid_set is not None or bool(plan.before) or bool(plan.adds)
 
