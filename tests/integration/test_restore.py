@@ -5,6 +5,7 @@ import os
 import pwd
 import random
 import re
+import shlex
 import signal
 import subprocess
 import time
@@ -25,6 +26,7 @@ from tests.integration.least_privilege import given, policy
 from tests.integration.small_disk import mount_small
 from tests.integration.test_backup_run import Place, placed
 from tests.waiting import PATIENCE, wait_until
+from tests.world.servers import dump_of
 
 MOMENTS = 2
 FLAVOURS = ("mysqldump", "mariadb-dump", "mariabackup")
@@ -500,3 +502,34 @@ def test_without_gtids_nothing_is_applied_twice(
                 assert not said["is_proved"]
                 assert said["proof"][0].startswith("not proved: the target keeps no GTIDs")
         print("killed in", seen)  # noqa: T201
+
+
+def test_a_backup_elsewhere_is_restored_by_the_operators_command(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """A dump that is only registered; without a command it is refused, with how to go on."""
+    with placed("mysqldump", request, minio, bucket) as place:
+        restores, life = Restores(place, place.folder), Life(place.source, seed=7)
+        life.go_on(10)
+        dump = place.folder / "dump.sql"
+        dump_of(place.source, dump)
+        place.wait()
+        place.document("backup", "add", f"--from-backup={dump}", f"--location={dump}")
+        life.go_on(20)
+        place.wait()
+        data = place.folder / "d"
+        done = restores.run(data, "--latest")
+        assert (done.returncode, "say how it is restored: --restore-command" in done.stderr) == (
+            8,
+            True,
+        ), done.stderr
+        assert not data.exists()
+        client = shlex.quote(str(place.binaries.client))
+        pipe = f'{client} --no-defaults --binary-mode -uroot -S "$DRILL_SOCKET" < "$DRILL_LOCATION"'
+        words = [word for word in restores.argv(data, "--latest") if "--program" not in word]
+        words += [f"--restore-command=sh -c {shlex.quote(pipe)}", "--json"]
+        done = command.run(*words, **restores.rights)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["is_proved"]
+        with started_on(restores, data) as server:
+            assert shown(state_of(server), state_of(place.source)) == {}
