@@ -1,8 +1,8 @@
 """`make demo`: a real MySQL (--flavour mariadb: MariaDB) under load, streamed into S3, and back.
 
 Starts throwaway servers, runs `binlog2s3 stream` as a process of its own, and shows what reaches
-the bucket. A dump is taken early, later a table is dropped. Then the source is killed, and a second
-server, restored from the dump, is brought to the moment before the DROP by `binlog2s3 pitr`. The
+the bucket. `binlog2s3 backup run` stores a base backup early, later a table is dropped. Then the
+source is killed, and `binlog2s3 restore` makes a second server of the moment before the DROP. The
 last line says whether every object equals the server's own file, and whether the second server
 holds what the source held just before. Leaves no process and no file behind, Ctrl-C included.
 """
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
 
 SOURCE = "demo"
-DUMP = "dump.sql"
 PREFIX = "binlogs"
 LOOK_SECONDS = 0.25
 FLUSH_SECONDS = 2.0
-DUMP_AT, DROP_AT = 0.4, 0.6
-"""When the dump is taken and the table dropped, in parts of the time that is written."""
+BACKUP_AT, DROP_AT = 0.4, 0.6
+"""When the backup is made and the table dropped, in parts of the time that is written."""
 ARCHIVE_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 20
 SHAPE = Shape(row_bytes=(10, 2_000), large_chance=0.01, large_bytes=(100_000, 2_000_000))
@@ -233,10 +232,14 @@ def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour)
             shape=SHAPE,
         )
         watcher = Watcher(server, client, bucket, spool, load)
+
+        def backup() -> None:
+            argv = [*_program(), "backup", "run", *_archive(store, bucket)]
+            argv += recovery.backup_options(server)
+            recovery.run(console, argv, {**os.environ, **store.env()})
+
         try:
-            checksums = _stream(
-                console, watcher, streamer, load, seconds=seconds, dump=folder / DUMP
-            )
+            checksums = _stream(console, watcher, streamer, load, seconds=seconds, backup=backup)
             streamer.stop()
             equal = _prove(console, server, client, bucket, folder)
         except DemoFailedError as error:
@@ -259,8 +262,8 @@ def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour)
             checksums=checksums,
         )
         return (
-            f"OK: {equal}; {recovery.DROPPED} is back: a second server, restored from a dump and"
-            f" brought to just before the DROP, holds what the source held then (CHECKSUM TABLE)"
+            f"OK: {equal}; {recovery.DROPPED} is back: a second server, restored to"
+            f" just before the DROP, holds what the source held then (CHECKSUM TABLE)"
         )
 
 
@@ -274,24 +277,20 @@ def _recover(
     gtid: str,
     checksums: Mapping[str, int],
 ) -> None:
-    """A second server, from the dump and the bucket alone; raises where it is not as it should."""
-    with _kind(binaries)(
-        binaries, folder / "second", server_id=2, options=recovery.OPTIONS
-    ) as server:
-        recovery.restore(server, folder / DUMP)
-        console.print("a second server is restored from the dump", highlight=False)
-        argv = [
-            *_program(),
-            "pitr",
-            *_archive(store, bucket),
-            *recovery.target_options(server),
-            f"--before-gtid={gtid}",
-            "--yes",
-        ]
-        if binaries.flavour == "mariadb":  # its GTIDs do not say where a dump stands
-            argv.append(f"--from-backup={folder / DUMP}")
-        recovery.recover(console, argv, {**os.environ, **store.env()})
-        recovery.compare(server, checksums, gtid)
+    """A second server, from the bucket alone; raises where it is not as it should."""
+    data = folder / "second"
+    argv = [
+        *_program(),
+        "restore",
+        *_archive(store, bucket),
+        *recovery.restore_options(binaries, data),
+        f"--before-gtid={gtid}",
+        "--keep-running",
+        "--yes",
+    ]
+    recovery.run(console, argv, {**os.environ, **store.env()})
+    with recovery.running(data) as second:
+        recovery.compare(second, binaries.flavour, checksums, gtid)
     for table, checksum in checksums.items():
         console.print(
             f"CHECKSUM TABLE {table}: {checksum}, as on the source just before the DROP",
@@ -307,11 +306,11 @@ def _stream(
     load: Load,
     *,
     seconds: float,
-    dump: Path,
+    backup: Callable[[], None],
 ) -> dict[str, int]:
     """Write, look, close the last binlog, and wait until all that is closed is archived.
 
-    Meanwhile a dump and a DROP TABLE; the answer are the tables' checksums just before that.
+    Meanwhile a backup and a DROP TABLE; the answer are the tables' checksums just before that.
     """
     recovery.prepare(load.server)
     pause = Event()
@@ -328,10 +327,10 @@ def _stream(
             return True
 
         with load:
-            until(lambda: False, seconds * DUMP_AT, "writing")
-            recovery.dump(load.server, dump)
+            until(lambda: False, seconds * BACKUP_AT, "writing")
+            backup()
             recovery.order(load.server, recovery.ROWS)
-            until(lambda: False, seconds * (DROP_AT - DUMP_AT), "dumped, writing")
+            until(lambda: False, seconds * (DROP_AT - BACKUP_AT), "backed up, writing")
             checksums = recovery.drop(load.server)
             until(lambda: False, seconds * (1 - DROP_AT), "dropped, writing")
         closed = {binlog.name for binlog in closed_binlogs(load.server)}

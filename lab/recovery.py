@@ -1,25 +1,34 @@
 """The demo's second half: a table is dropped by mistake, and a server without the mistake is made.
 
-An early dump, a DROP TABLE under load, then, from the dump and the bucket alone, a second server
-that stops just before the DROP. What it must hold was recorded by the source itself in the moment
+An early backup, a DROP TABLE under load, then, from the bucket alone, a second server that stops
+just before the DROP. What it must hold was recorded by the source itself in the moment
 before the DROP, while a lock kept everybody else from writing.
 """
 
+import os
 import re
+import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
 
+import pymysql
 from rich.console import Console
 
+from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
+    from pymysql.cursors import Cursor
 
 DROPPED = "demo.orders"
 TABLES = (DROPPED, "lab_load.record")
 ROWS = 1_000
 TIMEOUT_SECONDS = 600
-OPTIONS = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2", "--event-scheduler=OFF")
-"""Of the second server: it is thrown away, and no event of its own may write in between."""
 
 
 class RecoveryFailedError(Exception):
@@ -41,14 +50,18 @@ def order(server: MysqlServer, first: int) -> None:
     server.query(f"INSERT INTO {DROPPED} VALUES {rows}")
 
 
-def dump(server: MysqlServer, path: Path) -> None:
-    """The base backup, as anybody makes it, while others write."""
-    options = ["--all-databases", "--single-transaction", "--routines", "--events"]
-    if server.binaries.flavour == "mariadb":
-        _run(server, "mariadb-dump", [*options, "--master-data=2", "--gtid"], stdout=path)
-    else:
-        options += ["--source-data=2", "--set-gtid-purged=ON"]
-        _run(server, "mysqldump", options, stdout=path)
+def backup_options(server: MysqlServer) -> list[str]:
+    """What names the source and the tool for `binlog2s3 backup run`."""
+    tool = "mariadb-dump" if server.binaries.flavour == "mariadb" else "mysqldump"
+    empty = server.directory / "root.password"
+    empty.touch(0o600)
+    return [
+        f"--tool={tool}",
+        f"--program={server.binaries.client.with_name(tool)}",
+        f"--mysql-socket={server.socket}",
+        "--mysql-user=root",
+        f"--mysql-password-file={empty}",
+    ]
 
 
 def drop(server: MysqlServer) -> dict[str, int]:
@@ -80,27 +93,35 @@ def find_drop(server: MysqlServer) -> str:
     raise RecoveryFailedError(f"there is no DROP TABLE {DROPPED} in the server's binlogs")
 
 
-def restore(server: MysqlServer, path: Path) -> None:
-    """The base backup into the second server."""
-    _run(server, server.binaries.client.name, [], stdin=path)
-
-
-def target_options(server: MysqlServer) -> list[str]:
-    """What names the second server for `binlog2s3 pitr`."""
-    empty = server.directory / "root.password"
-    empty.touch(0o600)
+def restore_options(binaries: ServerBinaries, data: Path) -> list[str]:
+    """What names the programs and the data directory for `binlog2s3 restore`."""
+    as_root = ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
     return [
-        f"--target-socket={server.socket}",
-        "--target-user=root",
-        f"--target-password-file={empty}",
+        f"--mysqld={binaries.server}",
+        f"--program={binaries.client}",
+        f"--data-dir={data}",
+        *as_root,
     ]
 
 
-def recover(console: Console, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Run `binlog2s3 pitr` and show what it says, its question aside."""
-    console.print(
-        "$ binlog2s3 " + " ".join(argv[argv.index("pitr") :]), highlight=False, soft_wrap=True
-    )
+@contextmanager
+def running(data: Path) -> Iterator["Connection[Cursor]"]:
+    """The server that `binlog2s3 restore --keep-running` has left; it is shut down at the end."""
+    pid = int((data / "mysqld.pid").read_text())
+    try:
+        with pymysql.connect(unix_socket=str(data / "mysql.sock"), user="root") as connection:
+            yield connection
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        until = monotonic() + TIMEOUT_SECONDS
+        while (data / "mysqld.pid").exists() and monotonic() < until:
+            sleep(0.1)
+
+
+def run(console: Console, argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run one of our commands and show what it says, its question aside."""
+    words = next(at for at, word in enumerate(argv) if word in ("backup", "restore"))
+    console.print("$ binlog2s3 " + " ".join(argv[words:]), highlight=False, soft_wrap=True)
     done = subprocess.run(
         argv,
         stdin=subprocess.DEVNULL,
@@ -113,50 +134,23 @@ def recover(console: Console, argv: Sequence[str], environment: Mapping[str, str
     for line in done.stdout.splitlines():
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)
     if done.returncode != 0:
-        said = done.stderr.strip()
-        raise RecoveryFailedError(f"pitr ended with exit code {done.returncode}: {said}")
+        what, said = argv[words], done.stderr.strip()
+        raise RecoveryFailedError(f"{what} ended with exit code {done.returncode}: {said}")
 
 
-def compare(server: MysqlServer, checksums: Mapping[str, int], gtid: str) -> None:
-    """Raise where the second server differs from the source just before the DROP."""
-    for table, wanted in checksums.items():
-        ((_name, found),) = server.query(f"CHECKSUM TABLE {table}")
-        if found != wanted:
-            raise RecoveryFailedError(f"{table} has checksum {found}, the source had {wanted}")
-    if server.binaries.flavour == "mariadb":
-        return  # its tables say it: the dropped one is there
-    ((dropped,),) = server.query(f"SELECT GTID_SUBSET('{gtid}', @@gtid_executed)")
-    if dropped:
-        raise RecoveryFailedError(f"the server has executed the DROP TABLE, {gtid}")
-
-
-def _run(
-    server: MysqlServer,
-    program: str,
-    options: Sequence[str],
-    *,
-    stdin: Path | None = None,
-    stdout: Path | None = None,
+def compare(
+    second: "Connection[Cursor]", flavour: str, checksums: Mapping[str, int], gtid: str
 ) -> None:
-    """One of MySQL's own programs at this server."""
-    argv = [
-        str(server.binaries.client.with_name(program)),
-        *("--no-defaults", "--user=root", f"--socket={server.socket}", *options),
-    ]
-    if not Path(argv[0]).is_file():
-        raise RecoveryFailedError(f"there is no {argv[0]}")
-    with (
-        (stdin or Path("/dev/null")).open("rb") as given,
-        (stdout or Path("/dev/null")).open("wb") as out,
-    ):
-        done = subprocess.run(
-            argv,
-            stdin=given,
-            stdout=out,
-            stderr=subprocess.PIPE,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
-    if done.returncode != 0:
-        said = done.stderr.decode(errors="replace").strip()
-        raise RecoveryFailedError(f"{program} ended with exit code {done.returncode}: {said}")
+    """Raise where the second server differs from the source just before the DROP."""
+    with second.cursor() as cursor:
+        for table, wanted in checksums.items():
+            cursor.execute(f"CHECKSUM TABLE {table}")
+            ((_name, found),) = cursor.fetchall()
+            if found != wanted:
+                raise RecoveryFailedError(f"{table} has checksum {found}, the source had {wanted}")
+        if flavour == "mariadb":
+            return  # its tables say it: the dropped one is there
+        cursor.execute(f"SELECT GTID_SUBSET('{gtid}', @@gtid_executed)")
+        ((dropped,),) = cursor.fetchall()
+        if dropped:
+            raise RecoveryFailedError(f"the server has executed the DROP TABLE, {gtid}")

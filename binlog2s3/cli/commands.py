@@ -14,7 +14,7 @@ from binlog2s3 import __version__
 from binlog2s3.cli.group import STREAM_EXAMPLES, binlog2s3, command
 from binlog2s3.cli.monitor import ForMonitors, is_check
 from binlog2s3.cli.options import config_of, declared, given_of, judged, outside_of, words_of
-from binlog2s3.cli.retention import backup, drill, prune
+from binlog2s3.cli.retention import backup, drill, prune, restore
 from binlog2s3.config.bucket import LIST
 from binlog2s3.config.file import FILE_OPTIONS, in_force
 from binlog2s3.config.file import example as example_file
@@ -29,7 +29,7 @@ from binlog2s3.config.verify import VERIFY
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log, configure
 
-__all__ = ["backup", "binlog2s3", "drill", "prune"]  # with all commands
+__all__ = ["backup", "binlog2s3", "drill", "prune", "restore"]  # with all commands
 _log = Log("cli")
 
 

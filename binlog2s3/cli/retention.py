@@ -1,4 +1,4 @@
-"""The commands around base backups: `backup`, `drill` and `prune`."""
+"""The commands around base backups: `backup`, `restore`, `drill` and `prune`."""
 
 from typing import Any, get_args
 
@@ -9,6 +9,7 @@ from binlog2s3.cli.options import config_of, declared, outside_of
 from binlog2s3.config.backup import BACKUP, Action
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.prune import PRUNE
+from binlog2s3.config.restore import RESTORE
 
 
 @command(
@@ -120,3 +121,37 @@ def drill(ctx: click.Context, /, **given: Any) -> None:
     from binlog2s3.drill.command import run
 
     ctx.exit(run(config))
+
+
+@command(
+    examples="""
+    Examples (with the streamer's own file; on the machine of the new server, as its user):
+      # what would be done, up to the newest commit in the bucket
+      binlog2s3 restore --config /etc/binlog2s3/orders-primary.toml --mysqld /usr/sbin/mysqld \\
+          --data-dir /var/lib/mysql-restored --latest --dry-run
+
+      # to immediately before a DROP TABLE, with the server running on a socket at the end
+      binlog2s3 restore --config /etc/binlog2s3/orders-primary.toml --mysqld /usr/sbin/mysqld \\
+          --data-dir /var/lib/mysql-restored --keep-running --yes \\
+          --before-gtid 3e11fa47-71ca-11e1-9e33-c80aa9429562:48213
+
+      # a backup that is elsewhere: a physical copy
+      binlog2s3 restore --config /etc/binlog2s3/orders-primary.toml --mysqld /usr/sbin/mysqld \\
+          --data-dir /var/lib/mysql-restored --to-time 2026-01-02T14:59:59Z --yes \\
+          --restore-command 'cp -a {location}/. {datadir}'
+    """,
+)
+@declared(RESTORE.options)
+@click.pass_context
+def restore(ctx: click.Context, /, **given: Any) -> None:
+    """Restore a server: base backup and binlogs, in one command.
+
+    It chooses the newest registered base backup that reaches the goal, says what it will do, asks,
+    restores the backup into an empty data directory, starts a private server on it, applies the
+    binlogs up to the goal, and says what is proved. Killed anywhere, the same command continues.
+    The bucket is only read.
+    """
+    config = config_of(ctx, given, RESTORE)
+    from binlog2s3.restore.command import run
+
+    ctx.exit(run(config, outside_of(ctx)))

@@ -324,7 +324,8 @@ def _source_address(values: Mapping[str, Any]) -> Address | None:
     return Address(host=host, port=port, socket=socket) if host or port or socket else None
 
 
-def _goal_problems(given: Given) -> Iterable[str]:
+def goal_problems(given: Given) -> Iterable[str]:
+    """Exactly one goal is to be given."""
     goals = [name for name in GOALS if given.wants(name)]
     if not goals and not given.wrong.intersection(GOALS):
         yield f"where to stop is missing: one of {', '.join(f'--{name}' for name in GOALS)}"
@@ -421,7 +422,7 @@ def _target_problems(given: Given) -> Iterable[str]:
 
 
 def _problems(given: Given) -> Iterable[str]:
-    yield from _goal_problems(given)
+    yield from goal_problems(given)
     yield from _start_problems(given)
     if given.wants("accept-times") and given.is_missing("to-time"):
         yield f"{given.called('accept-times')} needs --to-time"

@@ -22,15 +22,14 @@ from pathlib import Path
 from binlog2s3 import private
 from binlog2s3.archive.codec import BACKUP_ID
 from binlog2s3.archive.drills import DrillStep
-from binlog2s3.drill.children import end_all
 from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import iso_text
+from binlog2s3.restore.children import end_all
+from binlog2s3.restore.workspace import LOGS, Workspace, delete, read_marker
 
 _MARKER = "drill.json"
-_MOST_MARKER = 64 << 10
 _MOST_FAILED = 3
 """The logs of so many failed drills are kept."""
-_LOGS = ("restore.log", "server.log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +68,8 @@ def locked(work_dir: Path) -> Iterator[None]:
         os.close(opened)
 
 
-class Workspace:
-    """The private directory of one drill; everything that it makes is below it.
-
-    `server_user`: the number of the scratch server's user, to whom root gives it; None: its own.
-    """
+class DrillWorkspace(Workspace):
+    """The private directory of one drill, `drill-<id>` below --work-dir."""
 
     def __init__(
         self,
@@ -84,41 +80,21 @@ class Workspace:
         *,
         server_user: int | None = None,
     ) -> None:
+        super().__init__(work_dir / f"drill-{id_}", _MARKER, server_user=server_user)
         self._id = id_
         self._source = source
         self._started_at = started_at
-        self._server_user = server_user
-        self.directory = work_dir / f"drill-{id_}"
-        self.data = self.directory / "data"
-        self.restore_log, self.server_log = (self.directory / name for name in _LOGS)
 
     def make(self) -> None:
         """Make the directory with its marker. Raises RecoveryError."""
-        try:
-            self.directory.mkdir(mode=0o700)
-            self.at("choose", None)
-            (self.directory / "tmp").mkdir(mode=0o700)
-            self.give(self.directory)
-            self.give(self.directory / "tmp")
-        except OSError as error:
-            raise RecoveryError(
-                f"{self.directory} cannot be made: {error.strerror}",
-                hint="check the disk and the permissions of --work-dir",
-            ) from error
-
-    def give(self, made: Path | int) -> None:
-        """Give a directory, or the descriptor of a file, to the scratch server's user."""
-        if self._server_user is not None:
-            os.chown(made, self._server_user, -1)
-
-    def make_data(self) -> None:
-        """Make the empty data directory."""
-        self.data.mkdir(mode=0o700)
-        self.give(self.data)
+        self.make_with(self._said("choose", None))
 
     def at(self, step: DrillStep, backup: str | None) -> None:
         """Note the step, for the next drill if this one is killed."""
-        marker = {
+        self.note(self._said(step, backup))
+
+    def _said(self, step: DrillStep, backup: str | None) -> dict[str, object]:
+        return {
             "id": self._id,
             "source": self._source,
             "pid": os.getpid(),
@@ -126,12 +102,6 @@ class Workspace:
             "backup": backup,
             "started_at": iso_text(self._started_at),
         }
-        new = self.directory / f"{_MARKER}.new"
-        with open(private.create(new), "w") as file:  # noqa: PTH123 - a descriptor
-            file.write(json.dumps(marker))
-            file.flush()
-            os.fsync(file.fileno())  # after a power cut an empty one would say nothing
-        new.replace(self.directory / _MARKER)
 
     def remove(self, *, failed: bool) -> Path | None:
         """End all processes of the drill and delete its data; returns where failed logs are kept.
@@ -175,17 +145,10 @@ def clean_up(
     return unknown
 
 
-def _marker(directory: Path) -> str:
-    """The text of a marker, which the scratch server's user may have made."""
-    opened = private.open_here(directory / _MARKER, os.O_RDONLY)
-    with open(opened) as file:  # noqa: PTH123 - a descriptor
-        return file.read(_MOST_MARKER)
-
-
 def _read(directory: Path, id_: str) -> LeftDrill | None:
     """What a marker says; None if there is none, or if it is of another directory."""
     try:
-        said = json.loads(_marker(directory))
+        said = json.loads(read_marker(directory / _MARKER))
         if said["id"] != id_:
             return None
         return LeftDrill(
@@ -208,14 +171,14 @@ def _remove(
         )
     try:
         for path in directory.iterdir():  # first the data: the disk may be full
-            if path.name not in (_MARKER, *_LOGS):
-                _delete(path)
+            if path.name not in (_MARKER, *LOGS):
+                delete(path)
         kept = _keep_logs(directory, id_) if failed else None
         if report is not None:
             report()
         # the marker goes last: until then the next drill knows the directory
         for path in sorted(directory.iterdir(), key=lambda path: path.name == _MARKER):
-            _delete(path)
+            delete(path)
         directory.rmdir()
     except OSError as error:
         raise RecoveryError(
@@ -227,7 +190,7 @@ def _remove(
 
 def _keep_logs(directory: Path, id_: str) -> Path | None:
     """Move the logs of a failed drill to where they are kept; None if there are none."""
-    logs = [directory / name for name in _LOGS if (directory / name).exists()]
+    logs = [directory / name for name in LOGS if (directory / name).exists()]
     if not logs:
         return None
     kept = directory.with_name(f"failed-{id_}")
@@ -235,7 +198,7 @@ def _keep_logs(directory: Path, id_: str) -> Path | None:
         kept.mkdir(mode=0o700)
     private.check_inner(kept)
     with open(private.create(kept / _MARKER), "w") as file:  # noqa: PTH123 - a descriptor
-        file.write(_marker(directory))
+        file.write(read_marker(directory / _MARKER))
     for log in logs:
         log.replace(kept / log.name)
     return kept
@@ -252,20 +215,3 @@ def _forget_failures(work_dir: Path) -> None:
     for path in found[:-_MOST_FAILED]:
         with suppress(OSError):
             shutil.rmtree(path)
-
-
-def _delete(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
-def size_of(directory: Path) -> int:
-    """Bytes on the disk of all files below a directory; what vanishes meanwhile counts as 0."""
-    total = 0
-    for folder, _, names in os.walk(directory):
-        for name in names:
-            with suppress(OSError):
-                total += 512 * (Path(folder) / name).lstat().st_blocks
-    return total

@@ -335,7 +335,7 @@ class _Recovery:
                 "where the base backup ends: --dry-run with --from-backup, --from-gtid-set or "
                 "--from-binlog; `binlog2s3 backup add` registers a base backup",
             )
-        goal, lineage = _goal(self._config), self._config.lineage
+        goal, lineage = goal_of(self._config), self._config.lineage
         found = best_for(backups, goal, survey, lineage)
         if found is not None:
             return found[0]
@@ -363,7 +363,7 @@ class _Recovery:
     def _request(self, start: Start) -> Request:
         config = self._config
         return Request(
-            goal=_goal(config),
+            goal=goal_of(config),
             start=start,
             skip=config.skip_gtid,
             holes=config.allow_holes,
@@ -635,7 +635,7 @@ def _words(backup: Backup) -> str:
     return f"the registered {backup.tool} {backup.name}{where}"
 
 
-def _goal(config: PitrConfig) -> Goal:
+def goal_of(config: PitrConfig) -> Goal:
     """Where to stop."""
     if config.to_time is not None:
         return ToTime(config.to_time.at_us, config.to_time.text, config.accept_times)

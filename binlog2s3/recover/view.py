@@ -376,11 +376,12 @@ def print_result(result: Result, page: Plain) -> None:
             f"{shows} in the target shows that it is at {at} now; to continue from there: "
             f"--from-lineage {at.lineage} --from-binlog {at.binlog} --from-position {at.offset}"
         )
-    for line, style in _proof_lines(result):
+    for line, style in proof_lines(result):
         page.line(line, style)
 
 
-def _proof_lines(result: Result) -> Iterator[tuple[str, str]]:
+def proof_lines(result: Result) -> Iterator[tuple[str, str]]:
+    """What was compared with the plan, or that nothing could be: lines with their styles."""
     for table in result.only_tables:
         yield f"only this table was applied: {table}", "yellow"
     if result.gtids is not None:

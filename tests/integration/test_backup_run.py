@@ -148,7 +148,7 @@ def account_of(tool: str) -> list[str]:
 
 @contextmanager
 def placed(
-    tool: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+    tool: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str, **server: Any
 ) -> Iterator[Place]:
     binaries: ServerBinaries = request.getfixturevalue(f"{TOOLS[tool]}_binaries")
     program = binaries.client.with_name(tool)
@@ -157,7 +157,7 @@ def placed(
     words = (*account_of(tool), *TABLES)
     with (
         temporary_directory() as folder,
-        streamed(binaries, minio, bucket, folder, *words, kind=Place) as place,
+        streamed(binaries, minio, bucket, folder, *words, kind=Place, **server) as place,
     ):
         place.tool, place.program = tool, program
         (folder / "password").write_text(PASSWORD)

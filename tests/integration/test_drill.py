@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.drill.watchdog import LEAST_FREE
+from binlog2s3.restore.watchdog import LEAST_FREE
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.s3 import MinioServer, environment_for

@@ -33,7 +33,6 @@ from binlog2s3.binlog.place import _Places
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.zone import differs
 from binlog2s3.drill.checks import check_statements
-from binlog2s3.drill.restore import refuse_values
 from binlog2s3.private import check_inner
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.export import _lineage_of
@@ -48,6 +47,8 @@ from binlog2s3.recover.privileges import _missing
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
+from binlog2s3.restore.by_command import refuse_values
+from binlog2s3.restore.directory import DataDirectory
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered
@@ -870,6 +871,13 @@ MUTANTS = (
         "A link in the place of a run's directory is not followed.",
         ("tests/unit/stream/test_spool.py::test_a_run_that_is_a_link_is_refused",),
         ((check_inner, never(when())),),
+    ),
+    Mutant(
+        "no-file-over-another-one",
+        Promise.RECOVERY,
+        "A restore moves no file over one that somebody else has put there.",
+        ("tests/unit/restore/test_restore.py::test_no_file_is_moved_over_another_one",),
+        ((DataDirectory.place, never(when(2, of=3))),),
     ),
     Mutant(
         "location-is-no-code",

@@ -142,7 +142,19 @@ def test_the_command_has_the_options_of_the_reference() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["list", "status", "pitr", "verify", "find", "rows", "health", "backup", "prune", "drill"],
+    [
+        "list",
+        "status",
+        "pitr",
+        "verify",
+        "find",
+        "rows",
+        "health",
+        "backup",
+        "prune",
+        "drill",
+        "restore",
+    ],
 )
 def test_the_options_of_a_command_are_in_the_reference(name: str) -> None:
     """All that click knows are named where the command is described, and no other one."""

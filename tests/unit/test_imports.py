@@ -23,6 +23,7 @@ ORDER = (
     {"replication"},
     {"stream", "recover", "inspect"},
     {"serve", "retain", "undo"},
+    {"restore"},
     {"drill"},
     {"cli"},
 )

@@ -26,9 +26,10 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
 from binlog2s3.drill.checks import check_statements, is_false, statements_in, statements_of
-from binlog2s3.drill.children import MARK, end_of, started
-from binlog2s3.drill.command import is_other_series, version_of_source
-from binlog2s3.drill.restore import (
+from binlog2s3.drill.workspace import DrillWorkspace, LeftDrill, clean_up, locked
+from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from binlog2s3.formatting import one_line
+from binlog2s3.restore.by_command import (
     argv_of,
     environment_of,
     goes_into_server,
@@ -36,18 +37,17 @@ from binlog2s3.drill.restore import (
     refuse_values,
     values_of,
 )
-from binlog2s3.drill.scratch import (
+from binlog2s3.restore.children import MARK, end_of, started
+from binlog2s3.restore.engine import is_other_series, version_of_source
+from binlog2s3.restore.scratch import (
     ScratchServer,
     ScratchSettings,
     account_sql,
-    refuse_other_flavour,
     server_options,
     user_of,
+    version_of,
 )
-from binlog2s3.drill.watchdog import LEAST_FREE, Watchdog, explained
-from binlog2s3.drill.workspace import LeftDrill, Workspace, clean_up, locked
-from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
-from binlog2s3.formatting import one_line
+from binlog2s3.restore.watchdog import LEAST_FREE, Watchdog, explained
 from lab.disk import temporary_directory
 from lab.pitr_examples import PLAN
 from tests.documents import BACKUP, TIME
@@ -61,9 +61,9 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a dir
 VALUES = values_of(BACKUP, Path("/w/data"), Path("/w/mysql.sock"))
 
 
-def made(work: Path, id_: str = ID, source: str = "orders") -> Workspace:
+def made(work: Path, id_: str = ID, source: str = "orders") -> DrillWorkspace:
     """The directory of a drill that has begun."""
-    found = Workspace(work, id_, source, TIME)
+    found = DrillWorkspace(work, id_, source, TIME)
     found.make()
     found.at("apply", BACKUP.id)
     found.data.mkdir()
@@ -202,7 +202,7 @@ def test_a_dump_goes_into_a_server() -> None:
 
 def test_the_scratch_server_is_private(tmp_path: Path) -> None:
     """No port, no events, no replication; the operator's options come last."""
-    workspace = Workspace(tmp_path, ID, "orders", TIME)
+    workspace = DrillWorkspace(tmp_path, ID, "orders", TIME)
     settings = ScratchSettings(
         flavour="mysql", has_gtids=True, log_bin="mysql-bin", server_id=9, more=("--gtid-mode=OFF",)
     )
@@ -222,7 +222,7 @@ def test_the_scratch_server_has_the_sources_time_zone() -> None:
         program = directory / "mysqld"
         program.write_text(f'#!/bin/sh\nprintf "%s" "$TZ" > {directory}/zone\nexit 1\n')
         program.chmod(0o755)
-        workspace = Workspace(directory, ID, "orders", TIME)
+        workspace = DrillWorkspace(directory, ID, "orders", TIME)
         workspace.make()
         settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
         own = os.environ.get("TZ", "")
@@ -235,7 +235,7 @@ def test_the_scratch_server_has_the_sources_time_zone() -> None:
 
 def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
     """One statement on each line; the log is off before the first."""
-    lines = account_sql("pw").splitlines()
+    lines = account_sql("me", "pw").splitlines()
     assert lines[0] == "SET SESSION sql_log_bin = 0;"
     assert all(line.endswith(";") for line in lines)
 
@@ -422,7 +422,7 @@ def test_a_limit_interrupts(
     script = (
         "import signal, sys, time\n"
         "from pathlib import Path\n"
-        "from binlog2s3.drill.watchdog import Watchdog\n"
+        "from binlog2s3.restore.watchdog import Watchdog\n"
         "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
         f"with Watchdog(Path({str(tmp_path)!r}), timeout={timeout}, max_disk={max_disk}):\n"
         "    time.sleep(600)\n"
@@ -518,7 +518,7 @@ def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
         program.write_text(f"#!/bin/sh\necho $0  '{says}'\n")
         program.chmod(0o755)
         with nullcontext() if is_it else pytest.raises(RecoveryError, match="as the source is"):
-            refuse_other_flavour(program, "mysql" if flavour == "mysql" else "mariadb")
+            version_of(program, "mysql" if flavour == "mysql" else "mariadb")
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -698,7 +698,7 @@ def test_the_user_of_the_scratch_server(options: tuple[str, ...], user: int | No
 @AS_ROOT
 def test_the_scratch_server_of_root_can_reach_its_directory(tmp_path: Path) -> None:
     """It runs as another user, and everything that it needs is given to that one."""
-    workspace = Workspace(tmp_path, ID, "orders", TIME, server_user=65_534)
+    workspace = DrillWorkspace(tmp_path, ID, "orders", TIME, server_user=65_534)
     workspace.make()
     workspace.make_data()
     for path in (workspace.directory, workspace.data, workspace.directory / "tmp"):

@@ -7,14 +7,14 @@ from typing import Any, cast
 import pytest
 
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.drill.command import is_place_sure
-from binlog2s3.drill.identity import (
+from binlog2s3.errors import RecoveryError
+from binlog2s3.restore.engine import is_place_sure
+from binlog2s3.restore.identity import (
     by_binlogs,
     by_file,
     by_gtids,
     unknown,
 )
-from binlog2s3.errors import RecoveryError
 from tests.binlog_writer import BinlogWriter
 from tests.documents import BACKUP, UUID
 from tests.history_model import HEAD, Model

@@ -1,30 +1,31 @@
-"""The programs that a drill starts: the restore command and the scratch server.
+"""The programs that a restore starts: what loads the base backup, and the private server.
 
-Law: everything that a drill starts has the drill's id in its environment (`MARK`), and only
-processes with it are killed. A program that drill started dies with drill (PR_SET_PDEATHSIG); what
-that program started is found by the mark.
+Law: everything that a restore starts has its id in the environment (`MARK`), and only processes
+with it are killed. A program that it started dies with it (PR_SET_PDEATHSIG); what that program
+started is found by the mark.
 """
 
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
+from typing import IO
 
 from binlog2s3 import private
 from binlog2s3.errors import RecoveryError
 
 MARK = "BINLOG2S3_DRILL_ID"
 _END_SECONDS = 30.0
-# Runs first, in the same process: so the child dies with drill from the first moment.
+# Runs first, in the same process: so the child dies with its parent from the first moment.
 _LAUNCH = """\
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() != int(sys.argv[1]):
-    sys.exit("drill is gone")
+    sys.exit("its parent is gone")
 os.umask(0o077)
 try:
     os.execvp(sys.argv[2], sys.argv[2:])
@@ -39,16 +40,17 @@ def started(
     log: Path,
     *,
     directory: Path,
-    given: Path | None = None,
+    given: Path | int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
     """Start a program in a process group of its own; its output is added to the log.
 
-    `given`: the file that it reads. Raises RecoveryError if there is no Python or no disk space.
+    `given`: the file that it reads, or subprocess.PIPE. Raises RecoveryError if there is no Python
+    or no disk space.
     """
     try:
         added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-        with os.fdopen(added, "ab") as out, (given or Path(os.devnull)).open("rb") as read:
+        with os.fdopen(added, "ab") as out, _input(given) as read:
             return subprocess.Popen(
                 [sys.executable, "-c", _LAUNCH, str(os.getpid()), *argv],
                 stdin=read,
@@ -64,8 +66,17 @@ def started(
         ) from error
 
 
+@contextmanager
+def _input(given: Path | int | None) -> Iterator[IO[bytes] | int]:
+    if isinstance(given, int):
+        yield given
+        return
+    with (given or Path(os.devnull)).open("rb") as read:
+        yield read
+
+
 def end_all(id_: str) -> bool:
-    """Kill every process of this drill; whether none is left. It waits for their end."""
+    """Kill every process of this restore; whether none is left. It waits for their end."""
     until = monotonic() + _END_SECONDS
     while found := marked(id_):
         for pid in found:
@@ -78,7 +89,7 @@ def end_all(id_: str) -> bool:
 
 
 def marked(id_: str) -> list[int]:
-    """The processes, except this one, that have the drill's mark and have not ended."""
+    """The processes, except this one, that have this mark and have not ended."""
     wanted = f"{MARK}={id_}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

@@ -1,4 +1,4 @@
-"""The restore command of a drill: its arguments, its environment, and running it.
+"""The operator's restore command: its arguments, its environment, and running it.
 
 Law: no shell, unless the operator's command names one. Any program may hand its arguments to a
 shell, here or on another machine: so what an archive says gets into the arguments only if it has
@@ -15,11 +15,11 @@ from itertools import chain
 from pathlib import Path
 
 from binlog2s3.archive.backups import Backup
-from binlog2s3.config.drill import RestoreInto
-from binlog2s3.drill.children import end_of, ended_with, started
-from binlog2s3.drill.scratch import socket_of
-from binlog2s3.drill.workspace import Workspace
+from binlog2s3.config.restore import RestoreInto
 from binlog2s3.errors import RecoveryError
+from binlog2s3.restore.children import end_of, ended_with, started
+from binlog2s3.restore.scratch import socket_of
+from binlog2s3.restore.workspace import Workspace
 
 _FROM_ARCHIVE = frozenset({"location", "id", "label", "tool"})
 """The values that a document in the bucket has said."""
@@ -108,7 +108,7 @@ def _unfit(text: str, name: str) -> RecoveryError:
 def refuse_links(data: Path) -> None:
     """Raise RecoveryError if a file of the data directory is also elsewhere, by a link.
 
-    The scratch server would change it there: in the base backup itself.
+    The private server would change it there: in the base backup itself.
     """
     real = os.path.realpath(data.parent) + os.sep
     for path in chain([data], data.rglob("*")):
@@ -116,8 +116,7 @@ def refuse_links(data: Path) -> None:
         is_link = stat.S_ISLNK(found.st_mode) and not os.path.realpath(path).startswith(real)
         if is_link or (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
             raise RecoveryError(
-                f"the restored {path} is a link to something else, which the scratch server would "
-                "change",
+                f"the restored {path} is a link to something else, which the server would change",
                 hint="the restore command must copy the base backup, not link to it",
             )
 

@@ -1,8 +1,8 @@
-"""The limits of a drill: time and disk space.
+"""The limits of a restore: time and disk space.
 
-Law: when a limit is passed, the drill is interrupted once, by the signal that ends a command; the
+Law: when a limit is passed, it is interrupted once, by the signal that ends a command; the
 cleanup that follows kills what it has started. A disk is called full only if an error, or the
-output of what the drill has started, says so, or if nothing at all is free.
+output of what it has started, says so, or if nothing at all is free.
 """
 
 import errno
@@ -12,19 +12,20 @@ import shutil
 import signal
 import threading
 from collections.abc import Sequence
+from math import inf
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
 from typing import Self
 
 from binlog2s3 import private
-from binlog2s3.drill.workspace import size_of
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import duration_text, size_text
+from binlog2s3.restore.workspace import size_of
 
 _LOOK_SECONDS = 1.0
 LEAST_FREE = 32 << 20
-"""A server on a full disk waits and does not fail, so the drill ends before that."""
+"""A server on a full disk waits and does not fail, so a restore ends before that."""
 _FULL = 1 << 16
 """With less the output that says so may have found no space in its own log."""
 _LOG_TAIL = 65_536
@@ -33,29 +34,30 @@ _NO_SPACE = re.compile(
     rf"|\b(?:errno|errcode|error number|with error)[: ]+(?:{errno.ENOSPC}|{errno.EDQUOT})\b",
     re.IGNORECASE,
 )
-_LARGER = "use a --work-dir on a larger disk"
 
 
 class Watchdog:
     """Interrupts the main thread when a limit is passed. Use it as a context manager.
 
     At its end it raises RecoveryError instead of the interrupt that it caused, and instead of an
-    error on a disk that is full or almost full. `logs` have the output of what the drill starts.
+    error on a disk that is full or almost full. `logs` have the output of what it starts.
     """
 
     def __init__(
         self,
         directory: Path,
         *,
-        timeout: float,
-        max_disk: int | None,
+        timeout: float | None = None,
+        max_disk: int | None = None,
         logs: Sequence[Path] = (),
+        larger: str = "use a --work-dir on a larger disk",
     ) -> None:
         self._directory = directory
         self._logs = logs
         self._timeout = timeout
         self._max_disk = max_disk
-        self._until = monotonic() + timeout
+        self._until = monotonic() + timeout if timeout is not None else inf
+        self._larger = larger
         self._passed: RecoveryError | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
@@ -78,7 +80,8 @@ class Watchdog:
                 raise
         if self._passed is None and isinstance(error, Binlog2s3Error | OSError):
             output = "\n".join(map(_tail, self._logs))
-            self._passed = explained(error, output, self._directory.parent, self._free())
+            where, free = self._directory.parent, self._free()
+            self._passed = explained(error, output, where, free, self._larger)
         # whatever else failed meanwhile, failed because of it
         if self._passed is not None:
             raise self._passed from error
@@ -92,7 +95,7 @@ class Watchdog:
                 return
 
     def _judged(self) -> RecoveryError | None:
-        if monotonic() > self._until:
+        if self._timeout is not None and monotonic() > self._until:
             return RecoveryError(
                 f"it was not done after {duration_text(self._timeout)}",
                 hint="raise --timeout, or restore from a newer base backup",
@@ -106,7 +109,7 @@ class Watchdog:
         free = self._free()
         if free is not None and free < LEAST_FREE:
             text = f"{_left(self._directory.parent, free)}: too little to go on"
-            return RecoveryError(text, hint=_LARGER)
+            return RecoveryError(text, hint=self._larger)
         return None
 
     def _free(self) -> int | None:
@@ -118,19 +121,23 @@ class Watchdog:
 
 
 def explained(
-    error: Binlog2s3Error | OSError, output: str, work_dir: Path, free: int | None
+    error: Binlog2s3Error | OSError,
+    output: str,
+    work_dir: Path,
+    free: int | None,
+    larger: str = "use a --work-dir on a larger disk",
 ) -> RecoveryError | None:
     """The same error with the free space of the disk, if the disk may be the reason; else None.
 
-    `output` is of what the drill has started; `free` is in bytes, None if it is unknown.
+    `output` is of what it has started; `free` is in bytes, None if it is unknown.
     """
     left = _left(work_dir, free) if free is not None else f"the free space of {work_dir} is unknown"
     is_full = free is not None and free < _FULL
     if is_full or _says_no_space(error) or _NO_SPACE.search(output):
-        return RecoveryError(f"there was no space left: {error}; now {left}", hint=_LARGER)
+        return RecoveryError(f"there was no space left: {error}; now {left}", hint=larger)
     if free is not None and free < LEAST_FREE:
         hint = error.hint if isinstance(error, Binlog2s3Error) else ""
-        return RecoveryError(f"{error}; {left}", hint=hint or _LARGER)
+        return RecoveryError(f"{error}; {left}", hint=hint or larger)
     return None
 
 

@@ -1,8 +1,8 @@
-"""The scratch server of a drill: a private MySQL or MariaDB that only this machine's user reaches.
+"""The private MySQL or MariaDB of a restore, the scratch server: only this user reaches it.
 
 Law: it listens on a socket in a directory of mode 0700 and on no port. No statement reads or writes
 files elsewhere. Events, replication and SET PERSIST that a base backup brings along do not become
-active. Its account for drill has a random password, which is only in files of that directory, and
+active. Our account in it has a random password, which is only in files of that directory, and
 is created without a trace in its binary log.
 """
 
@@ -11,9 +11,10 @@ import pwd
 import re
 import secrets
 import signal
+import socket
 import subprocess
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,13 +23,13 @@ from time import monotonic, sleep
 from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
-from binlog2s3.drill.children import end_of, ended_with, started
-from binlog2s3.drill.workspace import Workspace
 from binlog2s3.errors import RecoveryError, SourceError
+from binlog2s3.restore.children import end_of, ended_with, started
+from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.connection import Server
-from binlog2s3.server.login import resolve
+from binlog2s3.server.login import Login, resolve
+from binlog2s3.server.version import ServerVersion
 
-ACCOUNT = "binlog2s3_drill"
 _ANSWER_SECONDS = 30 * 86_400.0
 """CHECK TABLE of a large table takes long; --timeout ends it."""
 _SOCKET_LIMIT = 100  # the kernel takes 107 bytes
@@ -45,7 +46,7 @@ _MARIADB_SCRIPTS = (
 class ScratchSettings:
     """What the scratch server must have in common with the source, and the operator's options.
 
-    `tz` is the value of the variable TZ, which makes its system time zone; None leaves drill's own.
+    `tz` is the value of the variable TZ, which makes its system time zone; None leaves our own.
     """
 
     flavour: Flavour
@@ -59,7 +60,7 @@ class ScratchSettings:
 def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]:
     """The options of the server program, after --no-defaults. The operator's come last and win.
 
-    `config.drill` refuses those that would make it another server, or a public one.
+    `config.restore` refuses those that would make it another server, or a public one.
     """
     directory = workspace.directory
     options = [
@@ -116,9 +117,10 @@ class ScratchServer:
     ) -> None:
         self._program = program
         self._settings = settings
-        self._workspace = workspace
-        self._id = id_
+        self.workspace = workspace
+        self.id = id_
         self._process: subprocess.Popen[bytes] | None = None
+        self.name = account_of(id_)
         self.socket = socket_of(workspace)
         self._password = workspace.directory / "password"
         if len(str(self.socket)) > _SOCKET_LIMIT:
@@ -129,45 +131,54 @@ class ScratchServer:
 
     @property
     def account(self) -> MysqlConfig:
-        """How drill logs in."""
+        """How we log in."""
         return MysqlConfig(
-            socket=self.socket, user=ACCOUNT, password_file=self._password, prefix="target"
+            socket=self.socket, user=self.name, password_file=self._password, prefix="target"
         )
 
     def connection(self) -> Server:
-        """A connection of drill's account that waits for long statements."""
+        """A connection of our account that waits for long statements."""
         config = MysqlConfig(
             socket=self.socket,
-            user=ACCOUNT,
+            user=self.name,
             password_file=self._password,
             prefix="target",
             connect_timeout=_ANSWER_SECONDS,
         )
         return Server(partial(resolve, config))
 
+    def login(self) -> Login:
+        """The login of our account."""
+        return resolve(self.account)
+
+    def remove_account(self, connection: Server) -> None:
+        """Drop our account, which the connection is of; without a trace in the binary log."""
+        connection.rows("SET SESSION sql_log_bin = 0")
+        connection.rows(f"DROP USER IF EXISTS '{self.name}'@'localhost'")
+
     def initialise(self) -> None:
         """Make an empty data directory, for a dump. Raises RecoveryError."""
-        data, own = self._workspace.data, f"--datadir={self._workspace.data}"
+        data, own = self.workspace.data, f"--datadir={self.workspace.data}"
         more = self._settings.more
         if self._settings.flavour == "mysql":
             self._run([*self._first(), "--initialize-insecure", own, *more], None)
             return
-        self._workspace.make_data()
+        self.workspace.make_data()
         (data / "mysql").mkdir(mode=0o700)
-        self._workspace.give(data / "mysql")
+        self.workspace.give(data / "mysql")
         script = self._write("bootstrap.sql", self._bootstrap())
         argv = [*self._first(), "--bootstrap", own, *more]
         self._run(argv, script)
 
     def start(self) -> None:
-        """Start it and wait until it answers drill's account. Raises RecoveryError."""
+        """Start it and wait until it answers our account. Raises RecoveryError."""
         password = f"{secrets.token_urlsafe(24)}aA1!"  # as password policies want it
         self._write("password", password)
-        init = self._write("init.sql", account_sql(password))
+        init = self._write("init.sql", account_sql(self.name, password))
         self.socket.unlink(missing_ok=True)
         argv = [
             *self._first(),
-            *server_options(self._settings, self._workspace),
+            *server_options(self._settings, self.workspace),
             f"--init-file={init}",
         ]
         self._process = self._started(argv, None)
@@ -195,9 +206,9 @@ class ScratchServer:
         return [str(self._program.absolute()), "--no-defaults"]
 
     def _started(self, argv: Sequence[str], given: Path | None) -> "subprocess.Popen[bytes]":
-        workspace, tz = self._workspace, self._settings.tz
+        workspace, tz = self.workspace, self._settings.tz
         return started(
-            self._id,
+            self.id,
             argv,
             workspace.server_log,
             directory=workspace.directory,
@@ -212,13 +223,13 @@ class ScratchServer:
 
     def _ended(self, what: str, code: int) -> RecoveryError:
         since = monotonic() + 1  # the last lines of its log may still be on their way
-        while not (text := end_of(self._workspace.server_log)) and monotonic() < since:
+        while not (text := end_of(self.workspace.server_log)) and monotonic() < since:
             sleep(0.05)
         return RecoveryError(
             f"the scratch server {self._program} {what} ({ended_with(code)}): "
             f"{text or 'it printed nothing'}",
             hint="--mysqld must be of the source's version; --mysqld-option gives it the source's "
-            "settings, and --user=NAME if drill runs as root",
+            "settings, and --user=NAME if this runs as root",
         )
 
     def _bootstrap(self) -> str:
@@ -259,16 +270,21 @@ class ScratchServer:
         )
 
     def _write(self, name: str, text: str) -> Path:
-        path = self._workspace.directory / name
+        path = self.workspace.directory / name
         with open(private.create(path), "w") as file:  # noqa: PTH123 - a descriptor
             file.write(text)
-            self._workspace.give(file.fileno())
+            self.workspace.give(file.fileno())
         return path
 
 
-def account_sql(password: str) -> str:
-    """The statements that make drill's account, one on each line; none is in the binary log."""
-    name = f"'{ACCOUNT}'@'localhost'"
+def account_of(id_: str) -> str:
+    """The name of our account: no other restore has it, and no server."""
+    return f"binlog2s3_{id_[-8:]}"
+
+
+def account_sql(user: str, password: str) -> str:
+    """The statements that make our account, one on each line; none is in the binary log."""
+    name = f"'{user}'@'localhost'"
     return (
         "SET SESSION sql_log_bin = 0;\n"
         f"CREATE USER IF NOT EXISTS {name};\n"
@@ -287,8 +303,8 @@ def is_empty(data: Path) -> bool:
     return not data.is_dir() or not any(data.iterdir())
 
 
-def refuse_other_flavour(program: Path, flavour: Flavour) -> None:
-    """Raise RecoveryError if the program is no server of this flavour."""
+def version_of(program: Path, flavour: Flavour) -> ServerVersion:
+    """The version of a server program. Raises RecoveryError if it is not of this flavour."""
     done = subprocess.run(
         [str(program.absolute()), "--no-defaults", "--version"],
         stdin=subprocess.DEVNULL,
@@ -307,3 +323,65 @@ def refuse_other_flavour(program: Path, flavour: Flavour) -> None:
             f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
             hint="--mysqld names mysqld or mariadbd, of the source's version",
         )
+    number = re.search(r"Ver +(\S+)", said[0])
+    return ServerVersion(number[1] if number else "0")
+
+
+def run_on(
+    program: Path, data: Path, options: Sequence[str], flavour: Flavour, tz: str | None
+) -> Path:
+    """Start a server on a data directory, which goes on without this process; its socket.
+
+    It listens on the socket only, and has no account of ours. Raises RecoveryError.
+    """
+    at, log = data / "mysql.sock", data / "mysqld.err"
+    if len(str(at)) > _SOCKET_LIMIT:
+        raise RecoveryError(
+            f"the path of the socket {at} is too long for the system; the data directory is whole",
+            hint="start the server with another --socket",
+        )
+    own = ["--loose-mysqlx=OFF", "--secure-file-priv=NULL"]
+    if flavour == "mariadb":
+        own = ["--skip-slave-start"]
+    argv = [
+        str(program.absolute()),
+        "--no-defaults",
+        f"--datadir={data}",
+        f"--socket={at}",
+        f"--pid-file={data / 'mysqld.pid'}",
+        "--skip-networking",
+        f"--server-id={2**31 + secrets.randbelow(2**31 - 1)}",
+        "--event-scheduler=OFF",
+        *own,
+        *options,
+    ]
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            cwd=data,
+            env={**os.environ, **({"TZ": tz} if tz is not None else {})},
+            start_new_session=True,
+        )
+    while not greets(at):
+        if process.poll() is not None:
+            raise RecoveryError(
+                f"the data directory {data} is whole, but {program} does not start on it "
+                f"({ended_with(process.returncode)}): {end_of(log)}",
+                hint="start it by hand, with the settings of the source",
+            )
+        sleep(0.1)
+    return at
+
+
+def greets(at: Path) -> bool:
+    """Whether a server greets on this socket: the first byte of a packet is protocol 10."""
+    with closing(socket.socket(socket.AF_UNIX)) as talk:
+        talk.settimeout(10)
+        try:
+            talk.connect(str(at))
+            return talk.recv(5)[4:5] == b"\x0a"
+        except OSError:
+            return False

@@ -1,0 +1,306 @@
+"""The options of `restore`, those that `drill` has too, and one frozen `RestoreConfig` of them.
+
+No password is an option: the private server gets a random one.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.bucket import reading
+from binlog2s3.config.given import (
+    CommandOptions,
+    Given,
+    contradiction,
+    file_problems,
+    path_problems,
+)
+from binlog2s3.config.options import Option, fill, options_of
+from binlog2s3.config.pitr import PitrConfig, goal_problems
+from binlog2s3.config.points import Moment
+from binlog2s3.config.values import S3Config, s3_of
+
+RestoreInto = Literal["auto", "directory", "server"]
+
+WORK = "binlog2s3-restore"
+"""The directory in --data-dir in which a restore works; it is there until the end."""
+ALLOWED = frozenset({WORK, "lost+found"})
+"""What an empty --data-dir may have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restoring:
+    """How a base backup is restored and rolled forward: what `restore` and `drill` share."""
+
+    s3: S3Config
+    source: str
+    mysqld: Annotated[
+        Path,
+        Option(
+            "PATH",
+            "Server program, mysqld or mariadbd, of the source's version: a private server runs "
+            "with it.",
+            required=True,
+        ),
+    ]
+    restore_command: Annotated[
+        str | None,
+        Option(
+            "COMMAND",
+            "Program and arguments that restore the base backup, without a shell. {location}, "
+            "{datadir}, {socket}, {id}, {label} and {tool} are replaced; the environment has the "
+            "same as DRILL_LOCATION and so on.",
+            otherwise="what `backup run` has stored is restored",
+        ),
+    ] = None
+    restore_into: Annotated[
+        RestoreInto,
+        Option(
+            "WHERE",
+            "What the restore command fills: the empty data directory, or a running empty server "
+            "(a dump). auto: by the tool of the registered backup.",
+        ),
+    ] = "auto"
+    program: Annotated[
+        Path | None,
+        Option(
+            "PATH",
+            "Program that restores what `backup run` has stored: mysql, mariadb, mariabackup or "
+            "xtrabackup.",
+            otherwise="the one beside --mysqld or on PATH",
+        ),
+    ] = None
+    trust_restore_command: Annotated[
+        bool,
+        Option(
+            "",
+            "Go on although nothing in the restored server says that it is the registered backup, "
+            "as after a dump without GTIDs. The result says so.",
+        ),
+    ] = False
+    mysqld_option: Annotated[
+        tuple[str, ...],
+        Option(
+            "OPTION",
+            "Option for the private server: --NAME=VALUE. May be given several times.",
+        ),
+    ] = ()
+    accept_times: Annotated[
+        bool,
+        Option(
+            "",
+            "For --to-time, take commit times as they are, though they cannot all be right, as "
+            "`pitr` does.",
+        ),
+    ] = False
+    accept_time_zone: Annotated[
+        bool,
+        Option(
+            "",
+            "Apply transactions whose result depends on the system time zone although the private "
+            "server's is not the source's, as `pitr` does.",
+        ),
+    ] = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreConfig(Restoring):
+    """What to restore, to which moment, and where. One of the goals is set."""
+
+    data_dir: Annotated[
+        Path,
+        Option(
+            "DIR",
+            "Data directory of the restored server: empty, or not there yet.",
+            required=True,
+        ),
+    ]
+    to_time: Annotated[
+        Moment | None,
+        Option(
+            "TIME",
+            "Recover to this time, by the source's clock: 2026-01-02T03:04:05.123456Z, or with "
+            "+02:00. The time zone is required.",
+            "time",
+        ),
+    ] = None
+    to_gtid: Annotated[str | None, Option("GTID", "Stop after this transaction.", "gtid")] = None
+    before_gtid: Annotated[
+        str | None, Option("GTID", "Stop immediately before this transaction.", "gtid")
+    ] = None
+    to_position: Annotated[
+        tuple[BinlogName, int] | None,
+        Option("NAME:N", "Stop at this offset of a binlog, between two transactions.", "position"),
+    ] = None
+    latest: Annotated[bool, Option("", "Recover to the newest that is in the bucket.")] = False
+    from_backup_id: Annotated[
+        str | None,
+        Option(
+            "ID",
+            "The registered base backup to restore: its id, the first characters of it, or its "
+            "label.",
+            otherwise="the newest one that reaches the goal",
+        ),
+    ] = None
+    lineage: Annotated[
+        str | None,
+        Option(
+            "ID", "Follow the history that ends in this lineage.", otherwise="the last writer's"
+        ),
+    ] = None
+    defaults_file: Annotated[
+        Path | None,
+        Option(
+            "FILE",
+            "Option file of the server that will run on the data directory. Its settings that say "
+            "how data are kept are used from the beginning; those that cannot be are named.",
+            "file",
+        ),
+    ] = None
+    keep_running: Annotated[
+        bool,
+        Option("", "Start the restored server at the end; its socket is printed last."),
+    ] = False
+    dry_run: Annotated[bool, Option("", "Show what would be done, and change nothing.")] = False
+    as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
+    yes: Annotated[bool, Option("", "Do not ask before it begins.")] = False
+
+    @property
+    def recovery(self) -> PitrConfig:
+        """The recovery without its target and its base backup."""
+        return PitrConfig(
+            s3=self.s3,
+            source=self.source,
+            to_time=self.to_time,
+            to_gtid=self.to_gtid,
+            before_gtid=self.before_gtid,
+            to_position=self.to_position,
+            latest=self.latest,
+            lineage=self.lineage,
+            accept_times=self.accept_times,
+            accept_time_zone=self.accept_time_zone,
+            yes=True,
+        )
+
+
+_OWN = (
+    "datadir",
+    "socket",
+    "port",
+    "pid-file",
+    "init-file",
+    "server-id",
+    "networking",
+    "event-scheduler",
+    "secure-file-priv",
+    "slave-start",
+    "replica-start",
+    "mysqlx",
+    "persisted-globals-load",
+)
+"""Options of the private server that only we set: where it is, and that it is private."""
+_MODIFIERS = re.compile(r"(?:(?:loose|skip|enable|disable|maximum|autoset)-)+")
+RESTORE_OPTIONS = options_of(RestoreConfig)
+"""Those that `restore` has for itself."""
+_SHARED = reading("Server in the bucket that is restored.")
+
+
+def restoring_problems(given: Given, command: str) -> Iterable[str]:
+    """What is wrong with the options that `restore` and `drill` share."""
+    yield from path_problems(given, "mysqld")
+    mysqld = given.values["mysqld"] if given.has("mysqld") else None
+    if mysqld is not None and mysqld.exists() and not _can_run(mysqld):
+        what = "is a directory" if mysqld.is_dir() else "cannot be executed"
+        yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
+    if given.wants("accept-times") and given.is_missing("to-time"):
+        yield f"{given.called('accept-times')} needs --to-time"
+    yield from _command_problems(given)
+    for option in given.values.get("mysqld-option") or ():
+        if not option.startswith("--"):
+            yield f"{given.called('mysqld-option')} {option}: it must begin with --"
+        elif is_own(option):
+            yield (
+                f"{given.called('mysqld-option')} {option}: {command} sets this itself; leave it "
+                "out"
+            )
+
+
+def _command_problems(given: Given) -> Iterable[str]:
+    if not given.has("restore-command"):
+        if given.wants("trust-restore-command"):
+            yield f"{given.called('trust-restore-command')} needs --restore-command"
+        return
+    if given.has("program"):
+        yield contradiction(given, "restore-command", "program", "give one of them")
+    try:
+        words = shlex.split(given.values["restore-command"])
+    except ValueError as error:
+        yield f"{given.called('restore-command')}: {error}"
+    else:
+        if not words:
+            yield f"{given.called('restore-command')} is empty"
+
+
+def _can_run(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def is_own(option: str) -> bool:
+    """Whether it would change an option of the private server that we set.
+
+    As a server reads it: _ is -, a prefix like loose- or skip- changes the same option, and the
+    beginning of a name is enough.
+    """
+    name = option.removeprefix("--").partition("=")[0].replace("_", "-").lower()
+    name = _MODIFIERS.sub("", name)
+    return name != "" and any(own.startswith(name) for own in _OWN)
+
+
+def stranger_in(data_dir: Path) -> str:
+    """The name of something in the data directory that no restore has put there; "" if none.
+
+    Raises OSError if it cannot be read, or is no directory.
+    """
+    if not data_dir.exists():
+        return ""
+    names = {path.name for path in data_dir.iterdir()}
+    if (data_dir / WORK).is_dir():  # what is beside it, a restore may have put there at its end
+        return ""
+    return min(names - ALLOWED, default="")
+
+
+def _data_dir_problems(given: Given) -> Iterable[str]:
+    if not given.has("data-dir"):
+        return
+    directory, called = given.values["data-dir"], given.called("data-dir")
+    try:
+        stranger = stranger_in(directory)
+    except OSError as error:
+        yield f"{called}: {directory}: {(error.strerror or str(error)).lower()}"
+        return
+    if stranger:
+        yield (
+            f"{called}: {directory} is not empty: {stranger!r:.100} is in it; nothing is "
+            "overwritten: name a directory that is empty or not there"
+        )
+    elif not directory.exists() and not directory.absolute().parent.is_dir():
+        yield f"{called}: {directory.absolute().parent}: no such directory"
+
+
+def _problems(given: Given) -> Iterable[str]:
+    yield from restoring_problems(given, "restore")
+    yield from goal_problems(given)
+    yield from _data_dir_problems(given)
+    yield from file_problems(given, RESTORE_OPTIONS)
+
+
+def _config(values: Mapping[str, Any]) -> RestoreConfig:
+    return fill(RestoreConfig, RESTORE_OPTIONS, values, s3=s3_of(values), source=values["source"])
+
+
+RESTORE = CommandOptions((*_SHARED, *RESTORE_OPTIONS), _problems, _config)

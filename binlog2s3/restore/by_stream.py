@@ -1,0 +1,156 @@
+"""Restores what `backup run` has stored: the dump is loaded, the files are unpacked and prepared.
+
+Law: the stream comes from the bucket, checked. A dump is loaded by the server's own client without
+its commands: nothing in it runs a program here, reads or writes a file of this machine, or gets
+into the binary log. If the stream ends with an error, so does the restore.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from binlog2s3.archive.backups import Backup
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.errors import RecoveryError
+from binlog2s3.restore.children import end_of, ended_with, started
+from binlog2s3.restore.scratch import ScratchServer
+from binlog2s3.restore.workspace import Workspace
+
+DUMPS = {"mysqldump": ("mysql",), "mariadb-dump": ("mariadb", "mysql")}
+"""The programs that load the output of a dump tool."""
+FILES = {
+    "mariabackup": ("mbstream", ("mariadb-backup", "mariabackup")),
+    "xtrabackup": ("xbstream", ("xtrabackup",)),
+}
+"""The programs that unpack the output of a physical tool, and that prepare what was unpacked."""
+_SANDBOX = re.compile(rb"/\*M?!999999\\- enable the sandbox mode \*/ ?\r?\n")
+"""The first line of MariaDB's dumps. Clients before MDEV-34203 refuse it with --binary-mode."""
+_CLIENT: dict[Flavour, tuple[str, ...]] = {
+    "mysql": ("--loose-system-command=0",),
+    "mariadb": ("--loose-sandbox",),
+}
+_LINE = 64
+_STORED = "a backup of `backup run` is restored by the programs of its tool"
+
+
+def is_built_in(backup: Backup) -> bool:
+    """Whether a backup is restored without a command of the operator."""
+    return backup.stored is not None and (backup.tool in DUMPS or backup.tool in FILES)
+
+
+def is_dump(backup: Backup) -> bool:
+    """Whether it is loaded into a server; else its files are unpacked."""
+    return backup.tool in DUMPS
+
+
+def programs_for(tool: str, mysqld: Path, given: Path | None) -> tuple[Path, ...]:
+    """The programs that restore a tool's output. Raises RecoveryError if one is not there."""
+    if tool in DUMPS:
+        return (_found(DUMPS[tool], mysqld, given, is_given=True),)
+    stream, prepare = FILES[tool]
+    return (
+        _found((stream,), mysqld, given, is_given=False),
+        _found(prepare, mysqld, given, is_given=True),
+    )
+
+
+def _found(names: Sequence[str], mysqld: Path, given: Path | None, *, is_given: bool) -> Path:
+    """The program; `is_given`: it is the one that --program names, others are beside that one."""
+    if given is not None and is_given:
+        if path := shutil.which(given.absolute()):
+            return Path(path)
+        raise RecoveryError(f"--program {given} is not an executable program", hint=_STORED)
+    server = mysqld.absolute()
+    folders = [] if given is None else [given.absolute().parent]
+    folders += [server.parent, server.parent.parent / "bin"]
+    for name in names:
+        for folder in folders:
+            if path := shutil.which(folder / name):
+                return Path(path)
+    for name in names:
+        if path := shutil.which(name):
+            return Path(path)
+    raise RecoveryError(
+        f"there is no {' or '.join(names)} beside --mysqld, nor on PATH",
+        hint=f"{_STORED}: install them, or name one with --program",
+    )
+
+
+def load(stream: Iterator[bytes], client: Path, server: ScratchServer, flavour: Flavour) -> None:
+    """Load a dump into the running private server. Raises RecoveryError, and what reading raises.
+
+    Nothing of it gets into the server's binary log: it is no part of the history.
+    """
+    workspace = server.workspace
+    argv = [
+        str(client),
+        "--no-defaults",
+        f"--socket={server.socket}",
+        # of an empty server, without a password: the one account that a dump brings along, too, so
+        # that its rights last when the dump puts its accounts in force
+        "--user=root",
+        "--binary-mode",
+        "--local-infile=0",
+        "--max-allowed-packet=1G",
+        "--init-command=SET SESSION sql_log_bin=0",
+        *_CLIENT[flavour],
+    ]
+    _feed(_without_sandbox_line(stream), argv, workspace, server.id)
+    # what a dump may have set for the starts of the server is not the source's
+    (workspace.data / "mysqld-auto.cnf").unlink(missing_ok=True)
+
+
+def _without_sandbox_line(stream: Iterator[bytes]) -> Iterator[bytes]:
+    """The dump without that line: the client's own option has the same effect."""
+    first = b""
+    for block in stream:
+        first += block
+        if len(first) >= _LINE:
+            break
+    yield _SANDBOX.sub(b"", first, count=1) if _SANDBOX.match(first) else first
+    yield from stream
+
+
+def unpack(
+    stream: Iterator[bytes], programs: Sequence[Path], workspace: Workspace, id_: str
+) -> None:
+    """Unpack the files of a physical backup into the data directory, and make them consistent."""
+    unpacker, preparer = programs
+    _feed(stream, [str(unpacker), "-x", "-C", str(workspace.data)], workspace, id_)
+    argv = [str(preparer), "--no-defaults", "--prepare", f"--target-dir={workspace.data}"]
+    process = started(id_, argv, workspace.restore_log, directory=workspace.directory)
+    _check(process.wait(), argv[0], workspace)
+
+
+def _feed(stream: Iterator[bytes], argv: list[str], workspace: Workspace, id_: str) -> None:
+    process = started(
+        id_,
+        argv,
+        workspace.restore_log,
+        directory=workspace.directory,
+        given=subprocess.PIPE,
+        environment={"HOME": str(workspace.directory)},  # of no other option file
+    )
+    assert process.stdin is not None  # noqa: S101 - PIPE was asked for
+    try:
+        with suppress(BrokenPipeError):  # its end says why
+            for block in stream:
+                process.stdin.write(block)
+            process.stdin.close()
+    except BaseException:
+        process.kill()  # first: the end of its input would look like the end of the backup
+        process.wait()
+        raise
+    _check(process.wait(), argv[0], workspace)
+
+
+def _check(code: int, program: str, workspace: Workspace) -> None:
+    if code != 0:
+        said = end_of(workspace.restore_log) or "it printed nothing"
+        raise RecoveryError(
+            f"{program} ended with {ended_with(code)}: {said}",
+            hint=f"see {workspace.restore_log.name}; is --mysqld of the source's version?",
+        )

@@ -1,0 +1,495 @@
+"""`binlog2s3 restore`: from the bucket to a server at a goal, in a data directory of its own.
+
+Law: before anything is made, it says what it will do. What it claims at the end is pitr's proof.
+The account that it worked with is not in the restored server, and nobody there has more rights than
+on the source.
+"""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from binlog2s3.archive.backups import new_id
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.codec import as_fields
+from binlog2s3.archive.drills import newest
+from binlog2s3.archive.evidence import Evidence
+from binlog2s3.archive.layout import Layout
+from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.outside import OUTSIDE, Outside
+from binlog2s3.config.restore import RestoreConfig
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
+from binlog2s3.formatting import count_text, duration_text, iso_text, moment_text, size_text
+from binlog2s3.output import NO_CHANGE, Field, confirm, page_on, say
+from binlog2s3.recover import target
+from binlog2s3.recover.document import document
+from binlog2s3.recover.events import Event, events_of
+from binlog2s3.recover.interrupted import Standing
+from binlog2s3.recover.model import Plan
+from binlog2s3.recover.pitr import goal_of
+from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_lines
+from binlog2s3.restore.by_stream import is_built_in, is_dump
+from binlog2s3.restore.children import end_all
+from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
+from binlog2s3.restore.engine import Choice, Engine, has_gtids, is_other_series
+from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
+from binlog2s3.restore.settings import Settings, settings_of
+from binlog2s3.restore.watchdog import Watchdog
+from binlog2s3.server.connection import Server
+from binlog2s3.server.version import ServerVersion
+from binlog2s3.store.s3 import opened
+
+_ROOM = 13
+_EMPTY_SERVER = 256 << 20
+"""What a server takes that has nothing: tables of its own, redo and undo logs."""
+_WORDS: dict[Stage, str] = {
+    "restore": "restoring the base backup",
+    "start": "starting a private server on it",
+    "apply": "applying the binlogs",
+    "finish": "finishing: events, our account",
+    "place": "moving the files to where they belong",
+}
+_LARGER = "free space on the disk of --data-dir, and run the same command again"
+
+
+def run(config: RestoreConfig, outside: Outside = OUTSIDE) -> int:
+    """Run the command; the exit code. Raises errors, each with its own exit code."""
+    user = user_of(config.mysqld_option)
+    with ExitStack() as stack:
+        store = stack.enter_context(
+            opened(
+                for_restoring(config.s3),
+                sigterm_interrupts=True,
+                evidence=Evidence,
+                session=outside.session,
+            )
+        )
+        catalog = Catalog(store, Layout(config.s3.prefix, config.source))
+        directory = stack.enter_context(
+            held(config.data_dir, server_user=user, dry_run=config.dry_run)
+        )
+        reached = _Restore(config, catalog, directory, outside).run()
+        for text in store.version_notes():
+            say("warning", text)
+    if reached is not None:
+        _finish(config, *reached)
+    return 0
+
+
+class _Restore:
+    """One run of the command, from what an earlier one has left to what it has reached."""
+
+    def __init__(
+        self, config: RestoreConfig, catalog: Catalog, directory: DataDirectory, outside: Outside
+    ) -> None:
+        self._config = config
+        self._catalog = catalog
+        self._directory = directory
+        self._goal = goal_text(goal_of(config.recovery))
+        self._left = directory.left()
+        now = datetime.now(UTC)
+        self._marker = self._left or Marker(
+            id=new_id(now), source=config.source, goal=self._goal, stage="restore", started_at=now
+        )
+        self._settings = Settings()
+        if config.defaults_file is not None:
+            self._settings = settings_of(config.defaults_file, config.data_dir)
+        self._engine = Engine(
+            config,
+            config.recovery,
+            catalog,
+            directory.workspace,
+            self._marker.id,
+            more=self._settings.options,
+            outside=outside,
+        )
+        self._version = ServerVersion("")
+        self._pitr: tuple[Plan, Result | None] | None = None
+
+    def run(self) -> tuple[Marker, Settings] | None:
+        """What was restored; None after a dry run."""
+        config, left = self._config, self._left
+        self._refuse_another(left)
+        if left is not None and left.stage == "place" and not config.dry_run:
+            self._place()
+            return self._marker, self._settings
+        self._engine.refuse_root()
+        is_begun = left is not None and left.stage not in ("restore", "place")
+        named = config.from_backup_id or (self._marker.backup if is_begun else None)
+        choice = self._engine.choose(named)
+        if is_begun and choice.backup.id != self._marker.backup:
+            raise self._unlike(f"of the base backup {self._marker.backup}")
+        self._version = self._engine.refuse_programs(choice)
+        self._refuse_version(choice)
+        self._show(choice)
+        if config.dry_run:
+            return None
+        self._confirm()
+        if left is not None and not end_all(left.id):
+            raise RecoveryError(
+                f"processes of the restore {left.id} do not end",
+                hint="does the disk hang? see ps and dmesg",
+            )
+        try:
+            self._do(choice)
+        except (Binlog2s3Error, OSError) as error:
+            hint = getattr(error, "hint", "") or "check the disk of --data-dir"
+            work = self._directory.workspace.directory
+            if work.is_dir() and isinstance(error, Binlog2s3Error):
+                error.hint = (
+                    f"{hint}; {work} has the logs, and the same command goes on; to give it up, "
+                    f"delete what is in {config.data_dir}"
+                )
+                raise
+            raise RecoveryError(str(error), hint=hint) from error
+        finally:
+            end_all(self._marker.id)
+        return self._marker, self._settings
+
+    # Before it
+
+    def _refuse_another(self, left: Marker | None) -> None:
+        if left is None:
+            return
+        if left.source != self._config.source:
+            raise self._unlike(f"of {left.source}")
+        if left.stage in ("finish", "place") and left.goal != self._goal:
+            raise self._unlike(left.goal)
+
+    def _unlike(self, what: str) -> RecoveryError:
+        return RecoveryError(
+            f"{self._config.data_dir} has an unfinished restore {what}",
+            hint="run that command again; or, to give it up, delete what is in the directory",
+        )
+
+    def _refuse_version(self, choice: Choice) -> None:
+        if not is_other_series(self._version.text, choice.version):
+            return
+        text = (
+            f"{self._config.mysqld} is of version {self._version.text}, the source of "
+            f"{choice.version}"
+        )
+        if is_built_in(choice.backup) and not is_dump(choice.backup):
+            raise RecoveryError(
+                f"{text}: the files of a server need a server of its series",
+                hint="name one with --mysqld, or restore a dump: --from-backup-id",
+            )
+        say("warning", f"{text}: statements of one series may fail, or mean another thing, there")
+
+    def _confirm(self) -> None:
+        if not self._config.yes:
+            confirm(
+                f"restore it into {self._config.data_dir}?",
+                "restored",
+                hint="--yes restores without asking, --dry-run only shows what would be done",
+                as_json=self._config.as_json,
+            )
+
+    # What it will do
+
+    def _show(self, choice: Choice) -> None:
+        config, about = self._config, self._about(choice)
+        for text in self._settings.unused:
+            say("warning", f"{config.defaults_file} has {text}")
+        need, free = self._space(choice)
+        if need is not None and free is not None and need > free:
+            say(
+                "warning",
+                f"the disk of {config.data_dir} has {size_text(free)} free, and about "
+                f"{size_text(need)} are needed",
+            )
+        if config.as_json:
+            for warning in choice.plan.warnings:
+                say("warning", warning)
+            if config.dry_run:
+                print(json.dumps(self._document(choice, about), indent=1))  # noqa: T201
+            return
+        page = page_on(sys.stdout)
+        page.fields(self._fields(choice, need, free), _ROOM)
+        page.line("")
+        print_plan(choice.plan, about, page)
+        if config.dry_run:
+            page.line(NO_CHANGE)
+
+    def _about(self, choice: Choice) -> About:
+        return About(
+            source=self._config.source,
+            archive=url(self._config.s3),
+            start=f"the registered {choice.backup.tool} {choice.backup.name}",
+            applies=True,
+        )
+
+    def _document(self, choice: Choice, about: About) -> dict[str, Any]:
+        need, free = self._space(choice)
+        return {
+            "source": self._config.source,
+            "data_dir": str(self._config.data_dir.absolute()),
+            "backup": choice.backup.id,
+            "label": choice.backup.label,
+            "tool": choice.backup.tool,
+            "backup_bytes": choice.backup.stored.size if choice.backup.stored else None,
+            "needed_bytes": need,
+            "free_bytes": free,
+            "last_drill_seconds": self._drill_seconds(),
+            "continues": self._left.stage if self._left is not None else None,
+            "plan": document(choice.plan, about, None)["plan"],
+        }
+
+    def _fields(self, choice: Choice, need: int | None, free: int | None) -> list[Field]:
+        backup = choice.backup
+        size = size_text(backup.stored.size) if backup.stored is not None else "size unknown"
+        how = "from the bucket" if self._config.restore_command is None else "by --restore-command"
+        took = self._drill_seconds()
+        time = (
+            f"not known; the last proved drill took {duration_text(took)}"
+            if took
+            else ("not known: no drill of this source was proved yet")
+        )
+        found: list[Field] = [
+            ("restore", f"{backup.name}, {backup.tool}, {size}, {how}", "bold"),
+            ("", f"of {moment_text(backup.taken_at)}", ""),
+            ("into", str(self._config.data_dir.absolute()), ""),
+            ("server", f"{self._config.mysqld} {self._version.text}", ""),
+            ("disk", f"{_size(need, 'about ')} needed, {_size(free)} free", ""),
+            ("time", time, ""),
+        ]
+        if self._left is not None:
+            text = f"what was begun {moment_text(self._left.started_at)}: {self._left.stage}"
+            found.append(("continues", text, "yellow"))
+        return found
+
+    def _space(self, choice: Choice) -> tuple[int | None, int | None]:
+        """Bytes that are needed, roughly, and free; None if unknown.
+
+        What is applied is on the disk twice: as the server receives it, and in its binlog.
+        """
+        stored, need = choice.backup.stored, None
+        if stored is not None:
+            need = stored.size + 2 * choice.plan.size
+            need += _EMPTY_SERVER if is_dump(choice.backup) else 0
+        where = self._config.data_dir.absolute()
+        try:
+            return need, shutil.disk_usage(where if where.exists() else where.parent).free
+        except OSError:
+            return need, None
+
+    def _drill_seconds(self) -> float | None:
+        try:
+            _, proved = newest(self._catalog)
+        except StoreError:  # its rights may not suffice
+            return None
+        return proved.seconds if proved is not None else None
+
+    # Doing it
+
+    def _do(self, choice: Choice) -> None:
+        work = self._directory.workspace
+        stage = self._left.stage if self._left is not None else "restore"
+        if stage == "restore":
+            self._marker = replace(
+                self._marker,
+                goal=self._goal,
+                backup=choice.backup.id,
+                tz=choice.tz,
+                has_gtids=has_gtids(choice),
+            )
+            self._directory.begin(self._marker)
+        with Watchdog(work.directory, logs=(work.restore_log, work.server_log), larger=_LARGER):
+            if stage == "apply" and not self._can_continue(choice):
+                say("warning", "the server cannot say what was applied: it begins again")
+                self._marker = replace(self._marker, stage="restore", goal=self._goal)
+                self._directory.begin(self._marker)
+                stage = "restore"
+            if stage == "restore":
+                self._tell("restore")
+                said = self._engine.load(choice)
+                self._note("start", said=said)
+                stage = "start"
+            if stage in ("start", "apply"):
+                self._forward(choice, is_new=stage == "start")
+            self._tell("finish")
+            server = self._engine.start(choice)
+            self._settle(server)
+            self._engine.stop()
+            self._note("place")
+        self._place()
+
+    def _forward(self, choice: Choice, *, is_new: bool) -> None:
+        """Start the server, see that it is the backup, and apply the binlogs."""
+        self._tell("start")
+        server = self._engine.start(choice)
+        if is_new:
+            found = self._engine.compare(choice, server, self._marker.said)
+            with server.connection() as connection:
+                events = events_of(connection)
+            self._note("apply", said=found.by, server_version=found.version, events=events)
+        self._tell("apply")
+        self._engine.apply(choice, server, self._applied)
+        assert self._pitr is not None  # noqa: S101 - pitr has told it
+        plan, result = self._pitr
+        with server.connection() as connection:
+            wanted = self._wanted(choice, plan, events_of(connection))
+        reached = self._reached(choice, plan, result)
+        self._note("finish", goal=self._goal, reached=reached, wanted=wanted)
+        self._engine.stop()
+
+    def _wanted(self, choice: Choice, plan: Plan, now: Sequence[Event]) -> tuple[Event, ...]:
+        """The events that the roll-forward has disabled, with their status on the source."""
+        before = {one.key for one in self._marker.events if one.status == "replica"}
+        if not any(one.status == "replica" and one.key not in before for one in now):
+            return ()
+        try:
+            found = self._engine.statuses(choice, self._marker.events, plan.stop)
+        except (ArchiveError, RecoveryError) as error:
+            say("warning", f"whether the source had enabled its events is unknown: {error}")
+            return ()
+        wanted = (replace(one, status=found.of(one)) for one in now if one.status == "replica")
+        return tuple(one for one in wanted if one.status != "unknown")
+
+    def _can_continue(self, choice: Choice) -> bool:
+        """Whether the server can say what of the binlogs was applied to it, if anything was.
+
+        A MySQL with GTIDs always can. Others can by the note of an interrupted `pitr`: without it
+        that was not begun, or has ended, and nothing tells which.
+        """
+        server = self._engine.start(choice)
+        try:
+            with server.connection() as connection:
+                facts = target.facts(connection, server.login())
+                return facts.keeps_gtids or Standing(connection, facts).was_interrupted()
+        finally:
+            self._engine.stop()
+
+    def _applied(self, plan: Plan, result: Result | None) -> None:
+        self._pitr = plan, result
+
+    def _reached(self, choice: Choice, plan: Plan, result: Result | None) -> Reached:
+        marker = self._marker
+        lines = [text for text, _ in proof_lines(result)] if result is not None else []
+        return Reached(
+            backup=choice.backup.id,
+            label=choice.backup.label,
+            restored=marker.said,
+            server_version=marker.server_version,
+            flavour=plan.flavour,
+            lineage=plan.lineage,
+            binlog=str(plan.stop.binlog),
+            position=plan.stop.offset,
+            transactions=result.transactions if result is not None else 0,
+            is_proved=result is not None and bool(result.proved),
+            proof=tuple(lines),
+            prepared=(result.prepared or ()) if result is not None else (),
+        )
+
+    def _settle(self, server: ScratchServer) -> None:
+        """Give events their status, take our account away, note what is not as on the source."""
+        with server.connection() as connection:
+            connection.rows("SET SESSION sql_log_bin = 0")
+            events = tuple(self._enable(connection))
+            if self._marker.reached is not None:
+                reached = replace(self._marker.reached, events=events)
+                self._marker = replace(self._marker, reached=reached)
+            server.remove_account(connection)
+
+    def _enable(self, connection: Server) -> Iterator[str]:
+        """Give events their status on the source; the statements for those where it is unknown."""
+        wanted = {one.key: one.status for one in self._marker.wanted}
+        own = {one.key for one in self._marker.events if one.status == "replica"}
+        for event in events_of(connection):
+            status = wanted.get(event.key, "replica" if event.key in own else "unknown")
+            if event.status != "replica" or status == "replica":
+                continue
+            if status == "unknown":
+                yield f"{event.statement('enabled')};"
+            else:
+                connection.rows(event.statement(status))
+
+    def _place(self) -> None:
+        self._tell("place")
+        self._directory.place()
+
+    def _note(self, stage: Stage, **changes: Any) -> None:
+        self._marker = replace(self._marker, stage=stage, **changes)
+        self._directory.note(self._marker)
+
+    def _tell(self, stage: Stage) -> None:
+        if not self._config.as_json:
+            page_on(sys.stderr).line(f"{_WORDS[stage]} ...")
+
+
+def _size(size: int | None, before: str = "") -> str:
+    return f"{before}{size_text(size)}" if size is not None else "unknown"
+
+
+# What was restored
+
+
+def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
+    reached, where = marker.reached, config.data_dir.absolute()
+    assert reached is not None  # noqa: S101 - it is noted before the stage that ends
+    socket = None
+    if config.keep_running:
+        log_bin = reached.binlog.rpartition(".")[0]
+        options = [f"--log-bin={log_bin}"]
+        if reached.flavour == "mysql":
+            mode = "ON" if marker.has_gtids else "OFF"
+            options += [f"--gtid-mode={mode}", f"--enforce-gtid-consistency={mode}"]
+        options += [*settings.options, *config.mysqld_option]
+        socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
+    if config.as_json:
+        said = {
+            "source": config.source,
+            "goal": marker.goal,
+            "data_dir": str(where),
+            **as_fields(reached),
+            "started_at": iso_text(marker.started_at),
+            "finished_at": iso_text(datetime.now(UTC)),
+            "socket": str(socket) if socket is not None else None,
+        }
+        print(json.dumps(said, indent=1))  # noqa: T201
+        return
+    page = page_on(sys.stdout)
+    took = duration_text((datetime.now(UTC) - marker.started_at).total_seconds())
+    page.line(f"restored: {where}, {marker.goal}, in {took}", "bold green")
+    fields: list[Field] = [
+        ("base backup", f"{reached.backup} {reached.label}".rstrip(), ""),
+        ("shown by", reached.restored, ""),
+        ("reached", f"{reached.binlog}:{reached.position} of {reached.lineage}", ""),
+        ("applied", count_text(reached.transactions, "transaction"), ""),
+        ("server", reached.server_version, ""),
+    ]
+    page.fields(fields, _ROOM)
+    for line in reached.proof:
+        page.line(line)
+    for name in reached.prepared:
+        page.line(f"prepared, neither committed nor rolled back: XA {name}", "yellow")
+    if reached.events:
+        page.line(
+            "replication disabled these events; enable those that the source had enabled:", "yellow"
+        )
+        for statement in reached.events:
+            page.line(f"  {statement}")
+    _print_next(config, where, socket, page.line)
+
+
+def _print_next(
+    config: RestoreConfig, where: Path, socket: Path | None, line: Callable[[str], None]
+) -> None:
+    owner = where.stat().st_uid
+    line("")
+    if socket is None:
+        file = f"--defaults-file={config.defaults_file} " if config.defaults_file else ""
+        mine = " (the files belong to this user)" if owner == os.geteuid() else ""
+        line(f"start it: {config.mysqld} {file}--datadir={where}{mine}")
+    line("its accounts, and their passwords, are those of the source")
+    line("let a replica follow it, or copy one table: docs/guides/restore.md")
+    if socket is not None:
+        line("it listens on its socket only, and its event scheduler is off, until it is restarted")
+        line(f"socket: {socket}")

@@ -1,0 +1,407 @@
+"""A base backup and the archive become a server at a goal: choose, restore, start, roll forward.
+
+Law: what is restored is the registered backup, or nothing is: something in it says so, or it was
+read from the bucket here. Nothing counts as reached that `pitr` has not proved, or said otherwise
+of. The bucket is only read.
+"""
+
+import os
+import secrets
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from binlog2s3.archive.backups import Backup, one_of, registered, restorable
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import ON_TRUST
+from binlog2s3.archive.stored import read_stored
+from binlog2s3.config.bucket import MOST_THREADS, url
+from binlog2s3.config.outside import OUTSIDE, Outside
+from binlog2s3.config.pitr import PitrConfig
+from binlog2s3.config.restore import Restoring
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.formatting import one_line
+from binlog2s3.output import say
+from binlog2s3.progress import progress_of
+from binlog2s3.recover import pitr
+from binlog2s3.recover.backup import start_of_registered
+from binlog2s3.recover.events import Event, Statuses
+from binlog2s3.recover.extract import Extract
+from binlog2s3.recover.model import (
+    BinlogPosition,
+    BucketHistory,
+    Goal,
+    Plan,
+    Request,
+    ToPosition,
+)
+from binlog2s3.recover.origin import lineages_at
+from binlog2s3.recover.pitr import Done, goal_of
+from binlog2s3.recover.plan import make
+from binlog2s3.recover.reach import best_for, history_flavour
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.time_zones import tz_of
+from binlog2s3.restore import by_stream, identity
+from binlog2s3.restore.by_command import (
+    goes_into_server,
+    refuse_links,
+    refuse_values,
+    restore,
+    values_of,
+)
+from binlog2s3.restore.scratch import (
+    ScratchServer,
+    ScratchSettings,
+    is_empty,
+    socket_of,
+    take_identity,
+    user_of,
+    version_of,
+)
+from binlog2s3.restore.workspace import Workspace
+from binlog2s3.retain.backup import survey_of
+from binlog2s3.server.version import ServerVersion
+from binlog2s3.workers import Workers
+
+_STREAM = "its stream in the bucket"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A base backup, and how it is brought to the goal.
+
+    `version`: of the server that wrote the last binlog. `tz`: the value of TZ with which the server
+    has the source's system time zone. `is_place_sure`: the backup's place, if it has no GTIDs, is
+    in one history only.
+    """
+
+    backup: Backup
+    plan: Plan
+    version: str
+    tz: str | None
+    is_place_sure: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What has shown that the registered backup was restored, and the version that runs it."""
+
+    by: str
+    version: str
+
+
+class Engine:
+    """One restore into one workspace. Its steps are called in order, in one or several processes.
+
+    `more`: options of the private server besides the operator's.
+    """
+
+    def __init__(
+        self,
+        config: Restoring,
+        recovery: PitrConfig,
+        catalog: Catalog,
+        workspace: Workspace,
+        id_: str,
+        *,
+        more: Sequence[str] = (),
+        outside: Outside = OUTSIDE,
+    ) -> None:
+        self._config = config
+        self._recovery = recovery
+        self._catalog = catalog
+        self._workspace = workspace
+        self._id = id_
+        self._more = tuple(more)
+        self._outside = outside
+        self._running: ScratchServer | None = None
+
+    # choose
+
+    def refuse_root(self) -> None:
+        """Raise RecoveryError if the server program would have to run as root."""
+        if os.geteuid() == 0 and user_of(self._config.mysqld_option) is None:
+            raise RecoveryError(
+                f"{self._config.mysqld} does not start as root",
+                hint="run this as another user, or give --mysqld-option=--user=NAME, of a user of "
+                "this machine",
+            )
+
+    def choose(self, named: str | None = None) -> Choice:
+        """The newest registered backup that reaches the goal, or the one that is named."""
+        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
+        with progress_of("entries") as advance:
+            survey = survey_of(
+                self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
+            )
+            backup, plan = self._chosen(survey, named)
+            return Choice(
+                backup=backup,
+                plan=plan,
+                version=version_of_source(plan, survey),
+                tz=_tz(plan, survey),
+                is_place_sure=is_place_sure(backup, survey),
+            )
+
+    def refuse_programs(self, choice: Choice) -> ServerVersion:
+        """See that the programs can restore it; the version of the server program.
+
+        Raises RecoveryError, before anything is made.
+        """
+        backup, found = choice.backup, version_of(self._config.mysqld, choice.plan.flavour)
+        if self._config.restore_command is None:
+            by_stream.programs_for(backup.tool, self._config.mysqld, self._config.program)
+        else:
+            values = values_of(backup, self._workspace.data, socket_of(self._workspace))
+            refuse_values(self._config.restore_command, backup, values)
+        return found
+
+    def _chosen(self, survey: Survey, named: str | None) -> tuple[Backup, Plan]:
+        goal, lineage = goal_of(self._recovery), self._recovery.lineage
+        unreadable: list[ArchiveError] = []
+        found = registered(self._catalog, unreadable)
+        for error in unreadable:
+            say("warning", f"{error}; it is not used")
+        if named is not None:
+            found = [one_of(found, named)]
+        backups = restorable(self._catalog, found)
+        if not backups:
+            if found and named is not None:
+                raise RecoveryError(
+                    f"{found[0].name} is no base backup that can be restored: "
+                    f"{'; '.join(found[0].defects) or 'the bucket does not have all of it'}",
+                    hint="`binlog2s3 backup list` shows the others",
+                )
+            raise RecoveryError(
+                "no base backup is registered",
+                hint="`binlog2s3 backup add` registers one after it was made",
+            )
+        usable = [one for one in backups if self._can_restore(one)]
+        if not usable:
+            raise RecoveryError(
+                f"{backups[-1].name} was not stored by `backup run` with a tool that is built in",
+                hint="say how it is restored: --restore-command",
+            )
+        chosen = best_for(usable, goal, survey, lineage)
+        if chosen is None:
+            why = _refusal(usable[-1], goal, survey, lineage)
+            which = "the newest, " if len(usable) > 1 or named is None else ""
+            raise RecoveryError(
+                f"no registered base backup reaches the goal; {which}"
+                f"{usable[-1].name}, does not: {why}",
+                hint="`binlog2s3 backup list` shows what each one reaches, `verify` what is "
+                "missing or damaged",
+            )
+        return chosen
+
+    def _can_restore(self, backup: Backup) -> bool:
+        return self._config.restore_command is not None or by_stream.is_built_in(backup)
+
+    # restore
+
+    def load(self, choice: Choice) -> str:
+        """Restore the backup; what has shown that it is this one, "" if only the server can say.
+
+        Everything is on the disk then, and the private server is down.
+        """
+        backup, workspace = choice.backup, self._workspace
+        server, said = self._server(choice), ""
+        if self._goes_into_server(backup):
+            server.initialise()
+            server.start()
+            if self._config.restore_command is None:
+                said = self._load_stream(choice, server)
+            else:
+                self._run_command(backup, into_server=True)
+            server.stop()
+        else:
+            workspace.make_data()
+            if self._config.restore_command is None:
+                said = self._load_stream(choice, server)
+            else:
+                self._run_command(backup, into_server=False)
+            if is_empty(workspace.data):
+                raise RecoveryError(
+                    "the restore command succeeded, but the data directory is empty",
+                    hint="it must write to {datadir}; a dump needs --restore-into server",
+                )
+            refuse_links(workspace.data)
+            if self._config.restore_command is None:
+                self._give_data()
+            found = identity.by_file(workspace.data, backup)
+            found = found or identity.by_binlogs(workspace.data, backup)
+            if not choice.is_place_sure:  # a backup of the other history says the same
+                found = ""
+            said = said or found
+        take_identity(workspace.data)
+        os.sync()  # what the next step begins with must be there after a power cut, too
+        return said
+
+    def _goes_into_server(self, backup: Backup) -> bool:
+        if self._config.restore_command is None:
+            return by_stream.is_dump(backup)
+        return goes_into_server(self._config.restore_into, backup)
+
+    def _run_command(self, backup: Backup, *, into_server: bool) -> None:
+        command = self._config.restore_command or ""
+        restore(command, backup, self._workspace, self._id, into_server=into_server)
+
+    def _load_stream(self, choice: Choice, server: ScratchServer) -> str:
+        backup, config = choice.backup, self._config
+        assert backup.stored is not None  # noqa: S101 - only such ones are chosen
+        programs = by_stream.programs_for(backup.tool, config.mysqld, config.program)
+        layout = self._catalog.layout
+        with progress_of("bytes of the base backup") as advance:
+            stream = read_stored(self._catalog.store, layout, backup.id, backup.stored, advance)
+            if by_stream.is_dump(backup):
+                by_stream.load(stream, programs[0], server, choice.plan.flavour)
+            else:
+                by_stream.unpack(stream, programs, self._workspace, self._id)
+        return _STREAM
+
+    def _give_data(self) -> None:
+        """Give the files to the server's user, if this is root."""
+        user = user_of(self._config.mysqld_option)
+        if user is None:
+            return
+        for folder, folders, files in os.walk(self._workspace.data):
+            for name in (*folders, *files):
+                os.chown(Path(folder) / name, user, -1, follow_symlinks=False)
+
+    # start, apply
+
+    def start(self, choice: Choice) -> ScratchServer:
+        """Start the private server."""
+        server = self._server(choice)
+        server.start()
+        self._running = server
+        return server
+
+    def stop(self) -> None:
+        """Shut it down, if it runs."""
+        if self._running is not None:
+            self._running.stop()
+            self._running = None
+
+    def compare(self, choice: Choice, server: ScratchServer, said: str) -> Compared:
+        """See that what was restored is the registered backup. `said`: what has shown it already.
+
+        Raises RecoveryError if it is another one, or, without --trust-restore-command, if nothing
+        says so.
+        """
+        data, backup, flavour = self._workspace.data, choice.backup, choice.plan.flavour
+        with server.connection() as connection:
+            row = connection.rows("SELECT @@version AS version")[0]
+            version = one_line(str(row["version"]))
+            if is_other_series(version, choice.version):
+                say(
+                    "warning",
+                    f"the scratch server is of version {version}, the source of {choice.version}: "
+                    "the recovery is tried on another series than the source's; name a server "
+                    "program of the source's series with --mysqld",
+                )
+            # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
+            if has_gtids(choice) and (flavour == "mysql" or not said):
+                said = identity.by_gtids(connection, data, backup, flavour) or said
+        if not said and not self._config.trust_restore_command:
+            raise identity.unknown(backup, flavour, is_dump=self._goes_into_server(backup))
+        return Compared(said or ON_TRUST, version)
+
+    def apply(self, choice: Choice, server: ScratchServer, done: Done) -> None:
+        """Roll it forward to the goal by `pitr`, which tells `done` what it has proved."""
+        pitr.run(
+            replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
+            done,
+            self._outside,
+        )
+
+    def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
+        """Which events the source had enabled at the goal, by all statements since the backup."""
+        found = Statuses(before)
+        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
+        with progress_of("entries") as advance:
+            survey = survey_of(
+                self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
+            )
+            flavour, lineage = choice.plan.flavour, choice.plan.lineage
+            goal = ToPosition(stop.binlog, stop.offset)
+            start = start_of_registered(choice.backup, flavour)
+            plan = make(Request(goal=goal, start=start, lineage=lineage), survey)
+            if plan.stop != stop:
+                raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
+            ids = {
+                (one.lineage, str(one.binlog)): survey.known(one.lineage, one.binlog).server_id
+                for one in plan.pieces
+            }
+        extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
+        with closing(extract.stream(plan.pieces)) as stream:
+            found.look(stream, ids)
+        return found
+
+    def _server(self, choice: Choice) -> ScratchServer:
+        settings = ScratchSettings(
+            flavour=choice.plan.flavour,
+            has_gtids=has_gtids(choice),
+            log_bin=choice.plan.stop.binlog.prefix,
+            server_id=2**31 + secrets.randbelow(2**31 - 1),
+            more=(*self._more, *self._config.mysqld_option),
+            tz=choice.tz,
+        )
+        return ScratchServer(self._config.mysqld, settings, self._workspace, self._id)
+
+
+def has_gtids(choice: Choice) -> bool:
+    """Whether the source had GTIDs: so does the private server."""
+    plan = choice.plan
+    return choice.backup.gtid_set is not None or bool(plan.before) or bool(plan.adds)
+
+
+def version_of_source(plan: Plan, history: BucketHistory) -> str:
+    """The version of the server that wrote the last binlog of the plan.
+
+    The lineage says the version with which it began: an upgrade continues it.
+    """
+    said = history.known(plan.stop.lineage, plan.stop.binlog).server_version
+    return one_line(said or plan.server_version)
+
+
+def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
+    """Whether a backup's place, if it has no GTIDs, is in one history only.
+
+    After a RESET, or on a server that was put back, the same name and position are used again.
+    """
+    if backup.gtid_set is not None or backup.binlog is None or backup.position is None:
+        return True
+    return len(lineages_at(backup.binlog, backup.position, history)) <= 1
+
+
+def is_other_series(version: str, source: str) -> bool:
+    """Whether two server versions are of different release series, like 10.11 and 11.8."""
+    return ServerVersion(version).series != ServerVersion(source).series
+
+
+def _tz(plan: Plan, history: Survey) -> str | None:
+    """The value of TZ for the private server, so that its system time zone is the source's."""
+    binlogs = {(piece.lineage, piece.binlog) for piece in plan.pieces}
+    found = {history.time_zone(*one) for one in {*binlogs, (plan.stop.lineage, plan.stop.binlog)}}
+    known = [zone for zone in found if zone is not None]
+    tz = tz_of(known) if known else None
+    if known and tz is None:
+        say(
+            "warning",
+            "no time zone of this machine has the offsets of the source's system time zone "
+            f"({'; '.join(sorted(map(str, known)))}): the scratch server has this machine's",
+        )
+    return tz
+
+
+def _refusal(backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None) -> str:
+    """Why a backup cannot be brought to the goal."""
+    try:
+        flavour = history_flavour(history, lineage)
+        start = start_of_registered(backup, flavour)
+        make(Request(goal=goal, start=start, lineage=lineage), history)
+    except (RecoveryError, ArchiveError) as error:
+        return str(error)
+    return "it was registered meanwhile"

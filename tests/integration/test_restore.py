@@ -1,0 +1,535 @@
+"""`restore` at real servers: what it restores is what the source was, at any moment."""
+
+import json
+import os
+import pwd
+import random
+import re
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from binlog2s3.config.restore import WORK
+from binlog2s3.restore.scratch import greets
+from lab.mysql import MysqlServer
+from lab.s3 import MinioServer
+from tests import command
+from tests.integration.least_privilege import given, policy
+from tests.integration.small_disk import mount_small
+from tests.integration.test_backup_run import Place, placed
+from tests.waiting import PATIENCE, wait_until
+from tests.world.servers import dump_of
+
+MOMENTS = 2
+FLAVOURS = ("mysqldump", "mariadb-dump", "mariabackup")
+STAGES = ("restore", "start", "apply", "finish", "place")
+SCHEMAS = "('mysql', 'sys', 'information_schema', 'performance_schema')"
+EVENT = "ON SCHEDULE EVERY 1 DAY STARTS '2030-01-01 00:00:00'"
+
+
+class Restores:
+    """A place with a stored backup, and what restores from it."""
+
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.place = place
+        self.folder = folder
+        program = place.program
+        if place.tool != "mariabackup":
+            program = place.binaries.client
+        self._words = [
+            f"--mysqld={place.binaries.server}",
+            "--mysqld-option=--innodb-buffer-pool-size=64M",
+            f"--program={program}",
+        ]
+        if os.geteuid() == 0:
+            self._words += ["--mysqld-option=--user=root"]
+        text = json.dumps(policy("reader", place.bucket)).replace("/prod", "/pre")
+        self.rights = given(place.minio, json.loads(text))
+
+    def argv(self, data: Path, *more: str) -> list[str]:
+        return ["restore", *self.place.where, *self._words, f"--data-dir={data}", "--yes", *more]
+
+    def run(self, data: Path, *more: str) -> "subprocess.CompletedProcess[str]":
+        return command.run(*self.argv(data, *more), **self.rights)
+
+    def done(self, data: Path, *more: str) -> dict[str, Any]:
+        done = self.run(data, "--json", *more)
+        assert done.returncode == 0, done.stderr
+        return dict(json.loads(done.stdout))
+
+    @contextmanager
+    def running(self, data: Path, *more: str) -> Iterator[tuple[dict[str, Any], "Restored"]]:
+        said = self.done(data, "--keep-running", *more)
+        pid = int((data / "mysqld.pid").read_text())
+        try:
+            yield said, Restored(Path(said["socket"]))
+        finally:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            wait_until(lambda: not (data / "mysqld.pid").exists(), what="the server ends")
+
+
+class Restored:
+    """The server that a restore has left running."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+
+    def query(self, statement: str) -> list[tuple[Any, ...]]:
+        with (
+            pymysql.connect(unix_socket=str(self.socket), user="root") as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+
+
+def state_of(server: MysqlServer | Restored) -> dict[str, Any]:
+    """All that a restored server must have from its source."""
+
+    def ask(statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in server.query(statement)]
+
+    tables = ask(
+        "SELECT table_schema, table_name FROM information_schema.tables WHERE table_type = "
+        f"'BASE TABLE' AND table_schema NOT IN {SCHEMAS} ORDER BY 1, 2"
+    )
+    found: dict[str, Any] = {
+        "databases": sorted(ask("SHOW DATABASES")),
+        "routines": ask(
+            "SELECT routine_schema, routine_name, routine_type, routine_definition, sql_mode, "
+            "definer, security_type, database_collation FROM information_schema.routines WHERE "
+            "routine_schema NOT IN ('sys') ORDER BY 1, 2, 3"
+        ),
+        "events": ask(
+            "SELECT event_schema, event_name, status, event_definition, definer, sql_mode, "
+            "time_zone, interval_value, interval_field, starts, on_completion, event_comment "
+            "FROM information_schema.events ORDER BY 1, 2"
+        ),
+        "triggers": ask(
+            "SELECT trigger_schema, trigger_name, action_statement, sql_mode, definer FROM "
+            "information_schema.triggers WHERE trigger_schema <> 'sys' ORDER BY 1, 2"
+        ),
+        "time zones": ask("CHECKSUM TABLE mysql.time_zone_name, mysql.time_zone_transition_type"),
+    }
+    for schema, name in tables:
+        where = f"`{schema}`.`{name}`"
+        found[where] = (ask(f"CHECKSUM TABLE {where}"), ask(f"SHOW CREATE TABLE {where}"))
+    for user, host in ask("SELECT user, host FROM mysql.user ORDER BY 1, 2"):
+        named = f"`{user}`@`{host}`"
+        grants = []
+        with suppress(pymysql.err.OperationalError):  # MariaDB: a role is no account
+            grants = ask(f"SHOW GRANTS FOR {named}")
+        with suppress(pymysql.err.OperationalError):
+            grants += ask(f"SHOW CREATE USER {named}")
+        found[named] = grants
+    return found
+
+
+def shown(state: dict[str, Any], truth: dict[str, Any]) -> dict[str, Any]:
+    """Where two differ."""
+    names = sorted({*state, *truth})
+    return {n: (state.get(n), truth.get(n)) for n in names if state.get(n) != truth.get(n)}
+
+
+class Life:
+    """Random statements of all kinds, and the truth after each of them."""
+
+    def __init__(self, server: MysqlServer, seed: int) -> None:
+        self._server = server
+        self._chance = random.Random(seed)
+        self._number = 0
+
+    def go_on(self, count: int) -> None:
+        for _ in range(count):
+            self._server.query(*self._statements())
+
+    def _statements(self) -> list[str]:
+        n, chance = self._number, self._chance
+        self._number += 1
+        rows = [
+            f"REPLACE INTO shop.t VALUES ({chance.randrange(300)}, {n}, REPEAT('{n} ', 40))"
+            for _ in range(chance.randrange(1, 8))
+        ]
+        other = {
+            3: [f"CREATE TABLE shop.n{n} (a INT)", f"INSERT INTO shop.n{n} VALUES ({n})"],
+            9: [f"ALTER USER IF EXISTS u{n - 2} IDENTIFIED BY 'q{n}'"],
+            11: ["SET SESSION sql_mode = 'ANSI_QUOTES'", f'CREATE PROCEDURE shop."p{n}"() SELECT 1',
+                 "SET SESSION sql_mode = DEFAULT"],
+            13: [f"CREATE EVENT shop.on{n} {EVENT} DO DELETE FROM shop.t WHERE id < 0",
+                 f"CREATE EVENT shop.off{n} {EVENT} DISABLE DO SET @a = 'ENABLE'"],
+            15: [f"ALTER EVENT shop.on{n - 2} DISABLE", f"ALTER EVENT shop.off{n - 2} ENABLE",
+                 f"ALTER EVENT shop.off{n - 2} COMMENT 'DISABLE it?'"],
+            17: ["FLUSH BINARY LOGS"],
+            18: ["UPDATE shop.t SET n = n + 1"],
+        }  # fmt: skip
+        return [*rows, *other.get(n % 20, [])]
+
+    def moment(self) -> tuple[str, dict[str, Any]]:
+        """A goal, and what the server is there."""
+        words = "MASTER" if self._server.binaries.flavour == "mariadb" else "BINARY LOG"
+        (row, *_) = self._server.query(f"SHOW {words} STATUS")
+        return f"--to-position={row[0]}:{row[1]}", state_of(self._server)
+
+
+@pytest.fixture(params=FLAVOURS)
+def place(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Place]:
+    with placed(request.param, request, minio, bucket) as found:
+        yield found
+
+
+@pytest.fixture
+def restores(place: Place, disk_tmp_path: Path) -> Restores:
+    return Restores(place, place.folder)
+
+
+def test_what_is_restored_is_what_the_source_was(restores: Restores) -> None:
+    """At random moments: rows, definitions, accounts, grants, routines, events, their status."""
+    place, count = restores.place, int(os.environ.get("MOMENTS_OF_A_TEST", MOMENTS))
+    life = Life(place.source, seed=int(os.environ.get("SEED_OF_A_TEST", "1")))
+    life.go_on(30)
+    backups = [place.backup()["id"]]
+    chance = random.Random(5)
+    moments = []
+    for number in range(count):
+        life.go_on(chance.randrange(1, 25) if number else 22)
+        moments.append(life.moment())
+        if number == count // 2:
+            backups.append(place.backup()["id"])
+    life.go_on(10)
+    place.wait()
+    moments.append(("--latest", state_of(place.source)))
+    for number, (goal, truth) in enumerate(moments):
+        data = restores.folder / f"d{number}"
+        with restores.running(data, goal) as (said, server):
+            assert shown(state_of(server), truth) == {}, goal
+            assert said["events"] == []
+            assert said["restored"], said
+            if place.tool == "mysqldump":
+                assert said["is_proved"], said
+        assert not (data / WORK).exists()
+
+
+def stage_of(data: Path) -> str:
+    """How far the restore in this directory is; "" if none is."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return str(json.loads((data / WORK / "restore.json").read_text())["stage"])
+    return ""
+
+
+def killed(restores: Restores, argv: list[str], data: Path, stage: str, pause: float) -> str:
+    """Kill a restore a while after it has come to a stage; the stage that it was killed in."""
+    environment = command.environment(**restores.rights)
+    late = STAGES[STAGES.index(stage) :]
+    with subprocess.Popen(
+        command.argv(*argv),
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            wait_until(
+                lambda: stage_of(data) in late or process.poll() is not None,
+                3 * PATIENCE,
+                f"stage {stage}",
+                interval=0.001,
+            )
+            time.sleep(pause)
+        finally:
+            process.send_signal(signal.SIGKILL)
+    return stage_of(data)
+
+
+def test_a_killed_restore_goes_on(restores: Restores) -> None:
+    """At each stage: the same command ends with what the source was."""
+    place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "3")))
+    life = Life(place.source, seed=3)
+    life.go_on(20)
+    place.backup()
+    life.go_on(60)
+    goal, truth = life.moment()
+    life.go_on(5)
+    place.wait()
+    seen = []
+    for stage in STAGES:
+        data = restores.folder / f"k-{stage}"
+        pause = chance.choice((0.0, 0.2, 0.7)) if stage != "place" else 0.0
+        seen.append(killed(restores, restores.argv(data, goal), data, stage, pause))
+        if not seen[-1] and data.exists() and (data / "mysql").exists():
+            continue  # it was done before it could be killed
+        with restores.running(data, goal) as (_, server):
+            assert shown(state_of(server), truth) == {}, (stage, seen)
+    print("killed in", seen)  # noqa: T201
+    assert {"restore", "apply"} <= set(seen)
+
+
+def test_one_that_is_killed_again_and_again_ends(restores: Restores) -> None:
+    """At random moments; then the rows are there once."""
+    place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "4")))
+    life = Life(place.source, seed=4)
+    life.go_on(10)
+    place.backup()
+    life.go_on(50)
+    goal, truth = life.moment()
+    place.wait()
+    data, seen = restores.folder / "again", []
+    for number in range(6):
+        pause = chance.uniform(0.2, 2.0 + 2 * number)
+        stage = chance.choice(("restore", "start", "apply", "finish"))
+        seen.append(killed(restores, restores.argv(data, goal), data, stage, pause))
+        if not seen[-1]:
+            break
+    print("killed in", seen)  # noqa: T201
+    if (data / WORK).exists():
+        restores.done(data, goal)
+    with started_on(restores, data) as server:
+        assert shown(state_of(server), truth) == {}, seen
+
+
+@contextmanager
+def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
+    """A server that is started by hand on what was restored."""
+    socket = data / "by-hand.sock"
+    argv = [str(restores.place.binaries.server), "--no-defaults", f"--datadir={data}"]
+    argv += [f"--socket={socket}", "--skip-networking", "--server-id=9", "--log-bin=mysql-bin"]
+    argv += ["--event-scheduler=OFF", f"--pid-file={data / 'by-hand.pid'}"]
+    if restores.place.binaries.flavour == "mysql":
+        argv += ["--secure-file-priv=NULL", "--mysqlx=OFF"]
+    if os.geteuid() == 0:
+        argv += ["--user=root"]
+    with (data / "by-hand.err").open("wb") as log:
+        process = subprocess.Popen(argv, stdout=log, stderr=log)
+    try:
+        server = Restored(socket)
+
+        wait_until(lambda: greets(socket), what="the server answers")
+        yield server
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.fixture
+def dumped(request: pytest.FixtureRequest, minio: MinioServer, bucket: str) -> Iterator[Restores]:
+    """A MySQL with a stored dump, and some binlogs after it."""
+    with placed("mysqldump", request, minio, bucket) as place:
+        life = Life(place.source, seed=5)
+        life.go_on(5)
+        place.backup()
+        life.go_on(45)
+        place.source.query("FLUSH BINARY LOGS")
+        place.wait()
+        place.wait_archived(2)
+        yield Restores(place, place.folder)
+
+
+def test_nothing_is_overwritten_and_a_dry_run_makes_nothing(dumped: Restores) -> None:
+    """A directory with something in it is a wrong option; so is one where another restore is."""
+    data = dumped.folder / "d"
+    done = dumped.run(data, "--latest", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "dry run: nothing was changed" in done.stdout
+    assert re.search(r"disk +about .* needed, .* free", done.stdout), done.stdout
+    assert re.search(r"time +not known", done.stdout)
+    assert not data.exists()
+    said = json.loads(dumped.run(data, "--latest", "--dry-run", "--json").stdout)
+    assert said["backup_bytes"] < said["needed_bytes"] < said["free_bytes"]
+    assert said["plan"]["transactions"] > 0
+    data.mkdir()
+    (data / "precious").write_text("x")
+    done = dumped.run(data, "--latest")
+    assert (done.returncode, "is not empty: 'precious'" in done.stderr) == (3, True), done.stderr
+    assert [path.name for path in data.iterdir()] == ["precious"]
+    other = dumped.folder / "o"
+    killed(dumped, dumped.argv(other, "--latest"), other, "finish", 0.0)
+    if stage_of(other):
+        done = dumped.run(other, "--to-position=mysql-bin.000001:4")
+        assert (done.returncode, "has an unfinished restore" in done.stderr) == (8, True)
+
+
+def test_damage_and_a_missing_binlog_are_told(dumped: Restores) -> None:
+    """A restore never ends before the goal without a word; with the bytes back it goes on."""
+    place, data = dumped.place, dumped.folder / "d"
+    truth = state_of(place.source)
+    [key] = [key for key in place.there.keys("pre") if key.endswith("/binlogs/mysql-bin.000002")]
+    good = place.there.get(key)
+    bad = bytearray(good)
+    bad[len(bad) // 2] ^= 0xFF
+    put(place, key, bytes(bad))
+    done = dumped.run(data, "--latest")
+    assert (done.returncode, "mysql-bin.000002" in done.stderr) == (8, True), done.stderr
+    assert "the same command goes on" in done.stderr
+    assert stage_of(data) in STAGES
+    assert not (data / "ibdata1").exists()
+    put(place, key, good)
+    with dumped.running(data, "--latest") as (_, server):
+        assert shown(state_of(server), truth) == {}
+    entry = key.replace("/binlogs/", "/entries/") + ".json"
+    with closing(place.minio.client()) as client:
+        for one in (key, entry):
+            client.delete_object(Bucket=place.bucket, Key=one)
+    done = dumped.run(dumped.folder / "e", "--latest")
+    assert done.returncode == 8, done.stderr
+    assert "no registered base backup reaches the goal" in done.stderr, done.stderr
+    assert "mysql-bin.000003 are missing" in done.stderr, done.stderr
+
+
+def put(place: Place, key: str, data: bytes) -> None:
+    with closing(place.minio.client()) as client:
+        client.put_object(Bucket=place.bucket, Key=key, Body=data)
+
+
+def test_a_damaged_backup_is_told(dumped: Restores) -> None:
+    """Before the server has it all; with the bytes back the same command begins again."""
+    place, data = dumped.place, dumped.folder / "d"
+    [key] = [key for key in place.there.keys("pre") if "/base/" in key]
+    good = place.there.get(key)
+    bad = bytearray(good)
+    bad[len(bad) // 2] ^= 0xFF
+    put(place, key, bytes(bad))
+    done = dumped.run(data, "--latest")
+    assert (done.returncode, "is damaged between" in done.stderr) == (7, True), done.stderr
+    assert stage_of(data) == "restore"
+    put(place, key, good)
+    assert dumped.done(data, "--latest")["is_proved"]
+
+
+def test_a_full_disk_is_told_and_the_restore_goes_on(dumped: Restores) -> None:
+    """With what is free; when there is more, the same command continues."""
+    small = dumped.folder / "small"
+    mount_small(small, 96 << 20)
+    try:
+        done = dumped.run(small / "data", "--latest")
+        assert done.returncode == 8, done.stderr
+        assert re.search(r"the disk of .* has .* free", done.stderr), done.stderr
+        assert "the same command" in done.stderr
+        argv = ["mount", "-o", f"remount,size={1 << 30}", str(small)]
+        subprocess.run(argv, check=True)
+        assert dumped.done(small / "data", "--latest")["is_proved"]
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+def impostor(program: Path, path: Path, version: str) -> Path:
+    """A server program that says that it is of another version."""
+    path.write_text(
+        f'#!/bin/sh\nfor one; do [ "$one" = --version ] && echo "x Ver {version}" && exit; done\n'
+        f'exec {program} "$@"\n'
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("place", ["mariabackup", "mariadb-dump"], indirect=True)
+def test_another_version_of_the_server_is_told(place: Place, restores: Restores) -> None:
+    """Before anything is made: files are refused, a dump is warned of."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    data = restores.folder / "d"
+    program = impostor(place.binaries.server, restores.folder / "mariadbd", "10.5.1-MariaDB")
+    done = restores.run(data, "--latest", f"--mysqld={program}", "--dry-run")
+    assert "is of version 10.5.1-MariaDB, the source of" in done.stderr, done.stderr
+    assert done.returncode == (8 if place.tool == "mariabackup" else 0)
+    program = impostor(place.binaries.server, restores.folder / "mysqld", "9.7.4")
+    done = restores.run(data, "--latest", f"--mysqld={program}")
+    assert (done.returncode, "is not a MariaDB server" in done.stderr) == (8, True), done.stderr
+    assert not (data / WORK).exists()
+
+
+def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> None:
+    """Without a restore command."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    work = restores.folder / "w"
+    work.mkdir(mode=0o700)
+    words = [word for word in restores.argv(work) if word not in ("restore", "--yes")]
+    words = [word for word in words if not word.startswith("--data-dir")]
+    argv = ["drill", *words, f"--work-dir={work}", "--ionice=none", "--json"]
+    done = command.run(*argv, **place.minio.env())
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert (said["outcome"], said["transactions"]) == ("proved", 1)
+    assert said["restored"] in ("its GTIDs", "its stream in the bucket")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("place", ["mysqldump", "mariabackup"], indirect=True)
+def test_the_files_belong_to_the_servers_user(place: Place, restores: Restores) -> None:
+    """Root gives everything to that one, and to nobody else; settings of the option file hold."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    place.folder.chmod(0o711)
+    data, file = restores.folder / "d", restores.folder / "my.cnf"
+    file.write_text("[mysqld]\ncharacter_set_server = latin1\ninnodb_undo_directory = /fast\n")
+    words = [word for word in restores.argv(data, "--latest") if "--user=root" not in word]
+    words += ["--mysqld-option=--user=nobody", f"--defaults-file={file}"]
+    done = command.run(*words, **restores.rights)
+    assert done.returncode == 0, done.stderr
+    assert "innodb_undo_directory = /fast: these files are in the data directory" in done.stderr
+    assert f"start it: {place.binaries.server} --defaults-file={file}" in done.stdout
+    user = pwd.getpwnam("nobody").pw_uid
+    assert {path.lstat().st_uid for path in (data, *data.rglob("*"))} == {user}
+    others = [path for path in data.rglob("*") if path.is_file() and path.stat().st_mode & 0o022]
+    assert others == []
+
+
+def test_without_gtids_nothing_is_applied_twice(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """A MySQL that cannot say what it has: killed while the binlogs are applied, or right after."""
+    with placed("mysqldump", request, minio, bucket, gtid=False) as place:
+        restores, life = Restores(place, place.folder), Life(place.source, seed=6)
+        life.go_on(5)
+        place.backup()
+        life.go_on(60)
+        goal, truth = life.moment()
+        place.wait()
+        seen = []
+        for number, pause in enumerate((0.0, 0.5, 1.0)):
+            data = place.folder / f"d{number}"
+            seen.append(killed(restores, restores.argv(data, goal), data, "apply", pause))
+            with restores.running(data, goal) as (said, server):
+                assert shown(state_of(server), truth) == {}, seen
+                assert not said["is_proved"]
+                assert said["proof"][0].startswith("not proved: the target keeps no GTIDs")
+        print("killed in", seen)  # noqa: T201
+
+
+def test_a_backup_elsewhere_is_restored_by_the_operators_command(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """A dump that is only registered; without a command it is refused, with how to go on."""
+    with placed("mysqldump", request, minio, bucket) as place:
+        restores, life = Restores(place, place.folder), Life(place.source, seed=7)
+        life.go_on(10)
+        dump = place.folder / "dump.sql"
+        dump_of(place.source, dump)
+        place.wait()
+        place.document("backup", "add", f"--from-backup={dump}", f"--location={dump}")
+        life.go_on(20)
+        place.wait()
+        data = place.folder / "d"
+        done = restores.run(data, "--latest")
+        assert (done.returncode, "say how it is restored: --restore-command" in done.stderr) == (
+            8,
+            True,
+        ), done.stderr
+        assert not data.exists()
+        client = shlex.quote(str(place.binaries.client))
+        pipe = f'{client} --no-defaults --binary-mode -uroot -S "$DRILL_SOCKET" < "$DRILL_LOCATION"'
+        words = [word for word in restores.argv(data, "--latest") if "--program" not in word]
+        words += [f"--restore-command=sh -c {shlex.quote(pipe)}", "--json"]
+        done = command.run(*words, **restores.rights)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["is_proved"]
+        with started_on(restores, data) as server:
+            assert shown(state_of(server), state_of(place.source)) == {}
