@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import reading
 from binlog2s3.config.given import (
     CommandOptions,
@@ -134,7 +134,7 @@ class RestoreConfig(Restoring):
         str | None, Option("GTID", "Stop immediately before this transaction.", "gtid")
     ] = None
     to_position: Annotated[
-        tuple[BinlogName, int] | None,
+        FilePosition | None,
         Option("NAME:N", "Stop at this offset of a binlog, between two transactions.", "position"),
     ] = None
     latest: Annotated[bool, Option("", "Recover to the newest that is in the bucket.")] = False

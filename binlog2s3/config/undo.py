@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import reading
 from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
 from binlog2s3.config.options import Option, fill, options_of
@@ -38,7 +38,7 @@ class UndoConfig:
         ),
     ] = ()
     at: Annotated[
-        tuple[BinlogName, int] | None,
+        FilePosition | None,
         Option(
             "BINLOG:POSITION",
             "The transaction that begins at this position, or has it, as `find` shows it.",

@@ -18,7 +18,7 @@ from typing import Any
 
 from binlog2s3.archive.backups import new_id
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.codec import as_fields
+from binlog2s3.archive.codec import as_fields, as_printed
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -29,7 +29,7 @@ from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreE
 from binlog2s3.formatting import count_text, duration_text, iso_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, Field, confirm, page_on, say
 from binlog2s3.recover import target
-from binlog2s3.recover.document import document
+from binlog2s3.recover.document import PrintedPlan, whole
 from binlog2s3.recover.events import Event, events_of
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
@@ -239,7 +239,7 @@ class _Restore:
             "free_bytes": free,
             "last_drill_seconds": self._drill_seconds(),
             "continues": self._left.stage if self._left is not None else None,
-            "plan": document(choice.plan, about, None)["plan"],
+            "plan": as_printed(PrintedPlan, whole(choice.plan, about)["plan"]),
         }
 
     def _fields(self, choice: Choice, need: int | None, free: int | None) -> list[Field]:
