@@ -409,8 +409,9 @@ class Supervisor:
         if run.state is not RunState.READING or run.run.facts.lineage != PROBE:
             return
         facts = replace(run.run.facts, lineage=_lineage_of(run.heading))
-        run.run = replace(run.run, facts=facts)
-        self._spool.note(run.run)
+        proved = replace(run.run, facts=facts)
+        self._spool.note(proved)
+        run.run = proved
 
     def _learn(self, error: Exception, run: LiveRun | None) -> None:
         """What an end means for the next run, and for what was read."""

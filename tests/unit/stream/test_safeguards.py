@@ -3,6 +3,7 @@
 import gc
 import io
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -53,7 +54,7 @@ from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
-from binlog2s3.stream.start import find
+from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
@@ -1101,6 +1102,32 @@ def test_a_long_overlap_proves_a_run_by_itself(tmp_path: Path) -> None:
     while run.read(lambda _: ()):
         pass
     assert run.state is RunState.READING
+
+
+def test_a_run_that_cannot_be_noted_is_not_read_on(supervisor: Any, tmp_path: Path) -> None:
+    """The disk is full: a start would discard what came, so nothing of it is taken in."""
+    ours, _ = two_of_a_server(NOW)
+    track = begun_track(ours, ours.ends[3])
+    run = begun(tmp_path, ours, overlap_of(track))
+    run.run = replace(run.run, facts=replace(run.run.facts, lineage=PROBE))
+    supervisor.run, supervisor._server = run, Asked(FACTS, bytes(ours.data))
+
+    def rounds() -> None:
+        for _ in range(9):
+            supervisor.round(0.0)
+
+    room = tmp_path / "run.json.new"
+    room.mkdir()  # no note can be written
+    for _ in range(3):
+        with pytest.raises(SpoolError):
+            rounds()
+    current = run.tailer.current
+    assert current is not None
+    assert current.size == ours.ends[3]
+    room.rmdir()
+    assert supervisor.round(0.0)
+    assert json.loads((tmp_path / "run.json").read_text())["lineage"] is None
+    assert current.size == len(ours.data)
 
 
 def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> None:
