@@ -52,6 +52,7 @@ from binlog2s3.undo.execute import (
     ConflictError,
     Execution,
     Undone,
+    prepare,
 )
 from binlog2s3.undo.tables import Definition, definition_of
 from binlog2s3.workers import Workers
@@ -130,6 +131,7 @@ class _Undo:
             raise RecoveryError(f"{config.output} exists already", hint="give another file")
         facts = self._server.facts()
         notes = self._check_settings(facts)
+        prepare(self._server, facts.flavour)
         survey = self._survey(facts)
         hits = self._found(survey)
         self._check_executed(hits, survey, facts)
