@@ -52,6 +52,7 @@ from binlog2s3.undo.execute import (
     ConflictError,
     Execution,
     Undone,
+    prepare,
 )
 from binlog2s3.undo.tables import Definition, definition_of
 from binlog2s3.workers import Workers
@@ -130,6 +131,7 @@ class _Undo:
             raise RecoveryError(f"{config.output} exists already", hint="give another file")
         facts = self._server.facts()
         notes = self._check_settings(facts)
+        prepare(self._server, facts.flavour)
         survey = self._survey(facts)
         hits = self._found(survey)
         self._check_executed(hits, survey, facts)
@@ -274,7 +276,29 @@ class _Undo:
                 f"no transaction {what} was found in the bucket",
                 hint="`binlog2s3 find` shows GTIDs and positions",
             )
-        return hits
+        concerned = [hit for hit in hits if self._concerns(hit)]
+        if not concerned:
+            raise RecoveryError("none of these transactions changes rows of these tables")
+        return concerned
+
+    def _concerns(self, hit: Hit) -> bool:
+        """Whether a transaction may have changed rows of the tables that are to be undone.
+
+        Changes of rows say which table they are of, and so does DDL; another statement may change
+        any table, by a trigger or a function.
+        """
+        wanted = self._wanted
+        return (
+            wanted is None
+            or hit.content.lost
+            or hit.content.two_phase is not None
+            or any(
+                not change.table
+                or wanted.may_have(change.table)
+                or (change.rows is None and change.kind != "ddl")
+                for change in hit.content.changes
+            )
+        )
 
     def _check_executed(self, hits: Sequence[Hit], survey: Survey, facts: ServerFacts) -> None:
         executed = self._server.executed()

@@ -28,6 +28,19 @@ DATABASE = "binlog2s3_undo"
 LOCK_WAIT = 10
 """Seconds that an undo waits for a row lock, or for a DDL on the table."""
 SHOWN_CONFLICTS = 10
+_SETTINGS = (
+    "SET SESSION sql_mode = ''",
+    "SET SESSION time_zone = '+00:00'",
+    "SET SESSION sql_safe_updates = 0",
+    "SET SESSION sql_big_selects = 1",
+    f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
+    f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+)
+_NO_TIME_LIMIT: dict[Flavour, str] = {
+    "mysql": "SET SESSION max_execution_time = 0",
+    "mariadb": "SET SESSION max_statement_time = 0",
+}
 _KEY_MOST = 200
 
 
@@ -135,14 +148,7 @@ class Execution:
                 hint="one that was killed ends once the server notices: SHOW PROCESSLIST",
             )
         for server in (self._scratch, self._work):
-            for statement in (
-                "SET SESSION sql_mode = ''",
-                "SET SESSION time_zone = '+00:00'",
-                f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
-                f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
-                "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
-            ):
-                server.rows(statement)
+            prepare(server, self._flavour)
         self._scratch.rows("SET SESSION sql_log_bin = 0")
         self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.rows(f"CREATE DATABASE {quoted(DATABASE)}")
@@ -386,6 +392,15 @@ class Execution:
         if self._is_before(step):
             return True
         return False if self._is_as_left(step) else None
+
+
+def prepare(server: Server, flavour: Flavour) -> None:
+    """Make a connection one whose answers do not depend on the server's defaults for sessions.
+
+    What SHOW CREATE TABLE prints does, for example.
+    """
+    for statement in (*_SETTINGS, _NO_TIME_LIMIT[flavour]):
+        server.rows(statement)
 
 
 def comparison(definition: Definition, copy: str) -> str:
