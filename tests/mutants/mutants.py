@@ -877,7 +877,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A restore moves no file over one that somebody else has put there.",
         ("tests/unit/restore/test_restore.py::test_no_file_is_moved_over_another_one",),
-        ((DataDirectory.place, never(when(2, of=3))),),
+        ((DataDirectory.place, never(when(2, of=2))),),
     ),
     Mutant(
         "location-is-no-code",
