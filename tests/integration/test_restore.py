@@ -388,6 +388,15 @@ def put(place: Place, key: str, data: bytes) -> None:
         client.put_object(Bucket=place.bucket, Key=key, Body=data)
 
 
+@pytest.mark.gate
+def test_a_restore_that_is_killed_once_goes_on(dumped: Restores) -> None:
+    """The same command ends with what was to be restored, and says that it is proved."""
+    data = dumped.folder / "killed"
+    assert killed(dumped, dumped.argv(data, "--latest"), data, "apply", 0.0) in STAGES
+    assert dumped.done(data, "--latest")["is_proved"]
+
+
+@pytest.mark.gate
 def test_a_damaged_backup_is_told(dumped: Restores) -> None:
     """Before the server has it all; with the bytes back the same command begins again."""
     place, data = dumped.place, dumped.folder / "d"
