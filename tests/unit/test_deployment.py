@@ -16,6 +16,7 @@ from binlog2s3.config.backup import BACKUP
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.file import FILE_OPTIONS, read_file
 from binlog2s3.config.options import ENVIRONMENT_PREFIX
+from binlog2s3.config.restore import RESTORE
 from binlog2s3.config.serve import SERVE_OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -147,7 +148,7 @@ def test_the_guide_names_what_the_trial_has() -> None:
 # kubernetes/
 
 
-@pytest.mark.parametrize("folder", ["base", "serve", "drill", "backup"])
+@pytest.mark.parametrize("folder", ["base", "serve", "drill", "backup", "restore"])
 def test_the_manifests_are_valid(folder: str) -> None:
     """Against Kubernetes' own schemas, strictly; the PodMonitor is no kind of Kubernetes' own."""
     files = resources() if folder == "base" else sorted((KUBERNETES / folder).iterdir())
@@ -329,6 +330,27 @@ def test_a_cron_job_is_confined(name: str, args: list[str], options: Any) -> Non
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert container["securityContext"]["readOnlyRootFilesystem"] is True
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+def test_the_job_of_restore() -> None:
+    """It names options of restore, may be replaced, is confined, and writes into its volume."""
+    spec = loaded(KUBERNETES / "restore/job.yaml")["spec"]
+    assert spec["backoffLimit"] > 0
+    pod = spec["template"]["spec"]
+    [container] = pod["containers"]
+    known = {option.environment: option for option in RESTORE.options}
+    named = {one["name"]: one["value"] for one in container["env"]}
+    assert named.keys() <= known.keys() | {"AWS_SHARED_CREDENTIALS_FILE"}
+    assert {name for name, option in known.items() if option.required} <= named.keys()
+    assert container["args"] == ["restore", "--yes", "--latest"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    claim = loaded(KUBERNETES / "restore/volume.yaml")["metadata"]["name"]
+    [volume] = [one for one in pod["volumes"] if "persistentVolumeClaim" in one]
+    assert volume["persistentVolumeClaim"]["claimName"] == claim
+    [mount] = [one for one in container["volumeMounts"] if one["name"] == volume["name"]]
+    assert named["BINLOG2S3_DATA_DIR"].startswith(f"{mount['mountPath']}/")
 
 
 def test_the_pod_of_serve() -> None:
