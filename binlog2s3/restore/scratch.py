@@ -175,7 +175,9 @@ class ScratchServer:
         password = f"{secrets.token_urlsafe(24)}aA1!"  # as password policies want it
         self._write("password", password)
         init = self._write("init.sql", account_sql(self.name, password))
-        self.socket.unlink(missing_ok=True)
+        for name in (self.socket.name, f"{self.socket.name}.lock"):
+            # that of a killed one: its process, or another one of that number, may be there still
+            self.socket.with_name(name).unlink(missing_ok=True)
         argv = [
             *self._first(),
             *server_options(self._settings, self.workspace),

@@ -390,9 +390,14 @@ def put(place: Place, key: str, data: bytes) -> None:
 
 @pytest.mark.gate
 def test_a_restore_that_is_killed_once_goes_on(dumped: Restores) -> None:
-    """The same command ends with what was to be restored, and says that it is proved."""
+    """The same command ends with what was to be restored, and says that it is proved.
+
+    Also if a process has the number again that the killed server had.
+    """
     data = dumped.folder / "killed"
     assert killed(dumped, dumped.argv(data, "--latest"), data, "apply", 0.0) in STAGES
+    [lock] = data.rglob("mysql.sock.lock")
+    lock.write_text(f"{os.getpid()}\n")
     assert dumped.done(data, "--latest")["is_proved"]
 
 
