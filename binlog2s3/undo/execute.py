@@ -21,12 +21,14 @@ from binlog2s3.binlog.undo import ChangedTable, EventMaker, Step, binlog_stateme
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.output import clean
 from binlog2s3.server.connection import Server
-from binlog2s3.undo.tables import Definition, quoted
+from binlog2s3.undo.tables import PLAIN_SESSION, Definition, quoted
 
 DATABASE = "binlog2s3_undo"
 """The database of the scratch tables, and the name of the lock: one undo at a time."""
 LOCK_WAIT = 10
 """Seconds that an undo waits for a row lock, or for a DDL on the table."""
+IDLE_MOST = 600
+"""Seconds after which the server ends a connection, and its locks, whose client is gone unnoticed."""
 SHOWN_CONFLICTS = 10
 _KEY_MOST = 200
 
@@ -43,6 +45,11 @@ class Conflict:
     key: str
     why: str
     image: bytes = field(repr=False)
+
+    @property
+    def row(self) -> tuple[str, bytes]:
+        """What tells the row from others: rows of two tables may look the same."""
+        return self.table, self.image
 
     def __str__(self) -> str:
         return f"{self.table} ({self.key}) {self.why}"
@@ -121,29 +128,37 @@ class Execution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Roll back what is open; drop the scratch tables, if the server still answers."""
+        """Roll back what is open; drop the scratch tables, if the server still answers.
+
+        They may be another undo's, if this one has no lock, or has lost it with its connection.
+        """
         self._work.close()
         with suppress(SourceError):
-            self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
+            if self._owns():
+                self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.close()
 
+    def _owns(self) -> bool:
+        """Whether the scratch tables are this undo's; what is done to them is in no binlog."""
+        self._scratch.rows("SET SESSION sql_log_bin = 0")
+        self._scratch.rows(f"SET SESSION lock_wait_timeout = {LOCK_WAIT}")
+        return bool(self._scratch.rows("SELECT GET_LOCK(%s, 0) AS it", (DATABASE,))[0]["it"] == 1)
+
     def _begin(self) -> None:
-        rows = self._scratch.rows("SELECT GET_LOCK(%s, 0) AS it", (DATABASE,))
-        if rows[0]["it"] != 1:
+        if not self._owns():
             raise RecoveryError(
                 "another undo is running on this server",
                 hint="one that was killed ends once the server notices: SHOW PROCESSLIST",
             )
         for server in (self._scratch, self._work):
             for statement in (
-                "SET SESSION sql_mode = ''",
-                "SET SESSION time_zone = '+00:00'",
+                *PLAIN_SESSION,
+                f"SET SESSION wait_timeout = {IDLE_MOST}",
                 f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
                 f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
                 "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
             ):
                 server.rows(statement)
-        self._scratch.rows("SET SESSION sql_log_bin = 0")
         self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.rows(f"CREATE DATABASE {quoted(DATABASE)}")
         self._scratch.rows(f"USE {quoted(DATABASE)}")
@@ -351,13 +366,13 @@ class Execution:
 
     def _lost(self, error: SourceError) -> RecoveryError:
         """What is known after a COMMIT that failed, or whose answer was lost."""
-        if error.answered:
-            return RecoveryError(
-                f"the server refused to commit: {error}", hint="everything was rolled back"
-            )
         committed: bool | None = None
         with suppress(SourceError):
             committed = self._has_committed()
+        if error.answered and committed is False:
+            return RecoveryError(
+                f"the server refused to commit: {error}", hint="everything was rolled back"
+            )
         said = {
             True: "the rows are as they were before the transaction: it was committed",
             False: "the rows are still as the transaction left them: it was not committed",

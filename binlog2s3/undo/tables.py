@@ -18,6 +18,8 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.connection import Server
 
 ENGINE = "InnoDB"
+PLAIN_SESSION = ("SET SESSION sql_mode = ''", "SET SESSION time_zone = '+00:00'")
+"""Definitions are printed differently in other modes and time zones, and values compared so."""
 _COLUMNS = (
     "column_name AS name, data_type AS kind, column_type AS type, is_nullable AS nullable, "
     "character_octet_length AS octets, numeric_precision AS digits, numeric_scale AS scale, "
@@ -30,6 +32,7 @@ _DDL = (
 )
 _ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
 """Bits of the type of a foreign key of InnoDB: CASCADE, SET NULL."""
+_WORD = re.compile(r"[0-9A-Za-z_]+")
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
@@ -370,8 +373,14 @@ def _is_generated(row: Mapping[str, Any]) -> bool:
 
 
 def _may_be(name: tuple[str, str], parent: str) -> bool:
-    """Whether this is the table in the form of InnoDB, which encodes all but letters and digits."""
+    """Whether this may be the table, in a form that encodes all but letters, digits and "_".
+
+    MySQL 8.0 and later show names as they are; MariaDB encodes them.
+    """
+    if "/".join(name).lower() == parent.lower():
+        return True
     database, _, table = parent.partition("/")
-    if not all(part.isascii() and part.replace("_", "").isalnum() for part in name):
-        return not f"{database}{table}".replace("_", "").isalnum()
-    return (database.lower(), table.lower()) == (name[0].lower(), name[1].lower())
+    return all(
+        own.lower() == its.lower() or not (_WORD.fullmatch(own) or _WORD.fullmatch(its))
+        for own, its in zip(name, (database, table), strict=True)
+    )

@@ -1,0 +1,308 @@
+"""Undo on real servers where it could be inexact, name the wrong one, or disturb others."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.golden.buckets import Golden
+from tests.golden.outputs import called
+from tests.integration.test_undo import FAMILY, K, Place, place
+from tests.memory_client import MemoryClient
+
+__all__ = ["place"]
+SCRATCH = "SHOW DATABASES LIKE 'binlog2s3%'"
+
+
+def test_another_undo_is_left_alone(place: Place) -> None:
+    """One at a time: the second neither drops the scratch tables of the first, nor logs a DROP."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    with place.server.connect() as first, first.cursor() as cursor:
+        cursor.execute("SELECT GET_LOCK('binlog2s3_undo', 0)")
+        cursor.execute("SET sql_log_bin = 0")
+        cursor.execute("CREATE DATABASE binlog2s3_undo")
+        done = place.undo(f"--gtid={gtid}")
+        assert done.code == 8
+        assert "another undo" in done.err
+        assert len(place.server.query(SCRATCH)) == 1
+        assert place.last_gtid() == gtid
+    place.undone(gtid)
+
+
+class Watched(MemoryClient):
+    """Notes, for each read of the bucket, how many transactions of the server have locks."""
+
+    def __init__(self, golden: Golden, place: Place) -> None:
+        super().__init__(golden.client.store, lambda: golden.now)
+        self.place = place
+        self.seen: set[int] = set()
+
+    def get_object(self, **given: Any) -> Any:
+        rows = self.place.server.query(
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'binlog2s3_undo'"
+        )
+        self.seen.add(int(rows[0][0]))
+        return super().get_object(**given)
+
+
+def test_no_lock_is_held_while_the_archive_is_read(place: Place) -> None:
+    """Searching for who changed a row may take minutes."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    culprit = place.transaction("UPDATE k SET b = 'later' WHERE id = 2")
+    golden = place.bucket()
+    client = Watched(golden, place)
+    done = called(Golden(client=client, now=golden.now), place.words(f"--gtid={gtid}", "--yes"))
+    assert f"by {culprit}" in done.err
+    assert client.seen == {0}
+
+
+def test_the_culprit_is_of_the_same_table_and_the_last_one(place: Place) -> None:
+    """Rows of two tables may look the same, and a row may have looked so twice."""
+    place.begin(*K, "CREATE TABLE o LIKE k", "INSERT INTO o SELECT * FROM k")
+    gtid = place.transaction("UPDATE k SET b = 'y'", "UPDATE o SET b = 'y'")
+    place.transaction("UPDATE k SET b = 'later' WHERE id = 2")
+    place.transaction("UPDATE o SET b = 'later' WHERE id = 2")
+    place.transaction("UPDATE o SET b = 'y' WHERE id = 2")
+    culprit = place.transaction("UPDATE o SET b = 'last' WHERE id = 2")
+    done = place.refused(f"--gtid={gtid}", why="shop.o (id=2) changed")
+    assert f"by {culprit}" in done.err, done.err
+
+
+def test_an_undo_that_was_undone_is_no_reason(place: Place) -> None:
+    """Then the later change is named, and not the undo."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.undone(gtid)
+    place.undone(place.last_gtid())
+    culprit = place.transaction("UPDATE k SET b = 'last' WHERE id = 2")
+    done = place.refused(f"--gtid={gtid}", why="(id=2) changed")
+    assert f"by {culprit}" in done.err, done.err
+    assert "undone already" not in done.err
+
+
+@pytest.mark.parametrize("between", ["UPDATE k SET b = 'x' WHERE id = 1",
+                                     "UPDATE k SET b = 'w' WHERE id = 1"])  # fmt: skip
+def test_a_change_between_two_that_are_undone_is_a_conflict(place: Place, between: str) -> None:
+    """Rows with one key cannot be compared at once."""
+    place.begin(*K)
+    one = place.transaction("UPDATE k SET b = 'y' WHERE id = 1")
+    culprit = place.transaction(between)
+    other = place.transaction("UPDATE k SET b = 'y' WHERE id = 1")
+    done = place.refused(f"--gtid={one}", f"--gtid={other}")
+    if "'w'" in between:
+        assert f"(id=1) changed, by {culprit}" in done.err
+    else:
+        assert "rows were set back since" in done.err
+    place.undone(one, other, more=["--skip-conflicts"])
+    b = "x" if "'x'" in between else "w"
+    assert place.server.query("SELECT b FROM shop.k WHERE id = 1") == [(b,)]
+
+
+def test_rows_that_came_again_between_are_a_conflict(place: Place) -> None:
+    place.begin(*K)
+    one = place.transaction("DELETE FROM k WHERE id = 1")
+    place.transaction("INSERT INTO k VALUES (1, 1, 'x')")
+    other = place.transaction("DELETE FROM k WHERE id = 1")
+    place.refused(f"--gtid={one}", f"--gtid={other}", why="set back since")
+    one = place.transaction("INSERT INTO k VALUES (8, 1, 'x')")
+    place.transaction("DELETE FROM k WHERE id = 8")
+    other = place.transaction("INSERT INTO k VALUES (8, 1, 'x')")
+    place.refused(f"--gtid={one}", f"--gtid={other}", why="set back since")
+
+
+@pytest.mark.parametrize("names", [("café", "k"), ("k-1", "k"), ("k", "k ä"), ("Ünï", "tabelle"), ("表", "x$")])
+@pytest.mark.parametrize("database", ["shop", "shöp", "shop-1"])
+def test_foreign_keys_are_found_whatever_the_names(
+    place: Place, names: tuple[str, str], database: str
+) -> None:
+    """InnoDB's list has names in a form of its own."""
+    parent, child = names
+    place.begin(f"DROP DATABASE IF EXISTS `{database}`", f"CREATE DATABASE `{database}`", f"USE `{database}`",
+                f"CREATE TABLE `{parent}` (id INT PRIMARY KEY, a INT)",
+                f"INSERT INTO `{parent}` VALUES (1, 1)",
+                f"CREATE TABLE `{child}` (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) "
+                f"REFERENCES `{parent}` (id) ON DELETE CASCADE)")  # fmt: skip
+    gtid = place.transaction(f"INSERT INTO `{database}`.`{parent}` VALUES (2, 2)")
+    place.refused(f"--gtid={gtid}", why="refers to it")
+    place.server.query("SET sql_log_bin = 0", f"DROP DATABASE IF EXISTS `{database}`")
+
+
+@pytest.fixture
+def elsewhere(place: Place) -> Iterator[Place]:
+    """Its sessions have another time zone and SQL mode."""
+    old = place.server.query("SELECT @@global.time_zone, @@global.sql_mode")[0]
+    place.server.query("SET GLOBAL time_zone = '+05:00'", "SET GLOBAL sql_mode = 'ANSI,NO_BACKSLASH_ESCAPES,TRADITIONAL'")
+    yield place
+    place.server.query(f"SET GLOBAL time_zone = '{old[0]}'", f"SET GLOBAL sql_mode = '{old[1]}'")
+
+
+def test_a_servers_settings_do_not_matter(elsewhere: Place) -> None:
+    """Definitions look different in other time zones and modes."""
+    place = elsewhere
+    place.begin("SET SESSION sql_mode = ''", "CREATE TABLE k (id INT PRIMARY KEY, b VARCHAR(20) DEFAULT 'it\\'s', "
+                "t TIMESTAMP NOT NULL DEFAULT '2020-01-01 00:00:00' ON UPDATE CURRENT_TIMESTAMP)",
+                "INSERT INTO k VALUES (1, 'x', '2024-01-01 03:00:00')")  # fmt: skip
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.undone(gtid)
+    assert place.state("k") == before
+
+
+@pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
+@pytest.mark.parametrize("expression", ["DATETIME AS (t)", "VARCHAR(99) AS (CONCAT(t, ''))", "INT AS (HOUR(t))",
+     "DATE AS (CAST(t AS DATE))", "TIME(0) AS (CAST('10:00:00.7' AS TIME(3)))"])
+def test_generated_columns(elsewhere: Place, expression: str, kind: str) -> None:
+    """Whatever they depend on."""
+    place = elsewhere
+    try:
+        place.begin("CREATE TABLE k (id INT PRIMARY KEY, b VARCHAR(20), t TIMESTAMP NULL, "
+                f"g {expression} {kind})",
+                "INSERT INTO k (id, b, t) VALUES (1, 'x', '2024-01-01 03:00:00')")  # fmt: skip
+    except Exception as error:
+        pytest.skip(str(error))
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.undone(gtid)
+    assert place.state("k") == before
+    gtid = place.transaction("DELETE FROM k")
+    place.undone(gtid)
+    assert place.state("k") == before
+
+
+def test_keys_of_every_kind(place: Place) -> None:
+    """Zero dates, bits, enums, floats, trailing spaces, blobs."""
+    for kind, values in {
+        "DATE": ["'0000-00-00'", "'2024-00-00'", "'2024-01-01'"],
+        "DATETIME(3)": ["'0000-00-00'", "'2024-01-01 00:00:00.001'"],
+        "TIMESTAMP": ["'0000-00-00'", "'2024-10-27 02:30:00'"],
+        "BIT(9)": ["b'0'", "b'101'"], "ENUM('a','b')": ["'a'", "'x'"], "SET('a','b')": ["''", "'a,b'"],
+        "FLOAT": ["0.1", "1e30"], "DOUBLE": ["0.1", "-0.0"], "DECIMAL(20,5)": ["1.1", "-2"],
+        "VARCHAR(20)": ["'a '", "'b'"], "CHAR(20)": ["'a '", "'b'"], "VARBINARY(20)": ["'a '", "'a'"], "BINARY(4)": ["'a'", "'b'"],
+        "YEAR": ["0", "2024"], "TIME(6)": ["'-838:59:59'", "'00:00:00.000001'"], "BIGINT UNSIGNED ZEROFILL": ["18446744073709551615", "0"],
+        "VARCHAR(20) CHARACTER SET latin1 COLLATE latin1_german2_ci": ["_latin1 x'E4'", "'b'"],
+    }.items():  # fmt: skip
+        place.begin("SET sql_mode = ''", f"CREATE TABLE k (id {kind} NOT NULL PRIMARY KEY, b VARCHAR(20))",
+                    *(f"INSERT INTO k VALUES ({value}, 'x')" for value in values))
+        before = place.state("k")
+        gtid = place.transaction("SET sql_mode = ''", "UPDATE k SET b = 'y'", "DELETE FROM k")
+        place.undone(gtid)
+        assert place.state("k") == before, kind
+        gtid = place.transaction("SET sql_mode = ''", "UPDATE k SET b = 'y'")
+        place.transaction("UPDATE k SET b = 'z' LIMIT 1")
+        place.refused(f"--gtid={gtid}", why="changed")
+
+
+def test_keys_only_in_case_or_spaces(place: Place) -> None:
+    """A primary key that was changed in its case only; later, too."""
+    for coll in ("utf8mb4_general_ci", "latin1_swedish_ci"):
+        place.begin(f"CREATE TABLE k (k VARCHAR(20) CHARACTER SET {coll.split('_')[0]} COLLATE {coll} PRIMARY KEY, b INT)",
+                    "INSERT INTO k VALUES ('a', 1), ('b', 2)")
+        before = place.state("k")
+        gtid = place.transaction("UPDATE k SET k = UPPER(k)")
+        place.undone(gtid)
+        assert place.state("k") == before
+        place.refused(f"--gtid={gtid}", why="already")
+        gtid = place.transaction("UPDATE k SET k = CONCAT(k, ' ')")
+        assert gtid != place.transaction("UPDATE k SET k = 'A ' WHERE k = 'a'")
+        place.refused(f"--gtid={gtid}", why="changed")
+        place.server.query("USE shop", "UPDATE k SET k = 'a ' WHERE k = 'a'")
+        place.undone(gtid)
+        assert place.state("k") == before
+
+
+def test_partitions_and_foreign_keys_to_oneself(place: Place) -> None:
+    place.begin("CREATE TABLE k (id INT, a INT, PRIMARY KEY (id)) PARTITION BY HASH (id) PARTITIONS 5",
+                "INSERT INTO k VALUES (1,1),(2,2),(3,3)",
+                "CREATE TABLE s (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES s (id))",
+                "INSERT INTO s VALUES (1, NULL), (2, 1), (3, 2), (4, 4)")
+    before = place.state("k", "s")
+    gtid = place.transaction("UPDATE k SET id = id + 10", "DELETE FROM k WHERE id = 11", "UPDATE s SET p = NULL",
+        "DELETE FROM s WHERE id = 3", "DELETE FROM s")
+    place.undone(gtid)
+    assert place.state("k", "s") == before
+
+
+def test_odd_wishes(place: Place) -> None:
+    """No traceback."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    nowhere = "0-1-99999" if place.is_mariadb else gtid.partition(":")[0] + ":99999"
+    for words in ([f"--gtid={nowhere}"], [f"--gtid={gtid}", f"--gtid={nowhere}"], [f"--gtid={gtid}", "--table=shop.K"],
+                  [f"--gtid={gtid}", "--table=nope.*"], ["--at=mysql-bin.000001:4"], ["--at=mysql-bin.000099:4"], ["--at=mysql-bin.000001:999999"]):
+        done = place.undo(*words)
+        print(words, done.code, done.out, done.err)
+        assert done.code in (2, 3, 6, 7, 8), (words, done.code, done.err)
+        assert "Traceback" not in done.err + done.out
+    place.server.query("USE shop", "CREATE TABLE z (id INT PRIMARY KEY)")
+    print(place.refused(f"--gtid={place.last_gtid()}").err)
+    done = place.undone(gtid, gtid)
+    assert "undo of 1 transaction" in done.out
+
+
+@pytest.mark.parametrize("ddl", [
+    ["DROP DATABASE shop", "CREATE DATABASE shop", "USE shop", *K, "UPDATE k SET b = 'y'"],
+    ["CREATE TABLE l LIKE k", "INSERT INTO l SELECT * FROM k", "RENAME TABLE k TO o, l TO k"],
+    ["CREATE INDEX i ON k (b)", "DROP INDEX i ON k"],
+    ["/* x */ ALTER TABLE `shop` . `k` ENGINE = InnoDB"],
+    ["USE mysql", "ALTER TABLE shop.k MODIFY a INT AFTER b", "ALTER TABLE shop.k MODIFY a INT AFTER id"],
+    ["DROP TABLE IF EXISTS x, k", *K, "UPDATE k SET b = 'y'"],
+])  # fmt: skip
+def test_ddl_of_every_form_is_seen(place: Place, ddl: list[str]) -> None:
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.server.query("USE shop", *ddl)
+    place.refused(f"--gtid={gtid}", why="definition")
+
+
+def test_upkeep_is_no_ddl(place: Place) -> None:
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.server.query("USE shop", "ANALYZE TABLE k", "CREATE TABLE k2 LIKE k")
+    print(place.undone(gtid).out)
+    assert place.state("k") == before
+
+
+def test_a_history_that_began_anew(place: Place) -> None:
+    """After RESET the same GTID is another transaction."""
+    place.begin(*K)
+    place.transaction("UPDATE k SET b = 'y'")
+    gtid = place.last_gtid()
+    place.undone(gtid)
+
+
+def test_hostile_names(place: Place) -> None:
+    """Control characters of names are not printed raw."""
+    name, column = "k\x1b[31m\n%s`", "c\x1b[31m\n`%d{s}"
+    quoted, own = name.replace("`", "``"), column.replace("`", "``")
+    place.begin(f"CREATE TABLE `{quoted}` (`{own}` VARCHAR(20) PRIMARY KEY, b VARCHAR(20))",
+                f"INSERT INTO `{quoted}` VALUES ('1\x1b[31m', 'x'), (2, '\x1b[31m')")  # fmt: skip
+    gtid = place.transaction(f"UPDATE `{quoted}` SET b = 'y'")
+    place.transaction(f"UPDATE `{quoted}` SET b = 'z'")
+    done = place.refused(f"--gtid={gtid}", why="changed")
+    print(done.out, done.err)
+    assert "\x1b" not in done.err + done.out
+    done = place.undo(f"--gtid={gtid}", "--dry-run")
+    assert "\x1b" not in done.err + done.out
+    place.server.query("USE shop", f"ALTER TABLE `{quoted}` ADD q INT")
+    done = place.refused(f"--gtid={gtid}")
+    print(done.err)
+    assert "\x1b" not in done.err + done.out
+
+
+def test_a_replica_is_refused(place: Place) -> None:
+    """What it writes by itself, its source does not have."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    r = "SLAVE" if place.is_mariadb else "REPLICA"
+    m = "MASTER" if place.is_mariadb else "REPLICATION SOURCE"
+    h = "MASTER" if place.is_mariadb else "SOURCE"
+    place.server.query(f"CHANGE {m} TO {h}_HOST = '127.0.0.1', {h}_PORT = 1, {h}_USER = 'x'", f"START {r}")
+    try:
+        place.refused(f"--gtid={gtid}", why="replica")
+    finally:
+        place.server.query(f"STOP {r}", f"RESET {r} ALL")
+    place.undone(gtid)
