@@ -7,7 +7,7 @@ see.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ _COLUMNS = (
     "column_name AS name, data_type AS kind, column_type AS type, is_nullable AS nullable, "
     "character_octet_length AS octets, numeric_precision AS digits, numeric_scale AS scale, "
     "datetime_precision AS decimals, generation_expression AS expression, "
-    "ordinal_position AS number"
+    "extra AS extra, ordinal_position AS number"
 )
 _DDL = (
     "its definition was changed since: restore the table to another server "
@@ -32,6 +32,10 @@ _DDL = (
 )
 _ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
 """Bits of the type of a foreign key of InnoDB: CASCADE, SET NULL."""
+_OF_ZONE = re.compile(r"unix_?time|convert_tz", re.IGNORECASE)
+"""Functions whose value depends on the session's time zone, as that of a TIMESTAMP does."""
+_OF_MODE = ("PAD_CHAR_TO_FULL_LENGTH", "TIME_TRUNCATE_FRACTIONAL", "NO_UNSIGNED_SUBTRACTION")
+"""SQL modes that change values of expressions."""
 _WORD = re.compile(r"[0-9A-Za-z_]+")
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
@@ -205,6 +209,7 @@ class _Asking:
         rows = self._asked("columns", _COLUMNS)
         self._rows = sorted(rows, key=lambda row: int(row["number"]))
         self._index, self._key = "", tuple[str, ...]()
+        self._parts: list[dict[str, Any]] = []
 
     def _asked(self, table: str, columns: str) -> list[dict[str, Any]]:
         """Rows of information_schema about this table; names there may ignore case."""
@@ -223,6 +228,7 @@ class _Asking:
         yield from self._of_table()
         yield from self._of_columns()
         yield from self._of_keys()
+        yield from self._of_generated()
         yield from self._of_foreign_keys(kinds)
 
     def _of_table(self) -> Iterator[RecoveryError]:
@@ -286,6 +292,7 @@ class _Asking:
         by_name: dict[str, list[dict[str, Any]]] = {}
         for row in self._asked("statistics", "statistics.*"):
             made = {key.lower(): value for key, value in row.items()}
+            self._parts.append(made)
             by_name.setdefault(str(made["index_name"]), []).append(made)
         nullable = {str(row["name"]) for row in self._rows if str(row["nullable"]) == "YES"}
         for name in sorted(by_name, key=lambda one: (one != "PRIMARY", one)):
@@ -308,6 +315,33 @@ class _Asking:
             "it has no primary key (or unique key of whole columns that are NOT NULL), so rows "
             "that were changed since cannot be told from others"
         )
+
+    def _of_generated(self) -> Iterator[RecoveryError]:
+        """The server computes values that it stores anew, in the session of the undo."""
+        indexed = {str(part["column_name"]) for part in self._parts}
+        generated = [row for row in self._rows if _is_generated(row)]
+        stored = [
+            str(row["name"])
+            for row in generated
+            if "VIRTUAL" not in str(row["extra"]).upper() or str(row["name"]) in indexed
+        ]
+        functional = [str(part["expression"]) for part in self._parts if part.get("expression")]
+        if not stored and not functional:
+            return
+        expressions = [*functional, *(str(row["expression"]) for row in generated)]
+        zoned = [str(row["name"]) for row in self._rows if str(row["kind"]) == "timestamp"]
+        if any(_OF_ZONE.search(one) or _mentions(one, zoned) for one in expressions):
+            yield self._refusal(
+                "a generated column or index of it depends on a TIMESTAMP, and so on the time zone "
+                "of the session that wrote the row, which is not known"
+            )
+        modes = str(self._server.rows("SELECT @@global.sql_mode AS it")[0]["it"]).split(",")
+        for mode in _OF_MODE:
+            if mode in modes:
+                yield self._refusal(
+                    f"it has generated columns or indexes, and the server's sql_mode has {mode}, "
+                    "which changes their values"
+                )
 
     def _of_foreign_keys(self, kinds: Collection[RowsKind]) -> Iterator[RecoveryError]:
         """The engine's own list has also those of tables that the account may not see."""
@@ -370,6 +404,13 @@ class _Asking:
 
 def _is_generated(row: Mapping[str, Any]) -> bool:
     return bool(row["expression"])
+
+
+def _mentions(expression: str, columns: Sequence[str]) -> bool:
+    """Whether an expression may have one of these columns."""
+    return any(
+        quoted(name).lower() in expression.lower() or not _WORD.fullmatch(name) for name in columns
+    )
 
 
 def _may_be(name: tuple[str, str], parent: str) -> bool:
