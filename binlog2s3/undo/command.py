@@ -26,6 +26,7 @@ from binlog2s3.binlog.tables import RowsKind
 from binlog2s3.binlog.undo import (
     ChangedTable,
     Changes,
+    STEP_BYTES,
     EventMaker,
     TransactionReader,
     fingerprint,
@@ -129,9 +130,9 @@ class _Undo:
         if config.output is not None and config.output.exists():
             raise RecoveryError(f"{config.output} exists already", hint="give another file")
         facts = self._server.facts()
-        notes = self._check_settings(self._server, facts)
         for statement in PLAIN_SESSION:
             self._server.rows(statement)
+        notes = self._check_settings(self._server, facts)
         survey = self._survey(facts)
         hits = self._found(survey)
         self._check_executed(hits, survey, facts)
@@ -272,6 +273,12 @@ class _Undo:
                 f"no transaction {what} was found in the bucket",
                 hint="`binlog2s3 find` shows GTIDs and positions",
             )
+        names = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
+        if len(names) != len({*names}):
+            raise RecoveryError(
+                "a GTID of them was given twice, to different transactions",
+                hint="--at names one of them; `binlog2s3 find` shows where they begin",
+            )
         return hits
 
     def _check_executed(self, hits: Sequence[Hit], survey: Survey, facts: ServerFacts) -> None:
@@ -403,8 +410,10 @@ class _Undo:
         with ExitStack() as stack:
             scratch = stack.enter_context(Server(patient))
             work = stack.enter_context(Server(patient, tracks_gtids=True))
-            self._check_same(scratch, plan.facts)
-            self._check_same(work, plan.facts)
+            for server in (scratch, work):
+                for statement in PLAIN_SESSION:
+                    server.rows(statement)
+                self._check_same(server, plan.facts)
 
             def again(table: ChangedTable) -> Definition:
                 found = definition_of(
@@ -427,7 +436,8 @@ class _Undo:
                     skip_conflicts=self._config.skip_conflicts,
                 )
             )
-            for step in steps(plan.changes):
+            most = int((self._packet - _PACKET_MORE) / _PACKET_RATIO)
+            for step in steps(plan.changes, most_bytes=min(most, STEP_BYTES)):
                 execution.undo(step)
             if not execution.done.rows:
                 raise RecoveryError(
@@ -481,6 +491,15 @@ class _Undo:
         """Write the undo as a binlog file, private to this user."""
         now = int(self._outside.now().timestamp())
         maker = EventMaker(flavour=plan.facts.flavour, timestamp=now)
+        try:
+            self._write_to(plan, maker, path)
+        except OSError as error:
+            raise RecoveryError(
+                f"cannot write {path}: {error.strerror or error}",
+                hint="give another file; what is there of it is not whole",
+            ) from error
+
+    def _write_to(self, plan: _Plan, maker: EventMaker, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(MAGIC + plan.form)

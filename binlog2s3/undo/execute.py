@@ -156,7 +156,7 @@ class Execution:
                 f"SET SESSION wait_timeout = {IDLE_MOST}",
                 f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
                 f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
-                "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+                "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
             ):
                 server.rows(statement)
         self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")

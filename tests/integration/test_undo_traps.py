@@ -1,6 +1,7 @@
 """Undo on real servers where it could be inexact, name the wrong one, or disturb others."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pymysql
@@ -329,3 +330,139 @@ def test_a_replica_is_refused(place: Place) -> None:
     finally:
         place.server.query(f"STOP {r}", f"RESET {r} ALL")
     place.undone(gtid)
+
+
+@pytest.fixture
+def settings(place: Place) -> Iterator[Callable[..., None]]:
+    """Sets global variables; they are as before at the end."""
+    old: dict[str, Any] = {}
+
+    def change(**values: Any) -> None:
+        for name, value in values.items():
+            found = place.server.query(f"SHOW GLOBAL VARIABLES LIKE '{name}'")
+            if not found:
+                continue
+            old.setdefault(name, found[0][1])
+            place.server.query(f"SET GLOBAL {name} = {value}")
+
+    yield change
+    for name, value in old.items():
+        place.server.query(f"SET GLOBAL {name} = {value if value.replace('.', '').isdigit() else repr(value)}")
+
+
+@pytest.mark.parametrize("given", [
+    {"completion_type": "'CHAIN'"}, {"completion_type": "'RELEASE'"}, {"autocommit": 0},
+    {"binlog_rows_query_log_events": 1, "binlog_row_value_options": "'PARTIAL_JSON'"},
+    {"binlog_row_image": "'MINIMAL'"}, {"binlog_row_image": "'NOBLOB'"}, {"foreign_key_checks": 0, "unique_checks": 0},
+    {"sql_require_primary_key": 1, "sql_generate_invisible_primary_key": 1}, {"max_allowed_packet": 1048576},
+    {"innodb_strict_mode": 0, "sql_quote_show_create": 0}, {"transaction_isolation": "'SERIALIZABLE'"}, {"binlog_format": "'MIXED'"},
+    {"lower_case": 1, "character_set_server": "'latin1'", "collation_server": "'latin1_swedish_ci'"},
+    {"transaction_read_only": 1}, {"sql_safe_updates": 1}, {"sql_log_off": 1, "sql_auto_is_null": 1}, {"explicit_defaults_for_timestamp": 0},
+    {"innodb_snapshot_isolation": 1, "old_mode": "''"}, {"sql_select_limit": 1}, {"max_join_size": 1}, {"div_precision_increment": 0}, {"group_concat_max_len": 4},
+    {"max_statement_time": 1000, "tmp_table_size": 1024}, {"optimizer_switch": "'derived_merge=off'"}, {"low_priority_updates": 1}, {"net_read_timeout": 5},
+    {"binlog_annotate_row_events": 1, "log_bin_compress": 1, "log_bin_compress_min_len": 10}, {"binlog_transaction_compression": 1},
+], ids=str)
+def test_whatever_the_settings_it_is_exact(place: Place, settings: Callable[..., None], given: dict[str, Any]) -> None:
+    tables = ("CREATE TABLE k (id INT PRIMARY KEY, a INT, b VARCHAR(4000), u INT UNIQUE, j JSON, t TIMESTAMP NULL ON UPDATE CURRENT_TIMESTAMP)",
+      "INSERT INTO k VALUES (1, 1, 'x', 1, '{\"a\": 1}', NULL)",
+      *(f"INSERT INTO k SELECT id + {n}, a, REPEAT('x', 500), u + {n}, j, NOW() FROM k" for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)))
+    place.begin(*tables)
+    settings(**given)
+    before = place.state("k")
+    full = ["SET SESSION binlog_format = ROW", "SET SESSION binlog_row_image = FULL", "SET SESSION transaction_read_only = 0", "SET SESSION sql_safe_updates = 0", "SET SESSION sql_select_limit = DEFAULT", "SET sql_big_selects = 1"]
+    if not place.is_mariadb:
+        full.append("SET SESSION binlog_row_value_options = ''")
+    place.server.query(*full, "USE shop", "BEGIN", "UPDATE k SET b = 'y'", "UPDATE k SET j = JSON_SET(j, '$.a', 2) WHERE id < 99", "UPDATE k SET j = JSON_SET(j, '$.a', 3) WHERE id < 60", "DELETE FROM k WHERE id > 900", "COMMIT")
+    gtid = place.last_gtid()
+    done = place.undo(f"--gtid={gtid}")
+    print(done.out, done.err)
+    assert done.code == 0, done.err
+    assert place.server.query(SCRATCH) == []
+    assert place.last_gtid() != gtid
+    assert f"GTID is {place.last_gtid()}" in done.out
+    settings(transaction_read_only=0)
+    assert place.state("k") == before
+
+
+def test_a_gtid_that_is_there_twice(place: Place) -> None:
+    if not place.is_mariadb:
+        pytest.skip("a MySQL has each once")
+    place.begin(*K)
+    place.server.query("SET GLOBAL gtid_strict_mode = 0")
+    place.server.query("USE shop", "SET gtid_seq_no = 50", "UPDATE k SET b = 'y' WHERE id = 1")
+    place.server.query("USE shop", "SET gtid_seq_no = 50", "UPDATE k SET b = 'y' WHERE id = 2")
+    place.server.query("SET GLOBAL gtid_strict_mode = 1")
+    gtid = place.last_gtid()
+    place.refused(f"--gtid={gtid}", why="twice")
+
+
+def test_tags(place: Place) -> None:
+    if place.is_mariadb or "8.0" in place.server.binaries.version:
+        pytest.skip("no tags")
+    place.begin(*K)
+    before = place.state("k")
+    place.server.query("SET gtid_next = 'AUTOMATIC:abc'", "USE shop", "UPDATE k SET b = 'y'")
+    text = str(place.server.query("SELECT @@global.gtid_executed")[0][0])
+    print(text)
+    gtid = text.split(":")[0] + ":abc:1"
+    done = place.undo(f"--gtid={gtid}")
+    assert done.code == 0, done.err
+    print(done.out)
+    assert place.state("k") == before
+
+
+def test_left_out_rows_with_other_unique_keys(place: Place) -> None:
+    """Which had each other's values."""
+    place.begin("CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE, b VARCHAR(20))",
+                "INSERT INTO k VALUES (1, 1, 'x'), (2, 5, 'x'), (3, 3, 'x')")
+    gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 3", "UPDATE k SET u = 7 WHERE id = 2", "UPDATE k SET u = 5 WHERE id = 1")
+    place.transaction("UPDATE k SET b = 'later' WHERE id < 3")
+    done = place.undone(gtid, more=["--skip-conflicts"])
+    assert place.server.query("SELECT * FROM shop.k ORDER BY id") == [(1, 5, "later"), (2, 7, "later"), (3, 3, "x")]
+
+
+def test_odd_files(place: Place, tmp_path: Path) -> None:
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path in ("/nonexistent/x", str(tmp_path), str(tmp_path / "link"), "/dev/null"):
+        done = place.undo(f"--gtid={gtid}", f"--output={path}")
+        print(path, done.code, done.err)
+        assert done.code in (2, 8), (path, done)
+
+
+def test_a_table_that_is_locked(place: Place) -> None:
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    with place.server.connect() as other, other.cursor() as cursor:
+        cursor.execute("LOCK TABLES shop.k WRITE")
+        done = place.undo(f"--gtid={gtid}")
+        print(done.code, done.err)
+        assert done.code in (4, 8)
+        assert place.server.query(SCRATCH) == []
+
+
+def test_more_tables(place: Place) -> None:
+    """Hash keys, keys on generated columns, period tables."""
+    tables = ["(id INT AS (b + 1) STORED PRIMARY KEY, b INT, c INT)", "(b INT NOT NULL, c INT, id INT AS (b + 1) VIRTUAL NOT NULL, UNIQUE (id))", "(c INT, b INT, x VARCHAR(9) NOT NULL DEFAULT 'q', UNIQUE (x, b), PRIMARY KEY (b, x))",
+       "(b INT PRIMARY KEY, c INT) ROW_FORMAT=COMPRESSED", "(b INT PRIMARY KEY, c INT CHECK (c < 100)) COMMENT ' AUTO_INCREMENT=7'", "(b INT, c INT, d VARCHAR(20) NOT NULL DEFAULT 'x', FULLTEXT (d), PRIMARY KEY (b DESC))",
+       "(b INT PRIMARY KEY, c INT) PARTITION BY RANGE (b) (PARTITION a VALUES LESS THAN (2), PARTITION z VALUES LESS THAN MAXVALUE)"]
+    if place.is_mariadb:
+        tables += ["(b INT PRIMARY KEY, c INT, t TEXT NOT NULL DEFAULT 'u', UNIQUE (t, b))", "(t TEXT NOT NULL DEFAULT 'u', b INT NOT NULL, c INT, UNIQUE (t, b))",
+          "(b INT, c INT, s DATE NOT NULL DEFAULT '2020-01-01', e DATE NOT NULL DEFAULT '2020-02-01', PERIOD FOR p(s, e), PRIMARY KEY (b, p WITHOUT OVERLAPS))"]
+    for table in tables:
+        try:
+            place.begin("CREATE TABLE k " + table, "INSERT INTO k (b, c) VALUES (1, 1), (2, 2), (3, 3)")
+        except pymysql.Error as error:
+            print(table, error)
+            continue
+        before = place.state("k")
+        gtid = place.transaction("UPDATE k SET c = 9", "DELETE FROM k WHERE b = 2", "UPDATE k SET b = 22 WHERE b = 3", "INSERT INTO k (b, c) VALUES (8, 8)")
+        done = place.undo(f"--gtid={gtid}")
+        print(table, done.code, done.err)
+        assert done.code in (0, 8)
+        if done.code == 0:
+            assert place.state("k") == before, table
+            gtid = place.transaction("UPDATE k SET c = 9")
+            place.transaction("UPDATE k SET c = 10 WHERE b = 2")
+            place.refused(f"--gtid={gtid}", why="changed")
