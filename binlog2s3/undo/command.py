@@ -53,8 +53,9 @@ from binlog2s3.undo.execute import (
     ConflictError,
     Execution,
     Undone,
+    prepare,
 )
-from binlog2s3.undo.tables import PLAIN_SESSION, Definition, definition_of
+from binlog2s3.undo.tables import Definition, definition_of
 from binlog2s3.workers import Workers
 
 TRANSACTIONS_MOST = 10_000
@@ -130,8 +131,7 @@ class _Undo:
         if config.output is not None and config.output.exists():
             raise RecoveryError(f"{config.output} exists already", hint="give another file")
         facts = self._server.facts()
-        for statement in PLAIN_SESSION:
-            self._server.rows(statement)
+        prepare(self._server, facts.flavour)
         notes = self._check_settings(self._server, facts)
         survey = self._survey(facts)
         hits = self._found(survey)
@@ -177,8 +177,10 @@ class _Undo:
         if is_on(found.get("read_only")) or is_on(found.get("super_read_only")):
             raise refuse("it is read-only", "undo on the server that is written to")
         if _is_replica(server, facts):
-            raise refuse("it is a replica, and its source would not get the undo",
-                         "undo on the server that is written to")
+            raise refuse(
+                "it is a replica, and its source would not get the undo",
+                "undo on the server that is written to",
+            )
         if found.get("binlog_format", "ROW") not in ("ROW", "MIXED"):
             raise refuse(f"binlog_format is {found['binlog_format']}", "it must be ROW or MIXED")
         if is_on(found.get("wsrep_on")):
@@ -279,7 +281,29 @@ class _Undo:
                 "a GTID of them was given twice, to different transactions",
                 hint="--at names one of them; `binlog2s3 find` shows where they begin",
             )
-        return hits
+        concerned = [hit for hit in hits if self._concerns(hit)]
+        if not concerned:
+            raise RecoveryError("none of these transactions changes rows of these tables")
+        return concerned
+
+    def _concerns(self, hit: Hit) -> bool:
+        """Whether a transaction may have changed rows of the tables that are to be undone.
+
+        Changes of rows say which table they are of, and so does DDL; another statement may change
+        any table, by a trigger or a function.
+        """
+        wanted = self._wanted
+        return (
+            wanted is None
+            or hit.content.lost
+            or hit.content.two_phase is not None
+            or any(
+                not change.table
+                or wanted.may_have(change.table)
+                or (change.rows is None and change.kind != "ddl")
+                for change in hit.content.changes
+            )
+        )
 
     def _check_executed(self, hits: Sequence[Hit], survey: Survey, facts: ServerFacts) -> None:
         executed = self._server.executed()
@@ -411,8 +435,7 @@ class _Undo:
             scratch = stack.enter_context(Server(patient))
             work = stack.enter_context(Server(patient, tracks_gtids=True))
             for server in (scratch, work):
-                for statement in PLAIN_SESSION:
-                    server.rows(statement)
+                prepare(server, plan.facts.flavour)
                 self._check_same(server, plan.facts)
 
             def again(table: ChangedTable) -> Definition:
@@ -455,10 +478,8 @@ class _Undo:
                 f"it was undone already{by}, or rows were set back since: nothing was changed",
                 hint="`binlog2s3 rows` shows what a transaction changed",
             )
-        shown = "; ".join(
-            f"{conflict}" + (f", by {by}" if (by := culprits.by_row.get(conflict.row)) else "")
-            for conflict in error.conflicts
-        )
+        by_row = {row: f", by {name}" for row, name in culprits.by_row.items()}
+        shown = "; ".join(f"{one}{by_row.get(one.row, '')}" for one in error.conflicts)
         return RecoveryError(
             f"nothing was changed: {error}" + (f": {shown}" if shown else ""),
             hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",

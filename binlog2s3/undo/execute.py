@@ -21,7 +21,7 @@ from binlog2s3.binlog.undo import ChangedTable, EventMaker, Step, binlog_stateme
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.output import clean
 from binlog2s3.server.connection import Server
-from binlog2s3.undo.tables import PLAIN_SESSION, Definition, quoted
+from binlog2s3.undo.tables import Definition, quoted
 
 DATABASE = "binlog2s3_undo"
 """The database of the scratch tables, and the name of the lock: one undo at a time."""
@@ -30,6 +30,21 @@ LOCK_WAIT = 10
 IDLE_MOST = 600
 """Seconds after which the server ends a connection, and its locks, whose client is gone unnoticed."""
 SHOWN_CONFLICTS = 10
+_SETTINGS = (
+    "SET SESSION sql_mode = ''",
+    "SET SESSION time_zone = '+00:00'",
+    "SET SESSION sql_safe_updates = 0",
+    "SET SESSION sql_big_selects = 1",
+    "SET SESSION sql_select_limit = 18446744073709551615",
+    "SET SESSION completion_type = 'NO_CHAIN'",
+    f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
+    f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+)
+_NO_TIME_LIMIT: dict[Flavour, str] = {
+    "mysql": "SET SESSION max_execution_time = 0",
+    "mariadb": "SET SESSION max_statement_time = 0",
+}
 _KEY_MOST = 200
 
 
@@ -151,14 +166,8 @@ class Execution:
                 hint="one that was killed ends once the server notices: SHOW PROCESSLIST",
             )
         for server in (self._scratch, self._work):
-            for statement in (
-                *PLAIN_SESSION,
-                f"SET SESSION wait_timeout = {IDLE_MOST}",
-                f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
-                f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
-                "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
-            ):
-                server.rows(statement)
+            prepare(server, self._flavour)
+            server.rows(f"SET SESSION wait_timeout = {IDLE_MOST}")
         self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.rows(f"CREATE DATABASE {quoted(DATABASE)}")
         self._scratch.rows(f"USE {quoted(DATABASE)}")
@@ -244,7 +253,16 @@ class Execution:
             self._scratch.rows(f"DELETE x FROM {named} x JOIN {self._copy(table)} s ON {same_key}")
             events = _split(self._maker.inserting(table, (image,), (DATABASE, copy)))
             self._scratch.rows("BEGIN")
-            self._scratch.rows(binlog_statement(*events))
+            try:
+                self._scratch.rows(binlog_statement(*events))
+            except SourceError as error:
+                if not error.answered:
+                    raise
+                raise RecoveryError(
+                    f"rows of {table.name} that are in conflict have had each other's unique keys: "
+                    f"they cannot be left out, and nothing was changed ({error})",
+                    hint="`binlog2s3 rows` shows them; undo them by hand",
+                ) from error
             self._scratch.rows("COMMIT")
 
     def _was_left_out(self, step: Step) -> bool:
@@ -401,6 +419,15 @@ class Execution:
         if self._is_before(step):
             return True
         return False if self._is_as_left(step) else None
+
+
+def prepare(server: Server, flavour: Flavour) -> None:
+    """Make a connection one whose answers do not depend on the server's defaults for sessions.
+
+    What SHOW CREATE TABLE prints does, for example.
+    """
+    for statement in (*_SETTINGS, _NO_TIME_LIMIT[flavour]):
+        server.rows(statement)
 
 
 def comparison(definition: Definition, copy: str) -> str:

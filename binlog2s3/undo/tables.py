@@ -18,19 +18,6 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.connection import Server
 
 ENGINE = "InnoDB"
-PLAIN_SESSION = (
-    "SET SESSION sql_mode = ''",
-    "SET SESSION time_zone = '+00:00'",
-    "SET SESSION sql_select_limit = 18446744073709551615",
-    "SET SESSION sql_big_selects = 1",
-    "SET SESSION sql_safe_updates = 0",
-    "SET SESSION completion_type = 'NO_CHAIN'",
-)
-"""What the server's own settings may be for all sessions.
-
-Modes and time zones change how definitions are printed and how values are compared; a limit would
-leave out foreign keys.
-"""
 _COLUMNS = (
     "column_name AS name, data_type AS kind, column_type AS type, is_nullable AS nullable, "
     "character_octet_length AS octets, numeric_precision AS digits, numeric_scale AS scale, "

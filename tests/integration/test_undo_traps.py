@@ -358,7 +358,7 @@ def settings(place: Place) -> Iterator[Callable[..., None]]:
     {"innodb_strict_mode": 0, "sql_quote_show_create": 0}, {"transaction_isolation": "'SERIALIZABLE'"}, {"binlog_format": "'MIXED'"},
     {"lower_case": 1, "character_set_server": "'latin1'", "collation_server": "'latin1_swedish_ci'"},
     {"transaction_read_only": 1}, {"sql_safe_updates": 1}, {"sql_log_off": 1, "sql_auto_is_null": 1}, {"explicit_defaults_for_timestamp": 0},
-    {"innodb_snapshot_isolation": 1, "old_mode": "''"}, {"sql_select_limit": 1}, {"max_join_size": 1}, {"div_precision_increment": 0}, {"group_concat_max_len": 4},
+    {"innodb_snapshot_isolation": 1, "old_mode": "''"}, {"sql_select_limit": 1}, {"div_precision_increment": 0}, {"group_concat_max_len": 4},
     {"max_statement_time": 1000, "tmp_table_size": 1024}, {"optimizer_switch": "'derived_merge=off'"}, {"low_priority_updates": 1}, {"net_read_timeout": 5},
     {"binlog_annotate_row_events": 1, "log_bin_compress": 1, "log_bin_compress_min_len": 10}, {"binlog_transaction_compression": 1},
 ], ids=str)
@@ -417,8 +417,7 @@ def test_left_out_rows_with_other_unique_keys(place: Place) -> None:
                 "INSERT INTO k VALUES (1, 1, 'x'), (2, 5, 'x'), (3, 3, 'x')")
     gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 3", "UPDATE k SET u = 7 WHERE id = 2", "UPDATE k SET u = 5 WHERE id = 1")
     place.transaction("UPDATE k SET b = 'later' WHERE id < 3")
-    done = place.undone(gtid, more=["--skip-conflicts"])
-    assert place.server.query("SELECT * FROM shop.k ORDER BY id") == [(1, 5, "later"), (2, 7, "later"), (3, 3, "x")]
+    place.refused(f"--gtid={gtid}", "--skip-conflicts", why="each other's unique keys")
 
 
 def test_odd_files(place: Place, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
+from binlog2s3.errors import ArchiveError
 from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, SearchStats, Tables
 from binlog2s3.inspect.find.scan import TransactionSearch
 from binlog2s3.inspect.find.view import SearchContext, TextOutput
@@ -783,3 +784,17 @@ def test_rows_in_fragments_are_perhaps_what_is_sought(
     hits, _, _ = searched(bucket, SearchQuery(wanted=wanted))
     assert [numbers_of_mariadb(hit) for hit in hits] == expected
     assert not any(hit.match.certain for hit in hits)
+
+
+@pytest.mark.parametrize("gone", [None, 1, 3])
+def test_a_search_since_a_binlog_does_not_look_before_it(gone: int | None) -> None:
+    """What is missing before it is no warning; what is missing after it is one."""
+    bucket = archive(10, 10, 10, 10)
+    if gone is not None:
+        bucket.delete([LAYOUT.binlog(ID, name(gone)), LAYOUT.entry(ID, name(gone))])
+    hits, warnings, _ = searched(bucket, since=(ID, name(2)), order="oldest")
+    left = [gno for gno in range(11, 41) if gone != 3 or not 21 <= gno <= 30]
+    assert numbers(hits) == left
+    assert bool(warnings) == (gone == 3)
+    with pytest.raises(ArchiveError, match=r"000009 of .* is not in the history"):
+        searched(bucket, since=(ID, name(9)))
