@@ -30,7 +30,10 @@ LOCK_WAIT = 10
 IDLE_MOST = 600
 """Seconds after which the server ends a connection, and its locks, whose client is gone unnoticed."""
 SHOWN_CONFLICTS = 10
+_AUTOCOMMIT = "SET SESSION autocommit = 1"
+"""The connection's library believes a MySQL, which greets as if it were on."""
 _SETTINGS = (
+    _AUTOCOMMIT,
     "SET SESSION sql_mode = ''",
     "SET SESSION time_zone = '+00:00'",
     "SET SESSION sql_safe_updates = 0",
@@ -155,6 +158,7 @@ class Execution:
 
     def _owns(self) -> bool:
         """Whether the scratch tables are this undo's; what is done to them is in no binlog."""
+        self._scratch.rows(_AUTOCOMMIT)
         self._scratch.rows("SET SESSION sql_log_bin = 0")
         self._scratch.rows(f"SET SESSION lock_wait_timeout = {LOCK_WAIT}")
         return bool(self._scratch.rows("SELECT GET_LOCK(%s, 0) AS it", (DATABASE,))[0]["it"] == 1)

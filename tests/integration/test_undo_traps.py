@@ -1,16 +1,19 @@
 """Undo on real servers where it could be inexact, name the wrong one, or disturb others."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pymysql
 import pytest
 
+
 from tests.golden.buckets import Golden
 from tests.golden.outputs import called
 from tests.integration.test_undo import FAMILY, K, Place, place
 from tests.memory_client import MemoryClient
+from tests.surveyed import LAYOUT
 
 __all__ = ["place"]
 SCRATCH = "SHOW DATABASES LIKE 'binlog2s3%'"
@@ -465,3 +468,133 @@ def test_more_tables(place: Place) -> None:
             gtid = place.transaction("UPDATE k SET c = 9")
             place.transaction("UPDATE k SET c = 10 WHERE b = 2")
             place.refused(f"--gtid={gtid}", why="changed")
+
+
+def test_a_binlog_that_is_missing_between(place: Place) -> None:
+    """What came after is not known then."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    for number in range(3):
+        place.server.query("FLUSH BINARY LOGS")
+        place.transaction(f"UPDATE k SET a = {number} WHERE id = 1")
+        place.transaction(f"UPDATE k SET a = 1 WHERE id = 1")
+    golden = place.bucket()
+    objects = golden.client.store.objects
+    gone = [key for key in objects if "mysql-bin.000002" in key or ".000002" in key]
+    assert gone
+    kept = {key: objects.pop(key) for key in gone}
+    done = called(golden, place.words(f"--gtid={gtid}", "--yes"))
+    print(done.err)
+    assert done.code, done.out
+    assert place.server.query("SELECT COUNT(*) FROM shop.k WHERE b = 'y'") == [(4,)]
+    objects.update(kept)
+    damaged = next(key for key in gone if key.endswith("000002") or "archive" in key or True)
+    del objects[damaged]
+    done = called(golden, place.words(f"--gtid={gtid}", "--yes"))
+    print(damaged, done.code, done.err)
+
+
+def test_another_lineage_has_the_same_names_and_gtids(place: Place) -> None:
+    """After RESET a GTID or a position is another transaction's."""
+    place.begin(*K)
+    place.transaction("DELETE FROM k WHERE id = 1")
+    old = place.bucket()
+    place.forget()
+    place.server.query("USE shop", "SET sql_log_bin = 0", "INSERT INTO k VALUES (1, 1, 'x')")
+    gtid = place.transaction("DELETE FROM k WHERE id = 2")
+    golden, store = place.bucket(), old.client.store
+    lineage = golden.client.store.lineage
+    later = replace(lineage, lineage="20260303T030405Z-3e11fa47-b2b2", parent=None)
+    assert later.id != lineage.id
+    for key, value in golden.client.store.objects.items():
+        if not key.endswith("lineage.json"):
+            store.objects[key.replace(lineage.id, later.id)] = value
+    store.put(LAYOUT.lineage(later.id), later.to_json())
+    client = MemoryClient(store, lambda: golden.now)
+    both = Golden(client=client, now=golden.now)
+    done = called(both, place.words("--at=mysql-bin.000001:99999", "--yes"))
+    print(done.err)
+    assert done.code
+    done = called(both, place.words(f"--gtid={gtid}", "--yes"))
+    print(done.out, done.err)
+    assert done.code in (0, 8)
+    assert place.server.query("SELECT id FROM shop.k ORDER BY id") == [(1,), *([(2,)] if not done.code else []), (3,), (4,)]
+
+
+def test_without_gtids(place: Place) -> None:
+    """By position; and names that are in lower case whatever the statement says."""
+    options = ["--binlog-format=ROW"]
+    more = ["--lower-case-table-names=1"] if place.is_mariadb else ["--gtid-mode=OFF", "--enforce-gtid-consistency=OFF"]
+    if not place.is_mariadb:
+        place.server._gtid = False
+    place.server.restart([*options, *more])
+    try:
+        place.begin("CREATE TABLE K (id INT PRIMARY KEY, A INT, b VARCHAR(20))", "INSERT INTO k VALUES (1, 1, 'x'), (2, 2, 'x')") if place.is_mariadb else place.begin(*K)
+        before = place.state("k")
+        def at() -> str:
+            name = place.server.binlogs()[-1][0]
+            rows = place.server.query(f"SHOW BINLOG EVENTS IN '{name}'")
+            begins = [row[1] for row in rows if row[2] in ("Anonymous_Gtid", "Gtid")]
+            return f"--at={name}:{begins[-1]}"
+        place.server.query("USE shop", "UPDATE k SET b = 'y'")
+        one = at()
+        done = place.undo(one)
+        print(done.out, done.err)
+        assert done.code == 0, done.err
+        assert place.state("k") == before
+        done = place.undo(one)
+        print(done.out, done.err)
+        assert done.code == 8
+        done = place.undo(at())
+        assert done.code == 0
+        place.server.query("USE shop", "UPDATE k SET b = 'q' WHERE id = 2")
+        done = place.undo(one)
+        print(done.out, done.err)
+        assert done.code == 8
+        place.server.query("USE shop", "UPDATE k SET b = 'y' WHERE id = 2")
+        if place.is_mariadb:
+            place.server.query("USE shop", "ALTER TABLE SHOP.K ADD INDEX (A)")
+            done = place.undo(one)
+            print(done.out, done.err)
+            assert "definition" in done.err
+    finally:
+        if not place.is_mariadb:
+            place.server._gtid = True
+        place.server.restart(options)
+
+
+def line_of(points: int, last: str = "0000000000000040") -> str:
+    """A geometry of 16 bytes a point."""
+    number = points.to_bytes(4, "little").hex()
+    return (f"ST_GeomFromWKB(CONCAT(x'0102000000{number}', REPEAT(x'000000000000F03F0000000000000040', {points - 1}), "
+            f"x'000000000000F03F{last}'))")
+
+
+def test_values_that_are_nearly_as_large_as_a_packet(place: Place, settings: Callable[..., None]) -> None:
+    """Their forms for a comparison are larger."""
+    settings(max_allowed_packet=1 << 20)
+    kinds = {"GEOMETRY": (line_of(38_000), line_of(38_000, "0000000000000840")),
+             "LONGBLOB": ("REPEAT('x', 640000)", "CONCAT(REPEAT('x', 639999), 'y')"),
+             "LONGTEXT CHARACTER SET utf8mb4": ("REPEAT('é', 320000)", "CONCAT(REPEAT('é', 319999), 'ü')"),
+             "JSON": ("CONCAT('[', REPEAT('0.5,', 45000), '1]')", "CONCAT('[', REPEAT('0.5,', 45000), '2]')")}
+    for kind, (value, other) in kinds.items():
+        place.begin(f"CREATE TABLE k (id INT PRIMARY KEY, g {kind})")
+        gtid = place.transaction(f"INSERT INTO k VALUES (1, {value})")
+        place.transaction(f"UPDATE k SET g = {other}")
+        place.refused(f"--gtid={gtid}", why="changed")
+        place.transaction(f"UPDATE k SET g = {value}")
+        place.undone(gtid)
+        assert place.rows("k") == []
+
+
+def test_many_columns_and_lengths(place: Place) -> None:
+    """Bitmaps and lengths of more than a byte."""
+    columns = ", ".join(f"c{n} INT" for n in range(300))
+    for table in (columns, "c1 CHAR(255) CHARACTER SET utf8mb4, c2 CHAR(0), c3 VARCHAR(0), c299 BINARY(255), c5 CHAR(63) CHARACTER SET utf8mb4, c6 CHAR(64) CHARACTER SET utf8mb4",
+                  "c1 VARCHAR(16000), c299 BIT(64), c3 DECIMAL(65,30), c4 FLOAT(7,2), c5 DOUBLE(20,3) UNSIGNED ZEROFILL, c6 REAL, c7 BOOL, c8 NCHAR(7), c9 YEAR",
+                  f"c1 INT, c299 ENUM({','.join(repr(f'm{n}') for n in range(300))}), c3 SET({','.join(repr(f'm{n}') for n in range(64))})"):
+        place.begin(f"CREATE TABLE k (id INT PRIMARY KEY, {table})", "INSERT INTO k (id, c1, c299) VALUES (1, 1, 1), (2, NULL, 2)")
+        before = place.state("k")
+        gtid = place.transaction("UPDATE k SET c1 = 7, c299 = NULL", "DELETE FROM k WHERE id = 2")
+        place.undone(gtid)
+        assert place.state("k") == before
