@@ -493,7 +493,8 @@ def test_settings_of_the_server_do_not_matter(place: Place) -> None:
     before = place.state("k")
     gtid = place.transaction("DELETE FROM k")
     settings = {"sql_safe_updates": "1", "foreign_key_checks": "0", "unique_checks": "0",
-                "autocommit": "0", "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
+                "autocommit": "0", "binlog_format": "'MIXED'",
+                "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
                 "transaction_isolation" if not place.is_mariadb else "tx_isolation":
                 "'SERIALIZABLE'"}  # fmt: skip
     old = {name: place.server.query(f"SELECT @@global.{name}")[0][0] for name in settings}
