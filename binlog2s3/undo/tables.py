@@ -54,10 +54,12 @@ class _Type:
 
 
 _PLAIN = "{t} <=> {s}"
-_BYTES = "CAST({t} AS BINARY) <=> CAST({s} AS BINARY) AND LENGTH({t}) <=> LENGTH({s})"
+_BYTES = (
+    "CAST({t} AS BINARY) <=> CAST({s} AS BINARY) AND LENGTH({t}) <=> LENGTH({s}) "
+    "AND (CAST({t} AS BINARY) IS NULL) = ({t} IS NULL)"  # not because it is too large to be cast
+)
 _FLOAT = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS CHAR) AS BINARY)"
 _MEMBERS = "CAST({t} AS UNSIGNED) <=> CAST({s} AS UNSIGNED) AND " + _BYTES
-_HEX = "HEX({t}) <=> HEX({s})"
 
 
 def _of(*codes: int, same: str = _PLAIN, fits: Callable[..., bool] | None = None) -> _Type:
@@ -127,11 +129,11 @@ _JSON = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS 
 _MORE: dict[Flavour, dict[str, _Type]] = {
     "mysql": {
         "json": _of(245, same=_JSON),
-        "vector": _of(242, same=_HEX),
-        **dict.fromkeys(_GEOMETRIES, _of(255, same=_HEX)),
+        "vector": _of(242, same=_BYTES),
+        **dict.fromkeys(_GEOMETRIES, _of(255, same=_BYTES)),
     },
     "mariadb": {
-        **dict.fromkeys(_GEOMETRIES, _of(255, same=_HEX)),
+        **dict.fromkeys(_GEOMETRIES, _of(255, same=_BYTES)),
         **{name: _of(254) for name in ("uuid", "inet4", "inet6")},
     },
 }
