@@ -24,9 +24,9 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.tables import RowsKind
 from binlog2s3.binlog.undo import (
+    STEP_BYTES,
     ChangedTable,
     Changes,
-    STEP_BYTES,
     EventMaker,
     TransactionReader,
     fingerprint,

@@ -28,7 +28,7 @@ DATABASE = "binlog2s3_undo"
 LOCK_WAIT = 10
 """Seconds that an undo waits for a row lock, or for a DDL on the table."""
 IDLE_MOST = 600
-"""Seconds after which the server ends a connection, and its locks, whose client is gone unnoticed."""
+"""Seconds after which the server ends a connection, and its locks, whose client is silent."""
 SHOWN_CONFLICTS = 10
 _AUTOCOMMIT = "SET SESSION autocommit = 1"
 """The connection's library believes a MySQL, which greets as if it were on."""
