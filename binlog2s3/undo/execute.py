@@ -152,23 +152,28 @@ class Execution:
         """
         self._work.close()
         with suppress(SourceError):
-            if self._owns():
+            if self._session and self._owns(LOCK_WAIT):
                 self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.close()
 
-    def _owns(self) -> bool:
-        """Whether the scratch tables are this undo's; what is done to them is in no binlog."""
+    def _owns(self, wait: int) -> bool:
+        """Whether, within so many seconds, the scratch tables are this undo's.
+
+        What is done to them from now on is in no binlog.
+        """
         self._scratch.rows(_AUTOCOMMIT)
         self._scratch.rows("SET SESSION sql_log_bin = 0")
         self._scratch.rows(f"SET SESSION lock_wait_timeout = {LOCK_WAIT}")
-        return bool(self._scratch.rows("SELECT GET_LOCK(%s, 0) AS it", (DATABASE,))[0]["it"] == 1)
+        rows = self._scratch.rows("SELECT GET_LOCK(%s, %s) AS it", (DATABASE, wait))
+        return bool(rows[0]["it"] == 1)
 
     def _begin(self) -> None:
-        if not self._owns():
+        if not self._owns(0):
             raise RecoveryError(
                 "another undo is running on this server",
                 hint="one that was killed ends once the server notices: SHOW PROCESSLIST",
             )
+        self._session = self._session_of_work()
         for server in (self._scratch, self._work):
             prepare(server, self._flavour)
             server.rows(f"SET SESSION wait_timeout = {IDLE_MOST}")
@@ -190,7 +195,6 @@ class Execution:
                 "the account's sessions write no binlog (sql_log_bin is 0, by init_connect?)",
                 hint="an undo that is in no binlog would reach neither replicas nor the archive",
             )
-        self._session = self._session_of_work()
         self._work.rows("BEGIN")
 
     def _session_of_work(self) -> int:

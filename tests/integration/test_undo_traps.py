@@ -408,13 +408,17 @@ def test_a_servers_defaults_for_sessions_do_not_matter(
     before = place.state("k")
     settings(**given)
     own = OWN if place.is_mariadb else (*OWN, "SET SESSION binlog_row_value_options = ''")
-    gtid = place.transaction(
+    place.server.query(
         *own,
+        "USE shop",
+        "BEGIN",
         "UPDATE k SET b = 'y'",
         "UPDATE k SET j = JSON_SET(j, '$.a', 2) WHERE id < 99",
         "UPDATE k SET j = JSON_SET(j, '$.a', 3) WHERE id < 60",
         "DELETE FROM k WHERE id > 900",
+        "COMMIT",
     )
+    gtid = place.last_gtid()
     done = place.undone(gtid)
     assert place.last_gtid() != gtid
     assert f"GTID is {place.last_gtid()}" in done.out
@@ -503,7 +507,9 @@ def test_a_gtid_that_is_there_twice_is_refused(place: Place, settings: Callable[
     place.begin(*K)
     settings(gtid_strict_mode=0)
     for row in (1, 2):
-        gtid = place.transaction("SET gtid_seq_no = 50", f"UPDATE k SET b = 'y' WHERE id = {row}")
+        place.server.query("USE shop", "SET gtid_seq_no = 50",
+                           f"UPDATE k SET b = 'y' WHERE id = {row}")  # fmt: skip
+    gtid = place.last_gtid()
     place.refused(f"--gtid={gtid}", why="twice")
 
 
