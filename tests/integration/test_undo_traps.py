@@ -9,7 +9,7 @@ import pymysql
 import pytest
 
 from tests.golden.buckets import Golden
-from tests.golden.outputs import called
+from tests.golden.outputs import Called, called
 from tests.integration.test_undo import K, Place, place
 from tests.memory_client import MemoryClient
 from tests.surveyed import LAYOUT
@@ -35,19 +35,22 @@ def test_another_undo_is_left_alone(place: Place) -> None:
 
 
 class Watched(MemoryClient):
-    """Notes, for each read of the bucket, how many transactions of the server have locks."""
+    """Calls a function before each read of the bucket."""
 
-    def __init__(self, golden: Golden, place: Place) -> None:
+    def __init__(self, golden: Golden, called: Callable[[], None]) -> None:
         super().__init__(golden.client.store, lambda: golden.now)
-        self.place = place
-        self.seen: set[int] = set()
+        self._called = called
 
     def get_object(self, **given: Any) -> Any:
-        rows = self.place.server.query(
-            "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'binlog2s3_undo'"
-        )
-        self.seen.add(int(rows[0][0]))
+        self._called()
         return super().get_object(**given)
+
+
+def watched(place: Place, gtid: str, seen: Callable[[], None]) -> Called:
+    """An undo whose reads of the bucket are seen."""
+    golden = place.bucket()
+    client = Watched(golden, seen)
+    return called(Golden(client=client, now=golden.now), place.words(f"--gtid={gtid}", "--yes"))
 
 
 def test_no_lock_is_held_while_the_archive_is_read(place: Place) -> None:
@@ -55,11 +58,29 @@ def test_no_lock_is_held_while_the_archive_is_read(place: Place) -> None:
     place.begin(*K)
     gtid = place.transaction("UPDATE k SET b = 'y'")
     culprit = place.transaction("UPDATE k SET b = 'later' WHERE id = 2")
-    golden = place.bucket()
-    client = Watched(golden, place)
-    done = called(Golden(client=client, now=golden.now), place.words(f"--gtid={gtid}", "--yes"))
+    running = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = 'binlog2s3_undo'"
+    seen = set[int]()
+    done = watched(place, gtid, lambda: seen.update(place.server.query(running)[0]))
     assert f"by {culprit}" in done.err
-    assert client.seen == {0}
+    assert seen == {0}
+
+
+def test_a_server_that_has_become_read_only_meanwhile_is_refused(place: Place) -> None:
+    """Another one may be written to now; an account that may write all the same does not."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    state = place.state("k")
+    try:
+        done = watched(place, gtid, lambda: void(place.server.query("SET GLOBAL read_only = 1")))
+        assert done.code == 8
+        assert "read-only" in done.err
+    finally:
+        place.server.query("SET GLOBAL read_only = 0")
+    assert place.state("k") == state
+
+
+def void(_: object) -> None:
+    pass
 
 
 def test_the_culprit_is_of_the_same_table_and_the_last_one(place: Place) -> None:
