@@ -56,8 +56,8 @@ STEP_ROWS = 5000
 _CRC = Struct("<I")
 _FLAGS_OFFSET = 17
 _ALGORITHM_OFFSET = -_CRC.size - 1
-_TRAILER = Struct("<BIQ")
-"""Kind of change, number of the table map, size of the rows."""
+_TRAILER = Struct("<BIIQ")
+"""Kind of change, number of the table map, number of the transaction, size of the rows."""
 _KINDS: tuple[RowsKind, ...] = ("insert", "update", "delete")
 _NOT_HERE = frozenset({EventType.ROWS_QUERY, EventType.ANNOTATE_ROWS, EventType.XID})
 """Events of a transaction that change nothing by themselves."""
@@ -115,6 +115,7 @@ class Changes:
         self.rows: Counter[tuple[str, RowsKind]] = Counter()
         self.size = 0
         self.largest = 0
+        self._transaction = 0
 
     @property
     def tables(self) -> Sequence[ChangedTable]:
@@ -156,22 +157,31 @@ class Changes:
         self._file.write(data)
         self.size += len(data)
 
+    def next_transaction(self) -> None:
+        """What is added from now on is of another transaction."""
+        self._transaction += 1
+
     def end(self, kind: RowsKind, number: int, size: int, rows: int) -> None:
         """The last `size` bytes are this number of rows of one event."""
-        self.write(_TRAILER.pack(_KINDS.index(kind), number, size))
+        self.write(_TRAILER.pack(_KINDS.index(kind), number, self._transaction, size))
         self.rows[self._tables[number].name, kind] += rows
         self.largest = max(self.largest, size)
 
     def backwards(self) -> Iterator[tuple[ChangedTable, RowsKind, bytes]]:
         """The rows of each event, the last event first."""
+        for table, kind, _, data in self.by_transaction():
+            yield table, kind, data
+
+    def by_transaction(self) -> Iterator[tuple[ChangedTable, RowsKind, int, bytes]]:
+        """The same, with a number of each one's transaction."""
         at = self.size
         while at:
             at -= _TRAILER.size
             self._file.seek(at)
-            kind, number, size = _TRAILER.unpack(self._file.read(_TRAILER.size))
+            kind, number, transaction, size = _TRAILER.unpack(self._file.read(_TRAILER.size))
             at -= size
             self._file.seek(at)
-            yield self._tables[number], _KINDS[kind], self._file.read(size)
+            yield self._tables[number], _KINDS[kind], transaction, self._file.read(size)
 
 
 class TransactionReader:
@@ -195,6 +205,7 @@ class TransactionReader:
         self._is_whole = True
         self._ended = False
         self.left_out: Counter[str] = Counter()
+        changes.next_transaction()
 
     def feed(self, data: Buffer) -> None:
         """Take the next bytes. Raises RecoveryError, OSError."""
@@ -404,9 +415,17 @@ class Step:
 def steps(
     changes: Changes, *, most_bytes: int = STEP_BYTES, most_rows: int = STEP_ROWS
 ) -> Iterator[Step]:
-    """The steps that undo all changes, in their order: the last change first."""
+    """The steps that undo all changes, in their order: the last change first.
+
+    None is of two transactions: others between them may have changed a row that both changed.
+    """
     made: _StepMaker | None = None
-    for table, kind, data in changes.backwards():
+    last = 0
+    for table, kind, transaction, data in changes.by_transaction():
+        if made is not None and transaction != last:
+            yield made.step()
+            made = None
+        last = transaction
         rows = split_rows(table.image, data, 2 if kind == "update" else 1)
         for row in reversed(rows):
             if made is not None and not made.takes(table, kind, row):

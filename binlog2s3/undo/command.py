@@ -24,6 +24,7 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.tables import RowsKind
 from binlog2s3.binlog.undo import (
+    STEP_BYTES,
     ChangedTable,
     Changes,
     EventMaker,
@@ -101,9 +102,9 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Culprits:
-    """Later transactions: which changed a row, by its image; which has undone all ("": none)."""
+    """Later transactions: which changed a row; which has undone all ("": none)."""
 
-    by_image: dict[bytes, str]
+    by_row: dict[tuple[str, bytes], str] = field(default_factory=dict)
     undo: str = ""
 
 
@@ -130,8 +131,8 @@ class _Undo:
         if config.output is not None and config.output.exists():
             raise RecoveryError(f"{config.output} exists already", hint="give another file")
         facts = self._server.facts()
-        notes = self._check_settings(facts)
         prepare(self._server, facts.flavour)
+        notes = self._check_settings(self._server, facts)
         survey = self._survey(facts)
         hits = self._found(survey)
         self._check_executed(hits, survey, facts)
@@ -166,15 +167,20 @@ class _Undo:
 
     # The server
 
-    def _check_settings(self, facts: ServerFacts) -> list[str]:
+    def _check_settings(self, server: Server, facts: ServerFacts) -> list[str]:
         """Refuse a server on which an undo is not known to be exact. Returns notes."""
-        found = _variables(self._server)
+        found = _variables(server)
 
         def refuse(why: str, hint: str = "") -> RecoveryError:
-            return RecoveryError(f"{self._server.address} cannot undo: {why}", hint=hint)
+            return RecoveryError(f"{server.address} cannot undo: {why}", hint=hint)
 
         if is_on(found.get("read_only")) or is_on(found.get("super_read_only")):
             raise refuse("it is read-only", "undo on the server that is written to")
+        if _is_replica(server, facts):
+            raise refuse(
+                "it is a replica, and its source would not get the undo",
+                "undo on the server that is written to",
+            )
         if found.get("binlog_format", "ROW") not in ("ROW", "MIXED"):
             raise refuse(f"binlog_format is {found['binlog_format']}", "it must be ROW or MIXED")
         if is_on(found.get("wsrep_on")):
@@ -186,20 +192,13 @@ class _Undo:
                 raise refuse("slave_exec_mode is not STRICT: errors would be ignored")
             if found.get("slave_run_triggers_for_rbr", "NO") != "NO":
                 raise refuse("slave_run_triggers_for_rbr is not NO: triggers would fire")
-        elif self._in_group():
+        elif _in_group(server):
             raise refuse("it is in a group (Group Replication): not supported")
         self._packet = int(found.get("max_allowed_packet", 0))
         notes = ["triggers do not fire: rows that they changed are in the transaction itself"]
         if found.get("binlog_row_image", "FULL") != "FULL":
             notes.append("binlog_row_image is not FULL: the undo cannot be undone")
         return notes
-
-    def _in_group(self) -> bool:
-        rows = self._server.rows(
-            "SELECT COUNT(*) AS it FROM information_schema.plugins WHERE plugin_name = "
-            "'group_replication' AND plugin_status = 'ACTIVE'"
-        )
-        return bool(int(rows[0]["it"]))
 
     def _survey(self, facts: ServerFacts) -> Survey:
         """The bucket, once it has all that the server had written when it was asked."""
@@ -275,6 +274,12 @@ class _Undo:
             raise ArchiveError(
                 f"no transaction {what} was found in the bucket",
                 hint="`binlog2s3 find` shows GTIDs and positions",
+            )
+        names = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
+        if len(names) != len({*names}):
+            raise RecoveryError(
+                "a GTID of them was given twice, to different transactions",
+                hint="--at names one of them; `binlog2s3 find` shows where they begin",
             )
         concerned = [hit for hit in hits if self._concerns(hit)]
         if not concerned:
@@ -406,12 +411,32 @@ class _Undo:
     # Doing it
 
     def _execute(self, plan: _Plan, survey: Survey) -> Undone:
+        try:
+            return self._executed(plan)
+        except ConflictError as error:  # its locks are gone: the archive is read for minutes, maybe
+            raise self._explained(error, plan, survey) from error
+
+    def _check_same(self, server: Server, facts: ServerFacts) -> None:
+        """Refuse if, since it was planned, the address leads to another server, or it changed."""
+        found = server.facts()
+        if found.uuid != facts.uuid:
+            raise RecoveryError(
+                f"{server.address} is another server than when the undo was planned: {found.uuid}, "
+                f"not {facts.uuid}",
+                hint="give the address of the server itself, not of a proxy",
+            )
+        self._check_settings(server, found)
+
+    def _executed(self, plan: _Plan) -> Undone:
         def patient() -> Login:
             return replace(resolve(self._config.target), connect_timeout=_ANSWER_WAIT)
 
         with ExitStack() as stack:
             scratch = stack.enter_context(Server(patient))
             work = stack.enter_context(Server(patient, tracks_gtids=True))
+            for server in (scratch, work):
+                prepare(server, plan.facts.flavour)
+                self._check_same(server, plan.facts)
 
             def again(table: ChangedTable) -> Definition:
                 found = definition_of(
@@ -434,11 +459,9 @@ class _Undo:
                     skip_conflicts=self._config.skip_conflicts,
                 )
             )
-            try:
-                for step in steps(plan.changes):
-                    execution.undo(step)
-            except ConflictError as error:
-                raise self._explained(error, plan, survey) from error
+            most = int((self._packet - _PACKET_MORE) / _PACKET_RATIO)
+            for step in steps(plan.changes, most_bytes=min(most, STEP_BYTES)):
+                execution.undo(step)
             if not execution.done.rows:
                 raise RecoveryError(
                     "every row is in conflict: nothing was changed",
@@ -455,21 +478,21 @@ class _Undo:
                 f"it was undone already{by}, or rows were set back since: nothing was changed",
                 hint="`binlog2s3 rows` shows what a transaction changed",
             )
-        by_image = {image: f", by {name}" for image, name in culprits.by_image.items()}
-        shown = "; ".join(f"{one}{by_image.get(one.image, '')}" for one in error.conflicts)
+        by_row = {row: f", by {name}" for row, name in culprits.by_row.items()}
+        shown = "; ".join(f"{one}{by_row.get(one.row, '')}" for one in error.conflicts)
         return RecoveryError(
             f"nothing was changed: {error}" + (f": {shown}" if shown else ""),
             hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",
         )
 
     def _culprits(self, conflicts: Sequence[Conflict], plan: _Plan, survey: Survey) -> "_Culprits":
-        """The later transactions that changed rows of a conflict; as far as they are found."""
-        wanted = {one.image for one in conflicts if one.why != "there again"}
-        found = _Culprits(by_image=dict.fromkeys(wanted, ""))
+        """The last transactions that changed rows of a conflict; as far as they are found."""
+        wanted = {one.row for one in conflicts if one.why != "there again"}
+        found = _Culprits()
         undone = {(one.lineage, one.binlog, one.transaction.begin) for one in plan.hits}
         pairs = {(one.body.database, one.body.table) for one in plan.changes.tables}
         criteria = Criteria(tables=Tables(tuple(pairs)), kinds=frozenset(_VERBS))
-        ours = fingerprint(plan.changes, turned=True)
+        done, undo = fingerprint(plan.changes), fingerprint(plan.changes, turned=True)
         with tempfile.TemporaryFile() as file, suppress(ArchiveError):
             for number, hit in enumerate(self._later(plan.hits[0], criteria, survey)):
                 if number >= _LATER_MOST:
@@ -479,18 +502,25 @@ class _Undo:
                 changes = Changes(cast("BinaryIO", file))
                 with suppress(RecoveryError):
                     self._read_one(hit, survey, changes, self._wanted)
-                    for image in _befores(changes) & wanted:
-                        found.by_image[image] = _name(hit)
-                        wanted.discard(image)
-                    if fingerprint(changes) == ours:
-                        found.undo = _name(hit)
-        found.by_image = {image: name for image, name in found.by_image.items() if name}
+                    found.by_row |= {row: _name(hit) for row in _befores(changes) if row in wanted}
+                    now = fingerprint(changes)
+                    if now in (done, undo):  # or it was done again
+                        found.undo = _name(hit) if now == undo else ""
         return found
 
     def _write(self, plan: _Plan, path: Path) -> None:
         """Write the undo as a binlog file, private to this user."""
         now = int(self._outside.now().timestamp())
         maker = EventMaker(flavour=plan.facts.flavour, timestamp=now)
+        try:
+            self._write_to(plan, maker, path)
+        except OSError as error:
+            raise RecoveryError(
+                f"cannot write {path}: {error.strerror or error}",
+                hint="give another file; what is there of it is not whole",
+            ) from error
+
+    def _write_to(self, plan: _Plan, maker: EventMaker, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(MAGIC + plan.form)
@@ -558,6 +588,26 @@ _NEXT_GTID = b"SET gtid_next = 'AUTOMATIC'"
 """The format event leaves it undetermined."""
 
 
+def _in_group(server: Server) -> bool:
+    rows = server.rows(
+        "SELECT COUNT(*) AS it FROM information_schema.plugins WHERE plugin_name = "
+        "'group_replication' AND plugin_status = 'ACTIVE'"
+    )
+    return bool(int(rows[0]["it"]))
+
+
+def _is_replica(server: Server, facts: ServerFacts) -> bool:
+    """Whether a thread of it replicates."""
+    if facts.flavour == "mariadb":
+        rows = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
+        return any(int(row["Value"]) for row in rows)
+    rows = server.rows(server.statements.replica_statement)
+    words = ("_IO_Running", "_SQL_Running")
+    return any(
+        str(value) != "No" for row in rows for name, value in row.items() if name.endswith(words)
+    )
+
+
 def _variables(server: Server) -> dict[str, str]:
     """The settings of the session that matter; those that it does not have are missing."""
     names = (
@@ -597,14 +647,12 @@ def _name(hit: Hit) -> str:
     return hit.transaction.gtid or f"the transaction at {hit.binlog}:{hit.transaction.begin}"
 
 
-def _befores(changes: Changes) -> set[bytes]:
-    """The rows that a transaction changed or deleted, as they were before it."""
-    return {
-        row[0]
-        for table, kind, data in changes.backwards()
-        if kind != "insert"
-        for row in split_rows(table.image, data, 2 if kind == "update" else 1)
-    }
+def _befores(changes: Changes) -> Iterator[tuple[str, bytes]]:
+    """The rows that a transaction changed or deleted: table, and how they were before it."""
+    for table, kind, data in changes.backwards():
+        if kind != "insert":
+            for row in split_rows(table.image, data, 2 if kind == "update" else 1):
+                yield table.name, row[0]
 
 
 def _document(plan: _Plan, done: Undone | None, config: UndoConfig) -> dict[str, Any]:

@@ -27,15 +27,22 @@ DATABASE = "binlog2s3_undo"
 """The database of the scratch tables, and the name of the lock: one undo at a time."""
 LOCK_WAIT = 10
 """Seconds that an undo waits for a row lock, or for a DDL on the table."""
+IDLE_MOST = 600
+"""Seconds after which the server ends a connection, and its locks, whose client is silent."""
 SHOWN_CONFLICTS = 10
+_AUTOCOMMIT = "SET SESSION autocommit = 1"
+"""The connection's library believes a MySQL, which greets as if it were on."""
 _SETTINGS = (
+    _AUTOCOMMIT,
     "SET SESSION sql_mode = ''",
     "SET SESSION time_zone = '+00:00'",
     "SET SESSION sql_safe_updates = 0",
     "SET SESSION sql_big_selects = 1",
+    "SET SESSION sql_select_limit = 18446744073709551615",
+    "SET SESSION completion_type = 'NO_CHAIN'",
     f"SET SESSION innodb_lock_wait_timeout = {LOCK_WAIT}",
     f"SET SESSION lock_wait_timeout = {LOCK_WAIT}",
-    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
 )
 _NO_TIME_LIMIT: dict[Flavour, str] = {
     "mysql": "SET SESSION max_execution_time = 0",
@@ -56,6 +63,11 @@ class Conflict:
     key: str
     why: str
     image: bytes = field(repr=False)
+
+    @property
+    def row(self) -> tuple[str, bytes]:
+        """What tells the row from others: rows of two tables may look the same."""
+        return self.table, self.image
 
     def __str__(self) -> str:
         return f"{self.table} ({self.key}) {self.why}"
@@ -134,22 +146,37 @@ class Execution:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Roll back what is open; drop the scratch tables, if the server still answers."""
+        """Roll back what is open; drop the scratch tables, if the server still answers.
+
+        They may be another undo's, if this one has no lock, or has lost it with its connection.
+        """
         self._work.close()
         with suppress(SourceError):
-            self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
+            if self._session and self._owns(LOCK_WAIT):
+                self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.close()
 
+    def _owns(self, wait: int) -> bool:
+        """Whether, within so many seconds, the scratch tables are this undo's.
+
+        What is done to them from now on is in no binlog.
+        """
+        self._scratch.rows(_AUTOCOMMIT)
+        self._scratch.rows("SET SESSION sql_log_bin = 0")
+        self._scratch.rows(f"SET SESSION lock_wait_timeout = {LOCK_WAIT}")
+        rows = self._scratch.rows("SELECT GET_LOCK(%s, %s) AS it", (DATABASE, wait))
+        return bool(rows[0]["it"] == 1)
+
     def _begin(self) -> None:
-        rows = self._scratch.rows("SELECT GET_LOCK(%s, 0) AS it", (DATABASE,))
-        if rows[0]["it"] != 1:
+        if not self._owns(0):
             raise RecoveryError(
                 "another undo is running on this server",
                 hint="one that was killed ends once the server notices: SHOW PROCESSLIST",
             )
+        self._session = self._session_of_work()
         for server in (self._scratch, self._work):
             prepare(server, self._flavour)
-        self._scratch.rows("SET SESSION sql_log_bin = 0")
+            server.rows(f"SET SESSION wait_timeout = {IDLE_MOST}")
         self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         self._scratch.rows(f"CREATE DATABASE {quoted(DATABASE)}")
         self._scratch.rows(f"USE {quoted(DATABASE)}")
@@ -168,7 +195,6 @@ class Execution:
                 "the account's sessions write no binlog (sql_log_bin is 0, by init_connect?)",
                 hint="an undo that is in no binlog would reach neither replicas nor the archive",
             )
-        self._session = self._session_of_work()
         self._work.rows("BEGIN")
 
     def _session_of_work(self) -> int:
@@ -235,7 +261,16 @@ class Execution:
             self._scratch.rows(f"DELETE x FROM {named} x JOIN {self._copy(table)} s ON {same_key}")
             events = _split(self._maker.inserting(table, (image,), (DATABASE, copy)))
             self._scratch.rows("BEGIN")
-            self._scratch.rows(binlog_statement(*events))
+            try:
+                self._scratch.rows(binlog_statement(*events))
+            except SourceError as error:
+                if not error.answered:
+                    raise
+                raise RecoveryError(
+                    f"rows of {table.name} that are in conflict have had each other's unique keys: "
+                    f"they cannot be left out, and nothing was changed ({error})",
+                    hint="`binlog2s3 rows` shows them; undo them by hand",
+                ) from error
             self._scratch.rows("COMMIT")
 
     def _was_left_out(self, step: Step) -> bool:
@@ -357,13 +392,13 @@ class Execution:
 
     def _lost(self, error: SourceError) -> RecoveryError:
         """What is known after a COMMIT that failed, or whose answer was lost."""
-        if error.answered:
-            return RecoveryError(
-                f"the server refused to commit: {error}", hint="everything was rolled back"
-            )
         committed: bool | None = None
         with suppress(SourceError):
             committed = self._has_committed()
+        if error.answered and committed is False:
+            return RecoveryError(
+                f"the server refused to commit: {error}", hint="everything was rolled back"
+            )
         said = {
             True: "the rows are as they were before the transaction: it was committed",
             False: "the rows are still as the transaction left them: it was not committed",

@@ -7,7 +7,7 @@ see.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ _COLUMNS = (
     "column_name AS name, data_type AS kind, column_type AS type, is_nullable AS nullable, "
     "character_octet_length AS octets, numeric_precision AS digits, numeric_scale AS scale, "
     "datetime_precision AS decimals, generation_expression AS expression, "
-    "ordinal_position AS number"
+    "extra AS extra, ordinal_position AS number"
 )
 _DDL = (
     "its definition was changed since: restore the table to another server "
@@ -30,6 +30,11 @@ _DDL = (
 )
 _ON_DELETE, _ON_UPDATE = 1 | 2, 4 | 8
 """Bits of the type of a foreign key of InnoDB: CASCADE, SET NULL."""
+_OF_ZONE = re.compile(r"unix_?time|convert_tz", re.IGNORECASE)
+"""Functions whose value depends on the session's time zone, as that of a TIMESTAMP does."""
+_OF_MODE = ("PAD_CHAR_TO_FULL_LENGTH", "TIME_TRUNCATE_FRACTIONAL", "NO_UNSIGNED_SUBTRACTION")
+"""SQL modes that change values of expressions."""
+_WORD = re.compile(r"[0-9A-Za-z_]+")
 _COUNTER = re.compile(r" AUTO_INCREMENT=\d+")
 
 
@@ -49,10 +54,12 @@ class _Type:
 
 
 _PLAIN = "{t} <=> {s}"
-_BYTES = "CAST({t} AS BINARY) <=> CAST({s} AS BINARY) AND LENGTH({t}) <=> LENGTH({s})"
+_BYTES = (
+    "CAST({t} AS BINARY) <=> CAST({s} AS BINARY) AND LENGTH({t}) <=> LENGTH({s}) "
+    "AND (CAST({t} AS BINARY) IS NULL) = ({t} IS NULL)"  # not because it is too large to be cast
+)
 _FLOAT = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS CHAR) AS BINARY)"
 _MEMBERS = "CAST({t} AS UNSIGNED) <=> CAST({s} AS UNSIGNED) AND " + _BYTES
-_HEX = "HEX({t}) <=> HEX({s})"
 
 
 def _of(*codes: int, same: str = _PLAIN, fits: Callable[..., bool] | None = None) -> _Type:
@@ -122,11 +129,11 @@ _JSON = "{t} <=> {s} AND CAST(CAST({t} AS CHAR) AS BINARY) <=> CAST(CAST({s} AS 
 _MORE: dict[Flavour, dict[str, _Type]] = {
     "mysql": {
         "json": _of(245, same=_JSON),
-        "vector": _of(242, same=_HEX),
-        **dict.fromkeys(_GEOMETRIES, _of(255, same=_HEX)),
+        "vector": _of(242, same=_BYTES),
+        **dict.fromkeys(_GEOMETRIES, _of(255, same=_BYTES)),
     },
     "mariadb": {
-        **dict.fromkeys(_GEOMETRIES, _of(255, same=_HEX)),
+        **dict.fromkeys(_GEOMETRIES, _of(255, same=_BYTES)),
         **{name: _of(254) for name in ("uuid", "inet4", "inet6")},
     },
 }
@@ -202,6 +209,7 @@ class _Asking:
         rows = self._asked("columns", _COLUMNS)
         self._rows = sorted(rows, key=lambda row: int(row["number"]))
         self._index, self._key = "", tuple[str, ...]()
+        self._parts: list[dict[str, Any]] = []
 
     def _asked(self, table: str, columns: str) -> list[dict[str, Any]]:
         """Rows of information_schema about this table; names there may ignore case."""
@@ -220,6 +228,7 @@ class _Asking:
         yield from self._of_table()
         yield from self._of_columns()
         yield from self._of_keys()
+        yield from self._of_generated()
         yield from self._of_foreign_keys(kinds)
 
     def _of_table(self) -> Iterator[RecoveryError]:
@@ -283,6 +292,7 @@ class _Asking:
         by_name: dict[str, list[dict[str, Any]]] = {}
         for row in self._asked("statistics", "statistics.*"):
             made = {key.lower(): value for key, value in row.items()}
+            self._parts.append(made)
             by_name.setdefault(str(made["index_name"]), []).append(made)
         nullable = {str(row["name"]) for row in self._rows if str(row["nullable"]) == "YES"}
         for name in sorted(by_name, key=lambda one: (one != "PRIMARY", one)):
@@ -305,6 +315,33 @@ class _Asking:
             "it has no primary key (or unique key of whole columns that are NOT NULL), so rows "
             "that were changed since cannot be told from others"
         )
+
+    def _of_generated(self) -> Iterator[RecoveryError]:
+        """The server computes values that it stores anew, in the session of the undo."""
+        indexed = {str(part["column_name"]) for part in self._parts}
+        generated = [row for row in self._rows if _is_generated(row)]
+        stored = [
+            str(row["name"])
+            for row in generated
+            if "VIRTUAL" not in str(row["extra"]).upper() or str(row["name"]) in indexed
+        ]
+        functional = [str(part["expression"]) for part in self._parts if part.get("expression")]
+        if not stored and not functional:
+            return
+        expressions = [*functional, *(str(row["expression"]) for row in generated)]
+        zoned = [str(row["name"]) for row in self._rows if str(row["kind"]) == "timestamp"]
+        if any(_OF_ZONE.search(one) or _mentions(one, zoned) for one in expressions):
+            yield self._refusal(
+                "a generated column or index of it depends on a TIMESTAMP, and so on the time zone "
+                "of the session that wrote the row, which is not known"
+            )
+        modes = str(self._server.rows("SELECT @@global.sql_mode AS it")[0]["it"]).split(",")
+        for mode in _OF_MODE:
+            if mode in modes:
+                yield self._refusal(
+                    f"it has generated columns or indexes, and the server's sql_mode has {mode}, "
+                    "which changes their values"
+                )
 
     def _of_foreign_keys(self, kinds: Collection[RowsKind]) -> Iterator[RecoveryError]:
         """The engine's own list has also those of tables that the account may not see."""
@@ -369,9 +406,22 @@ def _is_generated(row: Mapping[str, Any]) -> bool:
     return bool(row["expression"])
 
 
+def _mentions(expression: str, columns: Sequence[str]) -> bool:
+    """Whether an expression may have one of these columns."""
+    return any(
+        quoted(name).lower() in expression.lower() or not _WORD.fullmatch(name) for name in columns
+    )
+
+
 def _may_be(name: tuple[str, str], parent: str) -> bool:
-    """Whether this is the table in the form of InnoDB, which encodes all but letters and digits."""
+    """Whether this may be the table, in a form that encodes all but letters, digits and "_".
+
+    MySQL 8.0 and later show names as they are; MariaDB encodes them.
+    """
+    if "/".join(name).lower() == parent.lower():
+        return True
     database, _, table = parent.partition("/")
-    if not all(part.isascii() and part.replace("_", "").isalnum() for part in name):
-        return not f"{database}{table}".replace("_", "").isalnum()
-    return (database.lower(), table.lower()) == (name[0].lower(), name[1].lower())
+    return all(
+        own.lower() == its.lower() or not (_WORD.fullmatch(own) or _WORD.fullmatch(its))
+        for own, its in zip(name, (database, table), strict=True)
+    )

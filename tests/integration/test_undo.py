@@ -12,8 +12,10 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from binlog2s3.undo.tables import Column, Definition
 from lab import get
 from lab.disk import temporary_directory
 from lab.mysql import MysqlServer, server_of
+from lab.s3 import MinioServer
 from lab.tcp import Switch
 from tests.documents import LINEAGE, TIME, like
 from tests.golden.buckets import HOUR, Golden
@@ -39,9 +42,10 @@ from tests.integration.test_content import (
     create_every,
     work_on_every,
 )
+from tests.integration.test_find import Finder, streamed
 from tests.memory_client import MemoryClient
 from tests.surveyed import Bucket
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "mysql-9": {**MYSQL, **PLACES},
@@ -932,3 +936,58 @@ def work(dice: random.Random, one: int, number: int) -> str:
         f"REPLACE INTO k VALUES ({one}, {number}, 'r{dice.randrange(9)}')",
         f"INSERT INTO k VALUES ({one}, 0, 'i') ON DUPLICATE KEY UPDATE b = CONCAT(b, '.')",
     ])  # fmt: skip
+
+
+@pytest.mark.parametrize("version", ["mysql-9", "mariadb-11.8"])
+def test_writers_go_on_while_transactions_are_undone(
+    version: str, disk_tmp_path: Path, minio: MinioServer
+) -> None:
+    """With a streamer and a store: the archive catches up, and nobody else's rows are touched."""
+    binaries = get.VERSIONS[version]()
+    with (
+        server_of(binaries, disk_tmp_path / "db", options=["--binlog-format=ROW"]) as server,
+        streamed(disk_tmp_path, server, minio) as (stream, name),
+        writing(server) as written,
+    ):
+        server.query("CREATE DATABASE shop", "USE shop", *K)
+        stream.wait_for_event("streaming", PATIENCE)
+        place = Place(server=server, columns={})
+        finder = Finder(minio, name)
+        for kind in ("DELETE FROM shop.k", "UPDATE shop.k SET b = 'y', id = id + 50"):
+            before = place.state("k")
+            server.query(kind)
+            gtid = wait_until(partial(newest, finder, kind[:6]), what="it is in the bucket")
+            done = finder.run(f"--gtid={gtid}", f"--target-socket={server.socket}",
+                              "--target-user=root", "--yes", command="undo")  # fmt: skip
+            assert done.status == 0, done.stderr
+            assert place.state("k") == before
+        count = len(written)
+        wait_until(lambda: len(written) > count, what="the writer goes on")
+    assert written == sorted(written)
+
+
+def newest(finder: Finder, kind: str) -> str:
+    """The GTID of the newest transaction of this kind; "" if there is none yet."""
+    return finder.run("--table=shop.k", f"--type={kind}", "--print=gtid").stdout.strip()
+
+
+@contextlib.contextmanager
+def writing(server: MysqlServer) -> Iterator[list[int]]:
+    """Somebody who inserts rows into another table, until the end; the numbers of the rows."""
+    server.query("CREATE DATABASE other", "CREATE TABLE other.w (id INT PRIMARY KEY)")
+    written: list[int] = []
+    over = threading.Event()
+
+    def write() -> None:
+        with server.connect() as connection, connection.cursor() as cursor:
+            while not over.wait(0.05):
+                cursor.execute("INSERT INTO other.w VALUES (%s)", (len(written),))
+                written.append(len(written))
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield written
+    finally:
+        over.set()
+        thread.join()

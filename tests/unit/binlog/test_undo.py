@@ -293,3 +293,11 @@ def test_packed_counts_are_kept() -> None:
     for step in steps(taken([BEGIN, *wide, XID])):
         executed(model, step)
     assert +model == Counter()
+
+
+@pytest.mark.parametrize("kind", [WRITE, UPDATE, DELETE])
+def test_no_step_has_changes_of_two_transactions(kind: int) -> None:
+    """One between them may have changed the row that both changed: it would be in a step twice."""
+    images = [image(1), image(2)] if kind == UPDATE else [image(1)]
+    change = [BEGIN, table_map(7, "a"), event(kind, 7, images), XID]
+    assert [step.count for step in steps(taken(change, change))] == [1, 1]
