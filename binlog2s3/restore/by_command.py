@@ -137,7 +137,7 @@ def restore(
         argv,
         workspace.restore_log,
         directory=workspace.directory,
-        environment=environment_of(values),
+        environment={**os.environ, **environment_of(values)},
     )
     code = process.wait()
     if code != 0:

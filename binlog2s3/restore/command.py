@@ -7,6 +7,7 @@ on the source.
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -485,9 +486,10 @@ def _print_next(
     owner = where.stat().st_uid
     line("")
     if socket is None:
-        file = f"--defaults-file={config.defaults_file} " if config.defaults_file else ""
+        file = config.defaults_file
+        words = [str(config.mysqld), *([f"--defaults-file={file}"] if file is not None else [])]
         mine = " (the files belong to this user)" if owner == os.geteuid() else ""
-        line(f"start it: {config.mysqld} {file}--datadir={where}{mine}")
+        line(f"start it: {shlex.join([*words, f'--datadir={where}'])}{mine}")
     line("its accounts, and their passwords, are those of the source")
     line("let a replica follow it, or copy one table: docs/guides/restore.md")
     if socket is not None:

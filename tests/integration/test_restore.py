@@ -461,6 +461,23 @@ def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> No
     assert said["restored"] in ("its GTIDs", "its stream in the bucket")
 
 
+@pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
+def test_variables_do_not_lead_a_dump_to_another_server(place: Place, restores: Restores) -> None:
+    """MYSQL_HOST does so, past --socket: here to the source. No server gets the bucket's keys."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'after the backup')")
+    truth, data = state_of(place.source), restores.folder / "d"
+    elsewhere = {"MYSQL_HOST": "127.0.0.1", "MYSQL_TCP_PORT": str(place.source.port)}
+    restores.rights |= elsewhere
+    with restores.running(data, "--latest") as (_, server):
+        assert shown(state_of(place.source), truth) == {}
+        assert shown(state_of(server), truth) == {}
+        pid = int((data / "mysqld.pid").read_text())
+        variables = Path(f"/proc/{pid}/environ").read_text()
+    assert restores.rights["AWS_SECRET_ACCESS_KEY"] not in variables
+    assert "AWS_" not in variables
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("place", ["mysqldump", "mariabackup"], indirect=True)
 def test_the_files_belong_to_the_servers_user(place: Place, restores: Restores) -> None:

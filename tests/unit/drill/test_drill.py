@@ -524,7 +524,7 @@ def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     """In its log; its end is an error."""
     log = tmp_path / "log"
-    process = started(ID, ["/no/such/program"], log, directory=tmp_path)
+    process = started(ID, ["/no/such/program"], log, directory=tmp_path, environment={})
     assert process.wait(60) != 0
     assert "cannot run /no/such/program: No such file" in end_of(log)
 
@@ -712,7 +712,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path, name: str)
     secret.write_text("kept")
     log.symlink_to(secret)
     with pytest.raises(RecoveryError, match="cannot be started"):
-        started(ID, ["/bin/echo", "x"], log, directory=tmp_path)
+        started(ID, ["/bin/echo", "x"], log, directory=tmp_path, environment={})
     assert end_of(log) == ""
     assert secret.read_text() == "kept"
 

@@ -13,7 +13,9 @@ from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
 from binlog2s3.restore.by_stream import _without_sandbox_line, programs_for
 from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, held
+from binlog2s3.restore.scratch import socket_of, version_of
 from binlog2s3.restore.settings import settings_of
+from binlog2s3.restore.workspace import Workspace
 from tests.documents import TIME
 
 MARK = Marker(
@@ -47,6 +49,16 @@ def test_a_directory_with_something_in_it_is_a_wrong_option(tmp_path: Path) -> N
     assert "ot a directory" in problems_of(tmp_path / "ibdata1")
 
 
+def test_a_directory_in_a_servers_or_a_restores_is_a_wrong_option(tmp_path: Path) -> None:
+    """A server would take it for a database; a restore that begins again empties its own one."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "ibdata1").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    (tmp_path / "new" / WORK / "tmp").mkdir(parents=True)
+    for inside in ("data/new", "link/new", "data/../data/new", f"new/{WORK}/tmp"):
+        assert f"{tmp_path / inside} is in " in problems_of(tmp_path / inside)
+
+
 def test_one_goal_is_needed(tmp_path: Path) -> None:
     """And a command and a program of ours exclude each other."""
     assert "where to stop is missing" in problems_of(tmp_path, latest=False)
@@ -54,6 +66,24 @@ def test_one_goal_is_needed(tmp_path: Path) -> None:
     both = problems_of(tmp_path, restore_command="cp x y", program=Path("/bin/true"))
     assert "contradict" in both
     assert "needs --restore-command" in problems_of(tmp_path, trust_restore_command=True)
+
+
+@pytest.mark.parametrize("text", ["no program", "#!/bin/sh\necho no version\n"])
+def test_a_program_that_is_no_server_is_told(tmp_path: Path, text: str) -> None:
+    """Also one that the system cannot run."""
+    program = tmp_path / "mysqld"
+    program.write_text(text)
+    program.chmod(0o755)
+    with pytest.raises(RecoveryError, match=r"version"):
+        version_of(program, "mysql")
+
+
+def test_the_path_of_a_socket_is_measured_in_bytes() -> None:
+    """As the system does."""
+    long = Path("/" + "é" * 50)
+    with pytest.raises(RecoveryError, match="is too long"):
+        socket_of(Workspace(long, MARKER))
+    assert socket_of(Workspace(Path("/" + "e" * 90), MARKER))
 
 
 # The directory
