@@ -114,6 +114,7 @@ def refuse_links(data: Path) -> None:
     for path in chain([data], data.rglob("*")):
         found = path.lstat()
         is_link = stat.S_ISLNK(found.st_mode) and not os.path.realpath(path).startswith(real)
+        is_link = is_link or path.suffix == ".isl"  # InnoDB's own: a table of DATA DIRECTORY
         if is_link or (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
             raise RecoveryError(
                 f"the restored {path} is a link to something else, which the server would change",

@@ -127,6 +127,10 @@ def unpack(
         id_, argv, workspace.restore_log, directory=workspace.directory, environment=bare()
     )
     _check(process.wait(), argv[0], workspace)
+    # the link to where the source has a table of DATA DIRECTORY: here its file is beside the link
+    for link in workspace.data.rglob("*.isl"):
+        if link.with_suffix(".ibd").is_file():
+            link.unlink()
 
 
 def _feed(stream: Iterator[bytes], argv: list[str], workspace: Workspace, id_: str) -> None:

@@ -68,13 +68,21 @@ class Restores:
     @contextmanager
     def running(self, data: Path, *more: str) -> Iterator[tuple[dict[str, Any], "Restored"]]:
         said = self.done(data, "--keep-running", *more)
-        pid = int((data / "mysqld.pid").read_text())
-        try:
-            yield said, Restored(Path(said["socket"]))
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-            wait_until(lambda: not (data / "mysqld.pid").exists(), what="the server ends")
+        assert said["socket"] == str(data / "mysql.sock")
+        with left_running(data) as server:
+            yield said, server
+
+
+@contextmanager
+def left_running(data: Path) -> Iterator["Restored"]:
+    """The server that a restore has left running here; it is ended."""
+    pid = int((data / "mysqld.pid").read_text())
+    try:
+        yield Restored(data / "mysql.sock")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not (data / "mysqld.pid").exists(), what="the server ends")
 
 
 class Restored:
@@ -461,6 +469,28 @@ def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> No
     assert said["restored"] in ("its GTIDs", "its stream in the bucket")
 
 
+@pytest.mark.parametrize("place", ["mariabackup"], indirect=True)
+def test_a_table_that_the_source_has_elsewhere_is_restored_here(
+    place: Place, restores: Restores
+) -> None:
+    """On the source's machine, too: its file is neither opened nor taken for the restored one."""
+    elsewhere, data = restores.folder / "elsewhere", restores.folder / "d"
+    elsewhere.mkdir()
+    place.commit(
+        f"CREATE TABLE shop.far (a INT PRIMARY KEY) ENGINE=InnoDB DATA DIRECTORY='{elsewhere}'"
+    )
+    place.backup()
+    place.source.query(
+        "INSERT INTO shop.far VALUES (1)", "FLUSH TABLES shop.far FOR EXPORT", "UNLOCK TABLES"
+    )
+    place.wait()
+    with restores.running(data, "--latest") as (_, server):
+        assert server.query("SELECT a FROM shop.far") == [(1,)]
+        server.query("DROP TABLE shop.far")
+    assert (elsewhere / "shop/far.ibd").is_file()
+    assert place.source.query("SELECT a FROM shop.far") == [(1,)]
+
+
 @pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
 def test_variables_do_not_lead_a_dump_to_another_server(place: Place, restores: Restores) -> None:
     """MYSQL_HOST does so, past --socket: here to the source. No server gets the bucket's keys."""
@@ -543,10 +573,15 @@ def test_a_backup_elsewhere_is_restored_by_the_operators_command(
         assert not data.exists()
         client = shlex.quote(str(place.binaries.client))
         pipe = f'{client} --no-defaults --binary-mode -uroot -S "$DRILL_SOCKET" < "$DRILL_LOCATION"'
+        active = "SET PERSIST event_scheduler = ON; CHANGE REPLICATION SOURCE TO SOURCE_HOST = 'x'"
+        pipe += f' && {client} --no-defaults -uroot -S "$DRILL_SOCKET" -e "{active}"'
         words = [word for word in restores.argv(data, "--latest") if "--program" not in word]
-        words += [f"--restore-command=sh -c {shlex.quote(pipe)}", "--json"]
+        words += [f"--restore-command=sh -c {shlex.quote(pipe)}", "--json", "--keep-running"]
         done = command.run(*words, **restores.rights)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["is_proved"]
-        with started_on(restores, data) as server:
+        with left_running(data) as server:
             assert shown(state_of(server), state_of(place.source)) == {}
+            assert server.query("SELECT @@event_scheduler, @@skip_networking") == [("OFF", 1)]
+            threads = server.query("SELECT command FROM information_schema.processlist")
+            assert {("Query",)} == set(threads)

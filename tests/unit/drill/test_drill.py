@@ -182,6 +182,10 @@ def test_a_data_directory_with_links_to_the_backup_is_refused(tmp_path: Path) ->
     (data / "shop" / "u.ibd").hardlink_to(backup / "ibdata1")
     with pytest.raises(RecoveryError, match=r"u\.ibd is a link"):
         refuse_links(data)
+    (data / "shop" / "u.ibd").unlink()
+    (data / "shop" / "v.isl").write_text("/fast/shop/v.ibd")
+    with pytest.raises(RecoveryError, match=r"v\.isl is a link"):
+        refuse_links(data)
     whole = data.with_name("whole")
     whole.symlink_to(backup)
     with pytest.raises(RecoveryError, match="whole is a link"):
