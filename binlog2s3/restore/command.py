@@ -31,7 +31,7 @@ from binlog2s3.formatting import count_text, duration_text, iso_text, moment_tex
 from binlog2s3.output import NO_CHANGE, Field, confirm, page_on, say
 from binlog2s3.recover import target
 from binlog2s3.recover.document import document
-from binlog2s3.recover.events import Event, events_of
+from binlog2s3.recover.events import Event, events_of, give
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.pitr import goal_of
@@ -410,7 +410,7 @@ class _Restore:
             if status == "unknown":
                 yield f"{event.statement('enabled')};"
             else:
-                connection.rows(event.statement(status))
+                give(connection, event, status)
 
     def _place(self) -> None:
         self._tell("place")

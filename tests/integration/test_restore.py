@@ -119,8 +119,9 @@ def state_of(server: MysqlServer | Restored) -> dict[str, Any]:
         ),
         "events": ask(
             "SELECT event_schema, event_name, status, event_definition, definer, sql_mode, "
-            "time_zone, interval_value, interval_field, starts, on_completion, event_comment "
-            "FROM information_schema.events ORDER BY 1, 2"
+            "time_zone, interval_value, interval_field, starts, on_completion, event_comment, "
+            "character_set_client, collation_connection FROM information_schema.events "
+            "ORDER BY 1, 2"
         ),
         "triggers": ask(
             "SELECT trigger_schema, trigger_name, action_statement, sql_mode, definer FROM "
@@ -173,7 +174,9 @@ class Life:
             11: ["SET SESSION sql_mode = 'ANSI_QUOTES'", f'CREATE PROCEDURE shop."p{n}"() SELECT 1',
                  "SET SESSION sql_mode = DEFAULT"],
             13: [f"CREATE EVENT shop.on{n} {EVENT} DO DELETE FROM shop.t WHERE id < 0",
-                 f"CREATE EVENT shop.off{n} {EVENT} DISABLE DO SET @a = 'ENABLE'"],
+                 f"CREATE EVENT shop.off{n} {EVENT} DISABLE DO SET @a = 'ENABLE'",
+                 "SET NAMES latin1 COLLATE latin1_german1_ci, sql_mode = 'ANSI_QUOTES'",
+                 f'CREATE EVENT shop.set{n} {EVENT} DO SELECT "n" FROM shop.t'],
             15: [f"ALTER EVENT shop.on{n - 2} DISABLE", f"ALTER EVENT shop.off{n - 2} ENABLE",
                  f"ALTER EVENT shop.off{n - 2} COMMENT 'DISABLE it?'"],
             17: ["FLUSH BINARY LOGS"],
