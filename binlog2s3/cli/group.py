@@ -24,7 +24,7 @@ _SETTINGS: dict[str, Any] = {
 _ALIKE = 0.85
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code if nobody reads the output any more, as shells show it for other programs."""
-_MEANT = dict.fromkeys(("restore", "recover", "recovery", "replay"), "pitr") | {
+_MEANT = dict.fromkeys(("recover", "recovery", "replay"), "pitr") | {
     "search": "find",
     "test": "check",
     "delete": "prune",

@@ -125,7 +125,17 @@ class DataDirectory:
         )
 
     def begin(self, marker: Marker) -> None:
-        """Make the workspace, or empty the one that is there, for a restore from the beginning."""
+        """Make the workspace, or empty the one that is there, for a restore from the beginning.
+
+        The data directory is given to the server's user, who must be able to reach it.
+        """
+        try:
+            self.workspace.give(self.path)
+        except OSError as error:
+            raise RecoveryError(
+                f"{self.path} cannot be given to the server's user: {error.strerror}",
+                hint="does the file system allow it?",
+            ) from error
         if not self.workspace.directory.exists():
             self.workspace.make_with(as_fields(marker))
             return
@@ -160,8 +170,6 @@ class DataDirectory:
                         )
                     path.rename(there)
                 work.data.rmdir()
-            if self._server_user is not None:
-                os.chown(self.path, self._server_user, -1)
             os.sync()
             for path in sorted(work.directory.iterdir(), key=lambda one: one.name == MARKER):
                 delete(path)

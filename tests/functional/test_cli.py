@@ -71,7 +71,7 @@ def test_version() -> None:
     ("arguments", "words"),
     [
         (("strem",), "Did you mean stream?"),
-        (("restore",), "Did you mean pitr?"),
+        (("recover",), "Did you mean pitr?"),
         (("recover",), "Did you mean pitr?"),
         (("backup",), "Choose from: add, run, list, get, remove"),
         (("zzz",), "No such command 'zzz'."),

@@ -187,7 +187,7 @@ CASES = {
             SETTINGS,
             DUMP,
             "dropped-table: Which transaction was it?",
-            "dropped-table: Bring the second server forward",
+            "dropped-table: Roll the second server forward",
             "without-one-transaction",
             "dropped-table: The table goes back",
         ),

@@ -48,6 +48,7 @@ from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
 from binlog2s3.restore.by_command import refuse_values
+from binlog2s3.restore.directory import DataDirectory
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered
@@ -835,6 +836,13 @@ MUTANTS = (
         "A link in the place of a run's directory is not followed.",
         ("tests/unit/stream/test_spool.py::test_a_run_that_is_a_link_is_refused",),
         ((check_inner, never(when())),),
+    ),
+    Mutant(
+        "no-file-over-another-one",
+        Promise.RECOVERY,
+        "A restore moves no file over one that somebody else has put there.",
+        ("tests/unit/restore/test_restore.py::test_no_file_is_moved_over_another_one",),
+        ((DataDirectory.place, never(when(2, of=2))),),
     ),
     Mutant(
         "location-is-no-code",

@@ -79,6 +79,8 @@ OF_OTHERS = {
         --no-create-info --no-data --routines --set-gtid-purged --single-transaction
         --skip-add-drop-table --skip-triggers --skip-tz-utc --source-data --triggers""",
     "pipx and systemctl": "--global --now",
+    "pmm-admin": "--external-name --listen-port --metrics-path --scheme --service-name",
+    "tools of the comparison": "--flashback --with-history",
     "xtrabackup": "--backup --decompress --prepare --remove-original --stream --target-dir",
 }
 """Options of other programs that the documents speak of."""

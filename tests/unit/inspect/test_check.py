@@ -768,7 +768,7 @@ def test_an_archive_where_all_is_allowed() -> None:
     assert not {"put", "delete", "complete_upload", "copy_part"} & store.calls.keys()
     (key,) = keys
     assert key.startswith(LAYOUT.archive)
-    assert not LAYOUT.is_binlog(key)
+    assert LAYOUT.place_of(key) is None
 
 
 PUT = ARCHIVE_NAMES[3:]
@@ -938,7 +938,9 @@ def test_readers_pass_over_what_a_check_puts() -> None:
     assert catalog.live_lineages() == set()
     assert catalog.foreign == {f"{LAYOUT.live}check-x/"}
     assert catalog.strange_uploads() == [strange]
-    assert not LAYOUT.is_chunk(probe)
+    probed = LAYOUT.place_of(probe)
+    assert probed is not None
+    assert probed.kind == "probe"
 
 
 def test_a_bucket_that_says_no_is_reached() -> None:
