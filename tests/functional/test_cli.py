@@ -72,7 +72,6 @@ def test_version() -> None:
     [
         (("strem",), "Did you mean stream?"),
         (("recover",), "Did you mean pitr?"),
-        (("recover",), "Did you mean pitr?"),
         (("backup",), "Choose from: add, run, list, get, remove"),
         (("zzz",), "No such command 'zzz'."),
         (("stream", "--sorce=x"), "--source"),
