@@ -31,6 +31,8 @@ WORK = "binlog2s3-restore"
 """The directory in --data-dir in which a restore works; it is there until the end."""
 ALLOWED = frozenset({WORK, "lost+found"})
 """What an empty --data-dir may have."""
+_OF_A_SERVER = ("ibdata1", "mysql.ibd", "aria_log_control")
+"""Files by one of which a data directory is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,6 +276,17 @@ def stranger_in(data_dir: Path) -> str:
     return min(names - ALLOWED, default="")
 
 
+def server_above(data_dir: Path) -> Path | None:
+    """The directory above it that is a server's, or a restore's: a change there would be ours.
+
+    A server takes a directory in its own one for a database, and drops it as one.
+    """
+    for above in data_dir.resolve().parents:
+        if above.name == WORK or any((above / name).is_file() for name in _OF_A_SERVER):
+            return above
+    return None
+
+
 def _data_dir_problems(given: Given) -> Iterable[str]:
     if not given.has("data-dir"):
         return
@@ -288,6 +301,8 @@ def _data_dir_problems(given: Given) -> Iterable[str]:
             f"{called}: {directory} is not empty: {stranger!r:.100} is in it; nothing is "
             "overwritten: name a directory that is empty or not there"
         )
+    elif above := server_above(directory):
+        yield f"{called}: {directory} is in {above}, which is a server's, or a restore's"
     elif not directory.exists() and not directory.absolute().parent.is_dir():
         yield f"{called}: {directory.absolute().parent}: no such directory"
 

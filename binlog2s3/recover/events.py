@@ -70,6 +70,29 @@ def events_of(server: Server) -> tuple[Event, ...]:
     )
 
 
+def give(server: Server, event: Event, status: Status) -> None:
+    """Give an event this status, and leave it what its names and texts mean. Raises SourceError.
+
+    ALTER EVENT gives it the character set and the collation of the session. They are set before it
+    if the statement has only ASCII characters, which are the same in each of them.
+    """
+    statement = event.statement(status)
+    if not statement.isascii():
+        server.rows(statement)
+        return
+    for row in server.rows(
+        "SELECT event_schema AS db, event_name AS name, character_set_client AS client, "
+        "collation_connection AS collation FROM information_schema.events"
+    ):
+        if (row["db"], row["name"]) == (event.database, event.name):
+            client, collation = quoted(str(row["client"])), quoted(str(row["collation"]))
+            server.rows(f"SET character_set_client = {client}, collation_connection = {collation}")
+    try:
+        server.rows(statement)
+    finally:
+        server.rows("SET NAMES utf8mb4")
+
+
 class Statuses:
     """The status of each event on the source, from those of the base backup on."""
 

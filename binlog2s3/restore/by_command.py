@@ -114,6 +114,7 @@ def refuse_links(data: Path) -> None:
     for path in chain([data], data.rglob("*")):
         found = path.lstat()
         is_link = stat.S_ISLNK(found.st_mode) and not os.path.realpath(path).startswith(real)
+        is_link = is_link or path.suffix == ".isl"  # InnoDB's own: a table of DATA DIRECTORY
         if is_link or (stat.S_ISREG(found.st_mode) and found.st_nlink > 1):
             raise RecoveryError(
                 f"the restored {path} is a link to something else, which the server would change",
@@ -137,7 +138,7 @@ def restore(
         argv,
         workspace.restore_log,
         directory=workspace.directory,
-        environment=environment_of(values),
+        environment={**os.environ, **environment_of(values)},
     )
     code = process.wait()
     if code != 0:

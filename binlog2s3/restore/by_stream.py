@@ -15,7 +15,7 @@ from pathlib import Path
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import RecoveryError
-from binlog2s3.restore.children import end_of, ended_with, started
+from binlog2s3.restore.children import bare, end_of, ended_with, started
 from binlog2s3.restore.scratch import ScratchServer
 from binlog2s3.restore.workspace import Workspace
 
@@ -88,6 +88,8 @@ def load(stream: Iterator[bytes], client: Path, server: ScratchServer, flavour: 
     argv = [
         str(client),
         "--no-defaults",
+        "--protocol=socket",
+        "--host=localhost",
         f"--socket={server.socket}",
         # of an empty server, without a password: the one account that a dump brings along, too, so
         # that its rights last when the dump puts its accounts in force
@@ -121,8 +123,14 @@ def unpack(
     unpacker, preparer = programs
     _feed(stream, [str(unpacker), "-x", "-C", str(workspace.data)], workspace, id_)
     argv = [str(preparer), "--no-defaults", "--prepare", f"--target-dir={workspace.data}"]
-    process = started(id_, argv, workspace.restore_log, directory=workspace.directory)
+    process = started(
+        id_, argv, workspace.restore_log, directory=workspace.directory, environment=bare()
+    )
     _check(process.wait(), argv[0], workspace)
+    # the link to where the source has a table of DATA DIRECTORY: here its file is beside the link
+    for link in workspace.data.rglob("*.isl"):
+        if link.with_suffix(".ibd").is_file():
+            link.unlink()
 
 
 def _feed(stream: Iterator[bytes], argv: list[str], workspace: Workspace, id_: str) -> None:
@@ -132,7 +140,7 @@ def _feed(stream: Iterator[bytes], argv: list[str], workspace: Workspace, id_: s
         workspace.restore_log,
         directory=workspace.directory,
         given=subprocess.PIPE,
-        environment={"HOME": str(workspace.directory)},  # of no other option file
+        environment=bare(HOME=str(workspace.directory)),  # of no other option file
     )
     assert process.stdin is not None  # noqa: S101 - PIPE was asked for
     try:

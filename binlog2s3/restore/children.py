@@ -19,6 +19,10 @@ from binlog2s3 import private
 from binlog2s3.errors import RecoveryError
 
 MARK = "BINLOG2S3_DRILL_ID"
+_OURS = ("AWS_", "BINLOG2S3_")
+"""Variables that begin so have our keys and settings."""
+_ELSEWHERE = ("MYSQL_", "MARIADB_", "LIBMYSQL_")
+"""Variables that begin so lead a client to another server: MYSQL_HOST does, past --socket, too."""
 _END_SECONDS = 30.0
 # Runs first, in the same process: so the child dies with its parent from the first moment.
 _LAUNCH = """\
@@ -34,6 +38,12 @@ except OSError as error:
 """
 
 
+def bare(**more: str) -> dict[str, str]:
+    """The variables for a server or a tool of its package: ours, without those not meant for it."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith((*_OURS, *_ELSEWHERE))}
+    return kept | more
+
+
 def started(
     id_: str,
     argv: Sequence[str],
@@ -41,12 +51,12 @@ def started(
     *,
     directory: Path,
     given: Path | int | None = None,
-    environment: Mapping[str, str] | None = None,
+    environment: Mapping[str, str],
 ) -> "subprocess.Popen[bytes]":
     """Start a program in a process group of its own; its output is added to the log.
 
-    `given`: the file that it reads, or subprocess.PIPE. Raises RecoveryError if there is no Python
-    or no disk space.
+    `given`: the file that it reads, or subprocess.PIPE. `environment`: all of its variables but the
+    mark. Raises RecoveryError if there is no Python or no disk space.
     """
     try:
         added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -57,7 +67,7 @@ def started(
                 stdout=out,
                 stderr=out,
                 cwd=directory,
-                env={**os.environ, **(environment or {}), MARK: id_},
+                env={**environment, MARK: id_},
                 start_new_session=True,
             )
     except OSError as error:

@@ -7,6 +7,7 @@ on the source.
 
 import json
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from binlog2s3.formatting import count_text, duration_text, iso_text, moment_tex
 from binlog2s3.output import NO_CHANGE, Field, confirm, page_on, say
 from binlog2s3.recover import target
 from binlog2s3.recover.document import PrintedPlan, whole
-from binlog2s3.recover.events import Event, events_of
+from binlog2s3.recover.events import Event, events_of, give
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.pitr import goal_of
@@ -409,7 +410,7 @@ class _Restore:
             if status == "unknown":
                 yield f"{event.statement('enabled')};"
             else:
-                connection.rows(event.statement(status))
+                give(connection, event, status)
 
     def _place(self) -> None:
         self._tell("place")
@@ -485,9 +486,10 @@ def _print_next(
     owner = where.stat().st_uid
     line("")
     if socket is None:
-        file = f"--defaults-file={config.defaults_file} " if config.defaults_file else ""
+        file = config.defaults_file
+        words = [str(config.mysqld), *([f"--defaults-file={file}"] if file is not None else [])]
         mine = " (the files belong to this user)" if owner == os.geteuid() else ""
-        line(f"start it: {config.mysqld} {file}--datadir={where}{mine}")
+        line(f"start it: {shlex.join([*words, f'--datadir={where}'])}{mine}")
     line("its accounts, and their passwords, are those of the source")
     line("let a replica follow it, or copy one table: docs/guides/restore.md")
     if socket is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from binlog2s3 import private
-from binlog2s3.archive.codec import Moment, as_fields, converted
+from binlog2s3.archive.codec import BackupId, Moment, as_fields, converted
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.restore import ALLOWED, WORK, stranger_in
 from binlog2s3.errors import ConfigError, RecoveryError
@@ -59,11 +59,12 @@ class Reached:
 class Marker:
     """How far a restore is: restore.json. Texts of the bucket in it are data.
 
-    `said`: what has shown that the backup is the registered one. `events`: those of the backup.
-    `wanted`: those whose status at the goal is known, with it.
+    `id`: it is in the name of our account, and our processes are known by it. `said`: what has
+    shown that the backup is the registered one. `events`: those of the backup. `wanted`: those
+    whose status at the goal is known, with it.
     """
 
-    id: str
+    id: BackupId
     source: str
     goal: str
     stage: Stage
@@ -109,6 +110,8 @@ class DataDirectory:
             return None
         except (OSError, ValueError) as error:
             raise self._unknown(str(error)) from error
+        if found.stage in ("finish", "place") and found.reached is None:
+            raise self._unknown("it does not say what was reached")
         if found.stage != "place":  # then they are the restored files
             self._refuse_stranger("move it away")
         return found
@@ -191,6 +194,8 @@ def held(path: Path, *, server_user: int | None, dry_run: bool) -> Iterator[Data
     try:
         if is_new:
             path.mkdir(mode=0o700)
+        if os.geteuid() == 0 and path.exists():  # whose directory it is could lead root anywhere
+            private.check_directory(path, others=() if server_user is None else (server_user,))
         stranger = stranger_in(path)
     except OSError as error:
         raise RecoveryError(

@@ -150,10 +150,11 @@ class Engine:
         Raises RecoveryError, before anything is made.
         """
         backup, found = choice.backup, version_of(self._config.mysqld, choice.plan.flavour)
+        socket = socket_of(self._workspace)
         if self._config.restore_command is None:
             by_stream.programs_for(backup.tool, self._config.mysqld, self._config.program)
         else:
-            values = values_of(backup, self._workspace.data, socket_of(self._workspace))
+            values = values_of(backup, self._workspace.data, socket)
             refuse_values(self._config.restore_command, backup, values)
         return found
 

@@ -24,7 +24,7 @@ from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.restore.children import end_of, ended_with, started
+from binlog2s3.restore.children import bare, end_of, ended_with, started
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login, resolve
@@ -32,7 +32,8 @@ from binlog2s3.server.version import ServerVersion
 
 _ANSWER_SECONDS = 30 * 86_400.0
 """CHECK TABLE of a large table takes long; --timeout ends it."""
-_SOCKET_LIMIT = 100  # the kernel takes 107 bytes
+_SOCKET_LIMIT = 107  # bytes that the kernel takes
+_VERSION_SECONDS = 60.0
 _MARIADB_SCRIPTS = (
     "system_tables",
     "performance_tables",
@@ -105,8 +106,19 @@ def user_of(options: Iterable[str]) -> int | None:
 
 
 def socket_of(workspace: Workspace) -> Path:
-    """The scratch server's socket."""
-    return workspace.directory / "mysql.sock"
+    """The scratch server's socket. Raises RecoveryError if its path is too long."""
+    found = workspace.directory / "mysql.sock"
+    if is_too_long(found):
+        raise RecoveryError(
+            f"the path of the socket {found} is too long for the system",
+            hint="name a directory with a shorter path",
+        )
+    return found
+
+
+def is_too_long(socket_path: Path) -> bool:
+    """Whether the system takes no socket of this name."""
+    return len(os.fsencode(socket_path)) > _SOCKET_LIMIT
 
 
 class ScratchServer:
@@ -123,11 +135,6 @@ class ScratchServer:
         self.name = account_of(id_)
         self.socket = socket_of(workspace)
         self._password = workspace.directory / "password"
-        if len(str(self.socket)) > _SOCKET_LIMIT:
-            raise RecoveryError(
-                f"the path of the socket {self.socket} is too long for the system",
-                hint="use a --work-dir with a shorter path",
-            )
 
     @property
     def account(self) -> MysqlConfig:
@@ -215,7 +222,7 @@ class ScratchServer:
             workspace.server_log,
             directory=workspace.directory,
             given=given,
-            environment={"TZ": tz} if tz is not None else {},
+            environment=bare(**({"TZ": tz} if tz is not None else {})),
         )
 
     def _run(self, argv: Sequence[str], given: Path | None) -> None:
@@ -307,15 +314,21 @@ def is_empty(data: Path) -> bool:
 
 def version_of(program: Path, flavour: Flavour) -> ServerVersion:
     """The version of a server program. Raises RecoveryError if it is not of this flavour."""
-    done = subprocess.run(
-        [str(program.absolute()), "--no-defaults", "--version"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        text=True,
-        errors="replace",
-    )
+    hint = "--mysqld names mysqld or mariadbd, of the source's version"
+    try:
+        done = subprocess.run(
+            [str(program.absolute()), "--no-defaults", "--version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=bare(),
+            check=False,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_SECONDS,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise RecoveryError(f"{program} does not say its version: {error}", hint=hint) from error
     said = re.search(r"\bVer +\d.*", done.stdout)
     is_mariadb = said is not None and "mariadb" in said[0].lower()
     if done.returncode != 0 or said is None or is_mariadb != (flavour == "mariadb"):
@@ -323,7 +336,7 @@ def version_of(program: Path, flavour: Flavour) -> ServerVersion:
         what = said[0] if said else " ".join(done.stdout.split()) or ended_with(done.returncode)
         raise RecoveryError(
             f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
-            hint="--mysqld names mysqld or mariadbd, of the source's version",
+            hint=hint,
         )
     number = re.search(r"Ver +(\S+)", said[0])
     return ServerVersion(number[1] if number else "0")
@@ -337,12 +350,17 @@ def run_on(
     It listens on the socket only, and has no account of ours. Raises RecoveryError.
     """
     at, log = data / "mysql.sock", data / "mysqld.err"
-    if len(str(at)) > _SOCKET_LIMIT:
+    if is_too_long(at):
         raise RecoveryError(
             f"the path of the socket {at} is too long for the system; the data directory is whole",
             hint="start the server with another --socket",
         )
-    own = ["--loose-mysqlx=OFF", "--secure-file-priv=NULL"]
+    own = [
+        "--loose-mysqlx=OFF",
+        "--skip-replica-start",
+        "--persisted-globals-load=OFF",
+        "--secure-file-priv=NULL",
+    ]
     if flavour == "mariadb":
         own = ["--skip-slave-start"]
     argv = [
@@ -357,24 +375,30 @@ def run_on(
         *own,
         *options,
     ]
-    with log.open("ab") as out:
+    added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    with os.fdopen(added, "ab") as out:
         process = subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
             cwd=data,
-            env={**os.environ, **({"TZ": tz} if tz is not None else {})},
+            env=bare(**({"TZ": tz} if tz is not None else {})),
             start_new_session=True,
         )
-    while not greets(at):
-        if process.poll() is not None:
-            raise RecoveryError(
-                f"the data directory {data} is whole, but {program} does not start on it "
-                f"({ended_with(process.returncode)}): {end_of(log)}",
-                hint="start it by hand, with the settings of the source",
-            )
-        sleep(0.1)
+    try:
+        while not greets(at):
+            if process.poll() is not None:
+                raise RecoveryError(
+                    f"the data directory {data} is whole, but {program} does not start on it "
+                    f"({ended_with(process.returncode)}): {end_of(log)}",
+                    hint="start it by hand, with the settings of the source",
+                )
+            sleep(0.1)
+    except KeyboardInterrupt:  # who was not told of it does not end it
+        process.terminate()
+        process.wait()
+        raise
     return at
 
 

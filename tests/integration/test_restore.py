@@ -68,13 +68,21 @@ class Restores:
     @contextmanager
     def running(self, data: Path, *more: str) -> Iterator[tuple[dict[str, Any], "Restored"]]:
         said = self.done(data, "--keep-running", *more)
-        pid = int((data / "mysqld.pid").read_text())
-        try:
-            yield said, Restored(Path(said["socket"]))
-        finally:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM)
-            wait_until(lambda: not (data / "mysqld.pid").exists(), what="the server ends")
+        assert said["socket"] == str(data / "mysql.sock")
+        with left_running(data) as server:
+            yield said, server
+
+
+@contextmanager
+def left_running(data: Path) -> Iterator["Restored"]:
+    """The server that a restore has left running here; it is ended."""
+    pid = int((data / "mysqld.pid").read_text())
+    try:
+        yield Restored(data / "mysql.sock")
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not (data / "mysqld.pid").exists(), what="the server ends")
 
 
 class Restored:
@@ -111,8 +119,9 @@ def state_of(server: MysqlServer | Restored) -> dict[str, Any]:
         ),
         "events": ask(
             "SELECT event_schema, event_name, status, event_definition, definer, sql_mode, "
-            "time_zone, interval_value, interval_field, starts, on_completion, event_comment "
-            "FROM information_schema.events ORDER BY 1, 2"
+            "time_zone, interval_value, interval_field, starts, on_completion, event_comment, "
+            "character_set_client, collation_connection FROM information_schema.events "
+            "ORDER BY 1, 2"
         ),
         "triggers": ask(
             "SELECT trigger_schema, trigger_name, action_statement, sql_mode, definer FROM "
@@ -165,7 +174,9 @@ class Life:
             11: ["SET SESSION sql_mode = 'ANSI_QUOTES'", f'CREATE PROCEDURE shop."p{n}"() SELECT 1',
                  "SET SESSION sql_mode = DEFAULT"],
             13: [f"CREATE EVENT shop.on{n} {EVENT} DO DELETE FROM shop.t WHERE id < 0",
-                 f"CREATE EVENT shop.off{n} {EVENT} DISABLE DO SET @a = 'ENABLE'"],
+                 f"CREATE EVENT shop.off{n} {EVENT} DISABLE DO SET @a = 'ENABLE'",
+                 "SET NAMES latin1 COLLATE latin1_german1_ci, sql_mode = 'ANSI_QUOTES'",
+                 f'CREATE EVENT shop.set{n} {EVENT} DO SELECT "n" FROM shop.t'],
             15: [f"ALTER EVENT shop.on{n - 2} DISABLE", f"ALTER EVENT shop.off{n - 2} ENABLE",
                  f"ALTER EVENT shop.off{n - 2} COMMENT 'DISABLE it?'"],
             17: ["FLUSH BINARY LOGS"],
@@ -475,6 +486,45 @@ def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> No
     assert said["restored"] in ("its GTIDs", "its stream in the bucket")
 
 
+@pytest.mark.parametrize("place", ["mariabackup"], indirect=True)
+def test_a_table_that_the_source_has_elsewhere_is_restored_here(
+    place: Place, restores: Restores
+) -> None:
+    """On the source's machine, too: its file is neither opened nor taken for the restored one."""
+    elsewhere, data = restores.folder / "elsewhere", restores.folder / "d"
+    elsewhere.mkdir()
+    place.commit(
+        f"CREATE TABLE shop.far (a INT PRIMARY KEY) ENGINE=InnoDB DATA DIRECTORY='{elsewhere}'"
+    )
+    place.backup()
+    place.source.query(
+        "INSERT INTO shop.far VALUES (1)", "FLUSH TABLES shop.far FOR EXPORT", "UNLOCK TABLES"
+    )
+    place.wait()
+    with restores.running(data, "--latest") as (_, server):
+        assert server.query("SELECT a FROM shop.far") == [(1,)]
+        server.query("DROP TABLE shop.far")
+    assert (elsewhere / "shop/far.ibd").is_file()
+    assert place.source.query("SELECT a FROM shop.far") == [(1,)]
+
+
+@pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
+def test_variables_do_not_lead_a_dump_to_another_server(place: Place, restores: Restores) -> None:
+    """MYSQL_HOST does so, past --socket: here to the source. No server gets the bucket's keys."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'after the backup')")
+    truth, data = state_of(place.source), restores.folder / "d"
+    elsewhere = {"MYSQL_HOST": "127.0.0.1", "MYSQL_TCP_PORT": str(place.source.port)}
+    restores.rights |= elsewhere
+    with restores.running(data, "--latest") as (_, server):
+        assert shown(state_of(place.source), truth) == {}
+        assert shown(state_of(server), truth) == {}
+        pid = int((data / "mysqld.pid").read_text())
+        variables = Path(f"/proc/{pid}/environ").read_text()
+    assert restores.rights["AWS_SECRET_ACCESS_KEY"] not in variables
+    assert "AWS_" not in variables
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("place", ["mysqldump", "mariabackup"], indirect=True)
 def test_the_files_belong_to_the_servers_user(place: Place, restores: Restores) -> None:
@@ -492,8 +542,8 @@ def test_the_files_belong_to_the_servers_user(place: Place, restores: Restores) 
     assert f"start it: {place.binaries.server} --defaults-file={file}" in done.stdout
     user = pwd.getpwnam("nobody").pw_uid
     assert {path.lstat().st_uid for path in (data, *data.rglob("*"))} == {user}
-    others = [path for path in data.rglob("*") if path.is_file() and path.stat().st_mode & 0o007]
-    assert others == []
+    others = {path.name for path in data.rglob("*") if path.stat().st_mode & 0o007}
+    assert others <= {"ca.pem", "client-cert.pem", "server-cert.pem", "public_key.pem"}
 
 
 def test_without_gtids_nothing_is_applied_twice(
@@ -540,10 +590,15 @@ def test_a_backup_elsewhere_is_restored_by_the_operators_command(
         assert not data.exists()
         client = shlex.quote(str(place.binaries.client))
         pipe = f'{client} --no-defaults --binary-mode -uroot -S "$DRILL_SOCKET" < "$DRILL_LOCATION"'
+        active = "SET PERSIST event_scheduler = ON; CHANGE REPLICATION SOURCE TO SOURCE_HOST = 'x'"
+        pipe += f' && {client} --no-defaults -uroot -S "$DRILL_SOCKET" -e "{active}"'
         words = [word for word in restores.argv(data, "--latest") if "--program" not in word]
-        words += [f"--restore-command=sh -c {shlex.quote(pipe)}", "--json"]
+        words += [f"--restore-command=sh -c {shlex.quote(pipe)}", "--json", "--keep-running"]
         done = command.run(*words, **restores.rights)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)["is_proved"]
-        with started_on(restores, data) as server:
+        with left_running(data) as server:
             assert shown(state_of(server), state_of(place.source)) == {}
+            assert server.query("SELECT @@event_scheduler, @@skip_networking") == [("OFF", 1)]
+            threads = server.query("SELECT command FROM information_schema.processlist")
+            assert {("Query",)} == set(threads)

@@ -182,6 +182,10 @@ def test_a_data_directory_with_links_to_the_backup_is_refused(tmp_path: Path) ->
     (data / "shop" / "u.ibd").hardlink_to(backup / "ibdata1")
     with pytest.raises(RecoveryError, match=r"u\.ibd is a link"):
         refuse_links(data)
+    (data / "shop" / "u.ibd").unlink()
+    (data / "shop" / "v.isl").write_text("/fast/shop/v.ibd")
+    with pytest.raises(RecoveryError, match=r"v\.isl is a link"):
+        refuse_links(data)
     whole = data.with_name("whole")
     whole.symlink_to(backup)
     with pytest.raises(RecoveryError, match="whole is a link"):
@@ -524,7 +528,7 @@ def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     """In its log; its end is an error."""
     log = tmp_path / "log"
-    process = started(ID, ["/no/such/program"], log, directory=tmp_path)
+    process = started(ID, ["/no/such/program"], log, directory=tmp_path, environment={})
     assert process.wait(60) != 0
     assert "cannot run /no/such/program: No such file" in end_of(log)
 
@@ -712,7 +716,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path, name: str)
     secret.write_text("kept")
     log.symlink_to(secret)
     with pytest.raises(RecoveryError, match="cannot be started"):
-        started(ID, ["/bin/echo", "x"], log, directory=tmp_path)
+        started(ID, ["/bin/echo", "x"], log, directory=tmp_path, environment={})
     assert end_of(log) == ""
     assert secret.read_text() == "kept"
 

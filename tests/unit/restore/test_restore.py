@@ -1,23 +1,46 @@
 """The parts of `restore` that need no server: refusals, the marker, where files go, settings."""
 
 import json
+import os
+import pwd
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from binlog2s3.archive.codec import as_fields
 from binlog2s3.binlog.statements import Writing, statement_of
 from binlog2s3.config.given import Given
 from binlog2s3.config.restore import RESTORE, WORK
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
 from binlog2s3.restore.by_stream import _without_sandbox_line, programs_for
-from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, held
+from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
+from binlog2s3.restore.scratch import socket_of, version_of
 from binlog2s3.restore.settings import settings_of
+from binlog2s3.restore.workspace import Workspace
 from tests.documents import TIME
 
 MARK = Marker(
     id="20260102T031244Z-5a6b7c8d", source="orders", goal="to now", stage="restore", started_at=TIME
+)
+
+DONE = replace(
+    MARK,
+    stage="place",
+    reached=Reached(
+        backup=MARK.id,
+        label="",
+        restored="its GTIDs",
+        server_version="9.7.4",
+        flavour="mysql",
+        lineage=MARK.id,
+        binlog="mysql-bin.000001",
+        position=4,
+        transactions=0,
+        is_proved=True,
+        proof=(),
+    ),
 )
 
 
@@ -47,6 +70,16 @@ def test_a_directory_with_something_in_it_is_a_wrong_option(tmp_path: Path) -> N
     assert "ot a directory" in problems_of(tmp_path / "ibdata1")
 
 
+def test_a_directory_in_a_servers_or_a_restores_is_a_wrong_option(tmp_path: Path) -> None:
+    """A server would take it for a database; a restore that begins again empties its own one."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "ibdata1").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "data")
+    (tmp_path / "new" / WORK / "tmp").mkdir(parents=True)
+    for inside in ("data/new", "link/new", "data/../data/new", f"new/{WORK}/tmp"):
+        assert f"{tmp_path / inside} is in " in problems_of(tmp_path / inside)
+
+
 def test_one_goal_is_needed(tmp_path: Path) -> None:
     """And a command and a program of ours exclude each other."""
     assert "where to stop is missing" in problems_of(tmp_path, latest=False)
@@ -54,6 +87,24 @@ def test_one_goal_is_needed(tmp_path: Path) -> None:
     both = problems_of(tmp_path, restore_command="cp x y", program=Path("/bin/true"))
     assert "contradict" in both
     assert "needs --restore-command" in problems_of(tmp_path, trust_restore_command=True)
+
+
+@pytest.mark.parametrize("text", ["no program", "#!/bin/sh\necho no version\n"])
+def test_a_program_that_is_no_server_is_told(tmp_path: Path, text: str) -> None:
+    """Also one that the system cannot run."""
+    program = tmp_path / "mysqld"
+    program.write_text(text)
+    program.chmod(0o755)
+    with pytest.raises(RecoveryError, match=r"version"):
+        version_of(program, "mysql")
+
+
+def test_the_path_of_a_socket_is_measured_in_bytes() -> None:
+    """As the system does."""
+    long = Path("/" + "é" * 50)
+    with pytest.raises(RecoveryError, match="is too long"):
+        socket_of(Workspace(long, MARKER))
+    assert socket_of(Workspace(Path("/" + "e" * 90), MARKER))
 
 
 # The directory
@@ -90,7 +141,17 @@ def test_one_that_begins_again_has_nothing_of_the_first(tmp_path: Path) -> None:
     assert names == [MARKER, "server.log", "tmp"]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"id": 1}', json.dumps({"stage": "gone"})])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        '{"id": 1}',
+        json.dumps({"stage": "gone"}),
+        json.dumps(as_fields(replace(DONE, reached=None))),
+        json.dumps(as_fields(replace(MARK, id="x' IDENTIFIED BY 'known"))),
+    ],
+)
 def test_a_marker_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     """Nothing of it is deleted."""
     there = begun(tmp_path)
@@ -98,6 +159,21 @@ def test_a_marker_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(RecoveryError, match="is not what a restore of this user left"):
         there.left()
     assert there.workspace.data.is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_root_restores_into_no_other_users_directory(tmp_path: Path) -> None:
+    """Who could put another thing in the place of each file; the server's user is no stranger."""
+    user, data = pwd.getpwnam("nobody").pw_uid, tmp_path / "data"
+    data.mkdir()
+    os.chown(data, user, -1)
+    with (
+        pytest.raises(RecoveryError, match=f"it belongs to user {user}"),
+        held(data, server_user=None, dry_run=False),
+    ):
+        pass
+    with held(data, server_user=user, dry_run=False) as there:
+        assert there.left() is None
 
 
 def test_one_that_was_killed_before_its_marker_is_nothing(tmp_path: Path) -> None:
@@ -121,7 +197,7 @@ def test_the_files_are_moved_though_it_was_killed(tmp_path: Path, moved: int) ->
         (there.workspace.data / name).write_text(name)
     for name in names[:moved]:
         (there.workspace.data / name).rename(tmp_path / name)
-    there.note(replace(MARK, stage="place"))
+    there.note(DONE)
     assert there.left() is not None
     there.place()
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {n: n for n in names}
