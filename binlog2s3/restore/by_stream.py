@@ -1,8 +1,9 @@
 """Restores what `backup run` has stored: the dump is loaded, the files are unpacked and prepared.
 
 Law: the stream comes from the bucket, checked. A dump is loaded by the server's own client without
-its commands: nothing in it runs a program here, reads or writes a file of this machine, or gets
-into the binary log. If the stream ends with an error, so does the restore.
+its commands: it runs no program here, LOAD DATA and INTO OUTFILE reach no file of this machine, and
+nothing gets into the binary log. Its statements have all rights in that server. If the stream ends
+with an error, so does the restore.
 """
 
 import re

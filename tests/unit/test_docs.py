@@ -71,8 +71,8 @@ OF_OTHERS = {
         --start-position --stop-never --stop-position --to-last-log --verbose
         --verify-binlog-checksum""",
     "mysqld": """--auth-root-authentication-method --enforce-gtid-consistency --gtid-mode
-        --initialize-insecure --user""",
-    "mysqldump and mariadb-dump": """--all-databases --compact --events --master-data
+        --initialize-insecure --skip-replica-start --skip-slave-start --user""",
+    "mysqldump and mariadb-dump": """--all-databases --compact --dump-history --events --master-data
         --no-create-info --no-data --routines --set-gtid-purged --single-transaction
         --skip-add-drop-table --skip-triggers --skip-tz-utc --source-data --triggers""",
     "pipx and systemctl": "--global --now",
