@@ -213,6 +213,7 @@ def test_a_transaction_is_taken_back(place: Place, accident: list[str]) -> None:
     assert place.state("k") == after
 
 
+@pytest.mark.gate
 def test_what_came_after_is_never_overwritten(place: Place) -> None:
     """A change of any column, in case only too; the later transaction is named."""
     for later, why in (
@@ -803,6 +804,7 @@ def waiting_for_a_lock(place: Place) -> bool:
     return bool(rows[0][0])
 
 
+@pytest.mark.gate
 def test_an_undo_that_is_killed_changes_nothing(place: Place) -> None:
     """kill -9 when other rows are undone already; the next undo removes what is left."""
     place.begin(*K)
