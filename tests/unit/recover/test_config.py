@@ -25,7 +25,7 @@ from binlog2s3.config.values import OPTIONS, STREAM, MysqlConfig
 from binlog2s3.errors import ConfigError, SourceError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover.model import BeforeGtid, Latest, ToGtid, ToPosition, ToTime
-from binlog2s3.recover.pitr import _goal
+from binlog2s3.recover.pitr import goal_of
 from binlog2s3.server.login import resolve
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -207,7 +207,7 @@ def test_goals() -> None:
         ("--to-position=b.000001:1234", ToPosition(BinlogName.parse("b.000001"), 1234)),
         ("--latest", Latest()),
     ):
-        assert _goal(configured(*LEAST, option)) == goal
+        assert goal_of(configured(*LEAST, option)) == goal
 
 
 def test_every_value_reaches_its_place(tmp_path: Path) -> None:
