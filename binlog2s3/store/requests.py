@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import boto3
@@ -64,7 +65,18 @@ _WITHOUT_KEY = frozenset(
 
 
 _LISTED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
-_LOADER = botocore.loaders.create_loader()
+
+
+class _Loader(botocore.loaders.Loader):
+    """Finds data models without a look into the directories of all services there are."""
+
+    def list_available_services(self, type_name: str) -> list[str]:
+        """The names of all services, also of those without a model of this type."""
+        paths = [Path(path) for path in self.search_paths]
+        return [found.name for path in paths if path.is_dir() for found in path.iterdir()]
+
+
+_LOADER = _Loader()
 
 
 def any_session(profile_name: str | None = None) -> boto3.Session:
