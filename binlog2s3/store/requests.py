@@ -70,7 +70,7 @@ _LISTED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[
 class _Loader(botocore.loaders.Loader):
     """Finds data models without a look into the directories of all services there are."""
 
-    def list_available_services(self, type_name: str) -> list[str]:
+    def list_available_services(self, type_name: str) -> list[str]:  # noqa: ARG002 - as its base
         """The names of all services, also of those without a model of this type."""
         paths = [Path(path) for path in self.search_paths]
         return [found.name for path in paths if path.is_dir() for found in path.iterdir()]
