@@ -3,7 +3,7 @@
 Judgements, reaches and gaps are in the words of the commands that print them.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from typing import Literal
@@ -39,7 +39,7 @@ from binlog2s3.status.text import (
 
 Kind = Literal[
     "window", "part", "archive", "kept", "left", "gap", "pruned",
-    "join", "unknown", "floor", "backup", "unusable", "proved", "failed",
+    "join", "unknown", "floor", "damage", "backup", "unusable", "proved", "failed",
 ]  # fmt: skip
 """What a bar or a mark of a timeline stands for: its class in the page's styles."""
 DAYS = 14
@@ -337,15 +337,17 @@ def _lineage_row(listed: LineageListing) -> LineageRow:
 # By day
 
 
-def _days(lineages: Iterable[LineageListing], now: datetime) -> tuple[Day, ...]:
-    """The last days, the newest first; none if nothing was archived in them."""
+def _days(lineages: Sequence[LineageListing], now: datetime) -> tuple[Day, ...]:
+    """The last days since the first lineage began, the newest first; none if they had nothing."""
     by_day: dict[date, list[tuple[Facts, float | None]]] = {}
     for listed in lineages:
         for entry, waited in _archived(listed):
             by_day.setdefault(entry.archived_at.date(), []).append((entry, waited))
+    first = min((one.lineage.first_binlog_time.date() for one in lineages), default=now.date())
     days = [now.date() - timedelta(days=number) for number in range(DAYS)]
+    days = [day for day in days if day >= first]
     sizes = {day: sum(entry.size for entry, _ in by_day.get(day, ())) for day in days}
-    most = max(sizes.values())
+    most = max(sizes.values(), default=0)
     if not most:
         return ()
     return tuple(_day(day, by_day.get(day, []), 100 * sizes[day] / most) for day in days)
@@ -504,6 +506,7 @@ def _lineage_track(
             bars += scale.bar(runs[number - 1][1], begin, "gap", text)
         text = f"{moment_text(begin)} to {moment_text(end)}"
         bars += scale.bar(begin, end, kind, text)
+    marks += _damage_marks(listed, scale)
     if lineage.parent is not None:
         marks += _join_mark(listed, scale)
         if at and legs[at].missing:
@@ -556,22 +559,35 @@ def _runs(listed: LineageListing, end: datetime | None) -> list[tuple[datetime, 
     """
     missing = sorted(one.last for one in listed.missing if not one.under_way)
     runs: list[tuple[datetime, datetime]] = []
+    is_new = True
     for binlog in listed.binlogs:
-        is_new = not runs
         while missing and missing[0] < binlog.name:
             missing.pop(0)
             is_new = True
-        if (entry := binlog.entry) is None:
-            continue
-        reached = moment_of(entry.reached_us) if entry.reached_us is not None else entry.first_time
-        if is_new:
-            runs.append((entry.first_time, max(reached, entry.first_time)))
-        else:
-            runs[-1] = (runs[-1][0], max(reached, entry.first_time, runs[-1][1]))
+        if (entry := binlog.entry) is not None:
+            reached = moment_of(entry.reached_us or 0)
+            begin, reached = entry.first_time, max(reached, entry.first_time)
+            runs.append((begin, reached)) if is_new else _prolong(runs, reached)
+            is_new = False
+        is_new = is_new or binlog.hole is not None
     if end is not None and listed.binlogs:
-        begin = runs[-1] if runs else (listed.lineage.first_binlog_time,) * 2
-        runs[-1:] = [(begin[0], max(begin[1], end))]
+        if not runs:
+            runs.append((listed.lineage.first_binlog_time, end))
+        elif is_new:  # what is behind that has no time but this one
+            runs.append((max(end, runs[-1][1]), max(end, runs[-1][1])))
+        _prolong(runs, end)
     return runs
+
+
+def _prolong(runs: list[tuple[datetime, datetime]], end: datetime) -> None:
+    runs[-1] = (runs[-1][0], max(end, runs[-1][1]))
+
+
+def _damage_marks(listed: LineageListing, scale: _Scale) -> Iterator[Mark]:
+    for binlog in listed.binlogs:
+        if binlog.entry is not None and binlog.entry.damaged:
+            text = f"the source had damaged {binlog.name}"
+            yield from scale.mark(binlog.entry.first_time, "damage", text)
 
 
 def _backup_mark(row: Row, scale: _Scale) -> Iterator[Mark]:
