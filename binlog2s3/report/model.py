@@ -421,9 +421,8 @@ def _timelines(found: Looked, now: datetime) -> Iterator[Timeline]:
     yield Timeline(title="All of it", ticks=whole.ticks(), tracks=tuple(_tracks(found, whole)))
     if now - begin > timedelta(days=3 * DAYS / 2):
         last = _Scale(now - timedelta(days=7), now)
-        yield Timeline(
-            title="The last 7 days", ticks=last.ticks(), tracks=tuple(_tracks(found, last))
-        )
+        tracks = (one for one in _tracks(found, last) if one.bars or one.marks)
+        yield Timeline(title="The last 7 days", ticks=last.ticks(), tracks=tuple(tracks))
 
 
 def _moments(found: Looked) -> Iterator[datetime]:
