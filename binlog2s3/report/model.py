@@ -172,7 +172,9 @@ class Section:
     lineages: tuple[LineageRow, ...]
     fields: tuple[Field, ...]
     notes: tuple[str, ...]
-    older: str
+    older_gaps: str
+    older_backups: str
+    older_lineages: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +207,8 @@ def page_of(
 def _section(found: Looked, now: datetime) -> Section:
     status = found.status
     judgement = judged(status)
-    history = status.history
+    gaps = status.history.gaps if status.history is not None else ()
     backups = found.backups[-MOST_ROWS:]
-    more = len(found.backups) - len(backups)
     return Section(
         source=status.source,
         severity=judgement.severity,
@@ -221,18 +222,25 @@ def _section(found: Looked, now: datetime) -> Section:
         content=_content(found),
         backups_text=_backups_text(status),
         timelines=tuple(_timelines(found, now)),
-        gaps=tuple(gap_text(gap) for gap in (history.gaps if history else ())[-MOST_NOTICES:]),
+        gaps=tuple(gap_text(gap) for gap in gaps[-MOST_NOTICES:]),
+        older_gaps=_older(len(gaps) - MOST_NOTICES, "list"),
         days=_days(found.lineages, now),
         backups=tuple(_backup_row(row, found.drills) for row in reversed(backups)),
         drills=tuple(_drill_row(one) for one in found.drills),
         lineages=tuple(_lineage_row(one) for one in reversed(found.lineages[-MOST_ROWS:])),
         fields=() if status.ignored else (*fields_of(status), *seen_of(status, now)),
         notes=tuple(found.notes),
-        older=f"{more:,} older ones: `binlog2s3 backup list`" if more else "",
+        older_backups=_older(len(found.backups) - MOST_ROWS, "backup list"),
+        older_lineages=_older(len(found.lineages) - MOST_ROWS, "list"),
     )
 
 
 # In words
+
+
+def _older(count: int, command: str) -> str:
+    """What is said of those that are not shown; "" if all are."""
+    return f"{count:,} older ones: `binlog2s3 {command}`" if count > 0 else ""
 
 
 def _window(status: Status) -> Window:
@@ -442,8 +450,9 @@ def _tracks(found: Looked, scale: _Scale) -> Iterator[Track]:
         bars = tuple(scale.bar(history.earliest, status.latest, "archive", text))
         yield Track(name="Binlogs without a gap up to now", note=text, bars=bars)
     legs = _legs(found)
-    shown = found.lineages[-MOST_TRACKS:]
-    for listed in shown:
+    if older := _older(len(found.lineages) - MOST_TRACKS, "list"):
+        yield Track(name="Older lineages", note=older)
+    for listed in found.lineages[-MOST_TRACKS:]:
         yield _lineage_track(listed, found, legs, scale)
     yield Track(
         name="Base backups",

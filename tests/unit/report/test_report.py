@@ -14,16 +14,18 @@ from typing import Any
 import pytest
 
 from binlog2s3 import __version__
-from binlog2s3.config.bucket import for_restoring, url
+from binlog2s3.config.bucket import for_restoring
 from binlog2s3.config.report import ReportConfig
 from binlog2s3.config.values import S3Config
 from binlog2s3.errors import ConfigError
 from binlog2s3.report.file import replace_file
 from binlog2s3.report.html import MOST_TEXT, render
-from binlog2s3.report.look import look_at
+from binlog2s3.report.look import Looked, look_at
 from binlog2s3.report.model import Page, page_of
+from binlog2s3.status.model import Gap, HistoryStatus
 from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
+from lab import report_page
 from tests.golden.buckets import BUCKETS, Golden
 from tests.golden.outputs import Called, called
 
@@ -115,14 +117,17 @@ def page(bucket: str) -> Node:
     return Parsed(found.out).root
 
 
-def model_of(bucket: str) -> Page:
-    golden = BUCKETS[bucket]()
+def looked_at(golden: Golden) -> list[Looked]:
     config = ReportConfig(
         s3=S3Config(bucket="acme", prefix="pre"), source=golden.source or None, html=Path("-")
     )
     with opened(for_restoring(config.s3), session=golden.client.session) as store:
-        found = look_at(store, config, Workers(2), golden.now)
-    return page_of(found, url(config.s3), now=golden.now)
+        return look_at(store, config, Workers(2), golden.now)
+
+
+def model_of(bucket: str) -> Page:
+    golden = BUCKETS[bucket]()
+    return page_of(looked_at(golden), "s3://acme/pre", now=golden.now)
 
 
 def track(bucket: str, name: str) -> Node:
@@ -324,6 +329,33 @@ def test_what_was_archived_each_day() -> None:
         (day, len(ones), sum(one["transactions"] for one in ones)) for day, ones in counted.items()
     ]
     assert max(one.share for one in section.days) == 100
+
+
+def test_what_is_not_shown_is_counted() -> None:
+    """Of very many lineages, backups and gaps the newest are shown, with how many are not."""
+    golden = BUCKETS["backups-and-drills"]()
+    (looked,) = looked_at(golden)
+    gaps = (Gap(lineage="x", join="gap", text="y"),) * 100
+    history = HistoryStatus(lineages=200, gaps=gaps)
+    many = dataclasses.replace(
+        looked,
+        status=dataclasses.replace(looked.status, history=history),
+        lineages=[*looked.lineages] * 200,
+        backups=[*looked.backups] * 20,
+    )
+    found = page_of([many], "s3://acme/pre", now=golden.now)
+    text = next(Parsed(render(found).decode()).root.all("body")).text
+    older = re.findall(r"(\d+) older ones: `binlog2s3 ([a-z ]+)`", text)
+    assert set(older) == {("188", "list"), ("140", "list"), ("60", "list"), ("60", "backup list")}
+
+
+def test_the_page_of_the_documents_has_all_that_they_say(tmp_path: Path) -> None:
+    """A gap, joins, base backups and drills; the pictures are of it."""
+    report_page.main(tmp_path / "x.html")
+    (section, *_) = Parsed((tmp_path / "x.html").read_text()).root.all("section")
+    drawn = {one.kind for svg in section.all("svg", "track") for one in svg.all()}
+    assert drawn >= {"window", "archive", "kept", "gap", "join", "unknown", "backup", "proved"}
+    assert next(next(section.all("div", "wide")).all("dd")).text.startswith("from 2026-10-")
 
 
 # The command
