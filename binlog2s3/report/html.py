@@ -7,7 +7,6 @@ the template prints goes through `shown` and is escaped; numbers are the page's 
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from binlog2s3.formatting import cut
 from binlog2s3.output import clean
@@ -19,7 +18,7 @@ MOST_TEXT = 1000
 
 def shown(value: Any) -> Any:
     """A value of the template: text on one line, without characters that turn or hide others."""
-    if isinstance(value, str) and not isinstance(value, Markup):
+    if isinstance(value, str) and not hasattr(value, "__html__"):  # else the template made it
         return cut(clean(value), MOST_TEXT)
     return value
 

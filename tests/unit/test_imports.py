@@ -38,7 +38,6 @@ ROOMS = {
     "botocore": {"store"},
     "click": {"cli"},
     "jinja2": {"report"},
-    "markupsafe": {"report"},
     "msgspec": {"archive"},
     "prometheus_client": {"serve", "status"},
     "pymysql": {"server"},
