@@ -7,6 +7,7 @@ from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.report import STANDARD_OUTPUT, ReportConfig
 from binlog2s3.output import say
+from binlog2s3.progress import progress_of
 from binlog2s3.report.file import replace_file
 from binlog2s3.report.html import render
 from binlog2s3.report.look import look_at
@@ -19,9 +20,12 @@ def run(config: ReportConfig, outside: Outside = OUTSIDE) -> None:
     """Write the page. Raises StoreError, ArchiveError if there is nothing to show, ConfigError."""
     now = outside.now()
     s3 = for_restoring(config.s3)
-    with opened(s3, evidence=Evidence, session=outside.session) as store:
+    with (
+        opened(s3, evidence=Evidence, session=outside.session) as store,
+        progress_of("entries") as advance,
+    ):
         workers = Workers(min(config.s3.concurrency, MOST_THREADS))
-        found = look_at(store, config, workers, now)
+        found = look_at(store, config, workers, now, advance)
         notes = [*store.version_notes()]
     for text in notes:
         say("warning", text)

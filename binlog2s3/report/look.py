@@ -11,7 +11,7 @@ from datetime import datetime
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, latest
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.listing import LineageListing, gather
+from binlog2s3.archive.listing import Advance, LineageListing, gather
 from binlog2s3.archive.sources import nothing_of
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.config.report import ReportConfig
@@ -38,38 +38,54 @@ class Looked:
     notes: Sequence[str] = ()
 
 
-def look_at(store: Store, config: ReportConfig, workers: Workers, now: datetime) -> list[Looked]:
+def look_at(
+    store: Store,
+    config: ReportConfig,
+    workers: Workers,
+    now: datetime,
+    advance: Advance = lambda _, __: None,
+) -> list[Looked]:
     """The named source, or all of them, the worst first.
 
     Of many sources, one that cannot be read is `unknown`. Raises StoreError, ArchiveError if there
     is nothing to show, and ConfigError for the file of --expect.
     """
     if config.source is not None:
-        return [_one(store, config, config.source, workers, now)]
+        return [_one(store, config, config.source, workers, now, advance)]
     expected = read_expected(config.expect) if config.expect else NOTHING_EXPECTED
     prefix, target = config.s3.prefix, url(config.s3)
     glances = look_all(store, prefix, target, workers, now=now, expect=expected)
     if not glances:
         raise nothing_of(store, prefix, None, target)
-    found = [_each(store, config, glance, workers, now) for glance in glances]
+    found = [_each(store, config, glance, workers, now, advance) for glance in glances]
     return sorted(found, key=lambda one: urgency(one.status))
 
 
 def _each(
-    store: Store, config: ReportConfig, glance: Status, workers: Workers, now: datetime
+    store: Store,
+    config: ReportConfig,
+    glance: Status,
+    workers: Workers,
+    now: datetime,
+    advance: Advance,
 ) -> Looked:
     """One of many; those that are ignored, or not there, are not looked at."""
     is_absent = any(trouble.code == "missing" for trouble in glance.troubles)
     if glance.ignored or is_absent:
         return Looked(status=glance)
     try:
-        return _one(store, config, glance.source, workers, now)
+        return _one(store, config, glance.source, workers, now, advance)
     except (StoreError, ArchiveError) as error:
         return Looked(status=unread(glance.source, glance.target, now, error))
 
 
 def _one(
-    store: Store, config: ReportConfig, source: str, workers: Workers, now: datetime
+    store: Store,
+    config: ReportConfig,
+    source: str,
+    workers: Workers,
+    now: datetime,
+    advance: Advance,
 ) -> Looked:
     prefix = config.s3.prefix
     status = look(store, prefix, source, url(config.s3), now=now)
@@ -84,7 +100,7 @@ def _one(
     notes: list[str] = []
     lineages: Sequence[LineageListing] = ()
     try:
-        listing = gather(store, ListConfig(s3=config.s3, source=source), workers)
+        listing = gather(store, ListConfig(s3=config.s3, source=source), workers, advance)
     except ArchiveError as error:
         notes.append(str(error))
     else:
