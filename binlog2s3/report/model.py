@@ -12,7 +12,7 @@ from binlog2s3 import __version__
 from binlog2s3.archive.documents import Facts
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.history import Leg, line_of
-from binlog2s3.archive.listing import Binlog, LineageListing
+from binlog2s3.archive.listing import LineageListing
 from binlog2s3.formatting import (
     count_text,
     duration_text,
@@ -20,11 +20,11 @@ from binlog2s3.formatting import (
     moment_text,
     size_text,
 )
-from binlog2s3.inspect.list import head_of, lines_of, notices_before, summary_of
+from binlog2s3.inspect.list import Notice, head_of, lines_of, notices_before, summary_of
 from binlog2s3.output import Field
 from binlog2s3.report.look import Looked
 from binlog2s3.retain.backup import Row, reach_text
-from binlog2s3.status.model import Status, Trouble
+from binlog2s3.status.model import HistoryStatus, Status, Trouble
 from binlog2s3.status.severity import Severity, gap_text, judged, worst
 from binlog2s3.status.text import (
     age_text,
@@ -166,6 +166,7 @@ class Section:
     backups_text: str
     timelines: tuple[Timeline, ...]
     gaps: tuple[str, ...]
+    alarms: tuple[str, ...]
     days: tuple[Day, ...]
     backups: tuple[BackupRow, ...]
     drills: tuple[DrillRow, ...]
@@ -173,6 +174,7 @@ class Section:
     fields: tuple[Field, ...]
     notes: tuple[str, ...]
     older_gaps: str
+    older_alarms: str
     older_backups: str
     older_lineages: str
 
@@ -208,6 +210,7 @@ def _section(found: Looked, now: datetime) -> Section:
     status = found.status
     judgement = judged(status)
     gaps = status.history.gaps if status.history is not None else ()
+    alarms = [one.text for listed in found.lineages for one in _notices(listed) if one.alarm]
     backups = found.backups[-MOST_ROWS:]
     return Section(
         source=status.source,
@@ -223,7 +226,9 @@ def _section(found: Looked, now: datetime) -> Section:
         backups_text=_backups_text(status),
         timelines=tuple(_timelines(found, now)),
         gaps=tuple(gap_text(gap) for gap in gaps[-MOST_NOTICES:]),
-        older_gaps=_older(len(gaps) - MOST_NOTICES, "list"),
+        alarms=tuple(alarms[-MOST_NOTICES:]),
+        older_gaps=_older(len(gaps) - MOST_NOTICES, "status --json"),
+        older_alarms=_older(len(alarms) - MOST_NOTICES, "list"),
         days=_days(found.lineages, now),
         backups=tuple(_backup_row(row, found.drills) for row in reversed(backups)),
         drills=tuple(_drill_row(one) for one in found.drills),
@@ -327,9 +332,14 @@ def _drill_row(one: DrillResult) -> DrillRow:
     )
 
 
+def _notices(listed: LineageListing) -> Iterator[Notice]:
+    """What `list` says between binlogs: what is missing, damaged or not there yet."""
+    yield from notices_before(listed)
+    yield from (one for one in lines_of(listed) if isinstance(one, Notice))
+
+
 def _lineage_row(listed: LineageListing) -> LineageRow:
-    notices = [one.text for one in notices_before(listed)]
-    notices += [one.text for one in lines_of(listed) if not isinstance(one, Binlog)]
+    notices = [one.text for one in _notices(listed)]
     more = len(notices) - MOST_NOTICES
     if more > 0:
         notices = [*notices[:MOST_NOTICES], f"and {more:,} more: `binlog2s3 list`"]
@@ -445,10 +455,8 @@ def _tracks(found: Looked, scale: _Scale) -> Iterator[Track]:
     status = found.status
     yield _recoverable(found, scale)
     history = status.history
-    if history is not None and history.earliest is not None and status.latest is not None:
-        text = f"from {moment_text(history.earliest)} to {moment_text(status.latest)}"
-        bars = tuple(scale.bar(history.earliest, status.latest, "archive", text))
-        yield Track(name="Binlogs without a gap up to now", note=text, bars=bars)
+    if history is not None:
+        yield _reachable(history, status.latest, scale)
     legs = _legs(found)
     if older := _older(len(found.lineages) - MOST_TRACKS, "list"):
         yield Track(name="Older lineages", note=older)
@@ -482,6 +490,19 @@ def _recoverable(found: Looked, scale: _Scale) -> Track:
     if first is not None and last is not None:
         bars += scale.bar(first, last, "window", f"recovery window {note}")
     return Track(name="Recovery window", note=note, bars=tuple(bars))
+
+
+def _reachable(history: HistoryStatus, latest: datetime | None, scale: _Scale) -> Track:
+    """What the binlogs are there for, as `status` says it; a base backup is needed besides."""
+    name, earliest = "Binlogs that lead up to now", history.earliest
+    if earliest is None or latest is None:
+        return Track(name=name, note="unknown")
+    if latest < earliest:
+        return Track(name=name, note=f"none yet after the gap, {moment_text(earliest)}")
+    text = f"from {moment_text(earliest)} to {moment_text(latest)}"
+    if not history.complete:
+        text += " (only the newest binlogs were looked for)"
+    return Track(name=name, note=text, bars=tuple(scale.bar(earliest, latest, "archive", text)))
 
 
 def _legs(found: Looked) -> Sequence[Leg]:
@@ -519,7 +540,8 @@ def _lineage_track(
         marks += _join_mark(listed, scale)
         if at and legs[at].missing:
             bars += _gap_bar(listed, found, scale)
-    role = "current" if listed.current else "in the current history" if at is not None else "left"
+    role = "in the current history" if at is not None else "not in the current history"
+    role = "current" if listed.current else role
     return Track(
         name=f"Lineage {id_}",
         note=f"{role}; {summary_of(listed)}",

@@ -315,6 +315,18 @@ def test_what_is_on_the_timeline(bucket: str, name: str, drawn: list[str]) -> No
     assert sorted(kinds(track(bucket, name))) == sorted(drawn)
 
 
+@pytest.mark.parametrize("bucket", ["damage", "gap", "fork", "lost-end", "floors"])
+def test_all_that_list_calls_missing_or_damaged_is_on_the_page(bucket: str) -> None:
+    """In its words, and not only where a reader has to unfold it."""
+    golden = BUCKETS[bucket]()
+    said = called(golden, ["list", f"--source={golden.source}", "--s3-url=s3://acme/pre"])
+    alarms = [" ".join(line.split()) for line in said.out.splitlines()
+              if line.startswith(("GAP", "DAMAGED"))]  # fmt: skip
+    shown = [item.text for item in page(bucket).all("li", "warn")]
+    assert [one for one in shown if one.startswith(("GAP", "DAMAGED"))] == alarms
+    assert bool(alarms) == (bucket in ("damage", "gap"))
+
+
 def test_what_was_archived_each_day() -> None:
     """As `list --json` says: so many bytes, binlogs and transactions; not before it began."""
     golden = BUCKETS["forty"]()
@@ -336,7 +348,7 @@ def test_what_is_not_shown_is_counted() -> None:
     golden = BUCKETS["backups-and-drills"]()
     (looked,) = looked_at(golden)
     gaps = (Gap(lineage="x", join="gap", text="y"),) * 100
-    history = HistoryStatus(lineages=200, gaps=gaps)
+    history = HistoryStatus(lineages=200, gaps=gaps, earliest=looked.status.latest)
     many = dataclasses.replace(
         looked,
         status=dataclasses.replace(looked.status, history=history),
@@ -345,8 +357,10 @@ def test_what_is_not_shown_is_counted() -> None:
     )
     found = page_of([many], "s3://acme/pre", now=golden.now)
     text = next(Parsed(render(found).decode()).root.all("body")).text
-    older = re.findall(r"(\d+) older ones: `binlog2s3 ([a-z ]+)`", text)
-    assert set(older) == {("188", "list"), ("140", "list"), ("60", "list"), ("60", "backup list")}
+    older = re.findall(r"(\d+) older ones: `binlog2s3 ([a-z -]+)`", text)
+    assert set(older) == {("188", "list"), ("140", "list"), ("60", "status --json"),
+                          ("60", "backup list")}  # fmt: skip
+    assert "only the newest binlogs were looked for" in text
 
 
 def test_the_page_of_the_documents_has_all_that_they_say(tmp_path: Path) -> None:
