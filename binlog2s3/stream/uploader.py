@@ -363,6 +363,12 @@ class Uploader:
         assert isinstance(token, _Token)  # noqa: S101 - `take` has seen it
         job, action = token.job, token.action
         job.flying.discard(action)
+        if self._jobs.get(job.track.name) is not job:
+            if error := outcome.error:
+                _log.info(
+                    "a failed request is no longer needed", binlog=job.track.name, error=error
+                )
+            return
         if outcome.error is not None:
             self._failed(job, action, outcome.error)
             return
@@ -470,9 +476,6 @@ class Uploader:
             track.commits.passed(offset)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
-        if self._jobs.get(job.track.name) is not job:
-            _log.info("a failed request is no longer needed", binlog=job.track.name, error=error)
-            return
         if isinstance(error, TakenError):
             job.is_taken = True
             if self._is_past:  # it was asked before

@@ -329,6 +329,29 @@ def test_another_track_of_the_same_name_is_not_meant(world: World) -> None:
     assert not streamer.uploader.empty
 
 
+@pytest.mark.parametrize("read_again", [False, True])
+def test_an_answer_of_a_binlog_that_was_forgotten_says_nothing(
+    world: World, *, read_again: bool
+) -> None:
+    """Its run was of another history: what was put of it is not durable in this one."""
+    streamer = world.start(part=5000)
+    world.source.write(20)
+    world.work(streamer, 3)
+    world.source.write(20)
+    world.read(streamer)
+    streamer.uploader.step()
+    assert flying(streamer, Flush)
+    durable, counted = streamer.coverage.durable, streamer.uploader.totals.durable_bytes
+    assert durable is not None
+    track = streamer.tracks[FIRST]
+    streamer.uploader.drop(track)
+    if read_again:
+        streamer.uploader.add(track)
+    world.answer(streamer)
+    assert streamer.coverage.durable == durable
+    assert streamer.uploader.totals.durable_bytes == counted
+
+
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_what_contradicts_the_bucket_stays_in_the_spool(world: World, *, has_ended: bool) -> None:
     """A history that goes on stops, to find where they part; one that has ended holds up nothing.
