@@ -280,7 +280,7 @@ class Steering(Pilot):
     """The pilot, who finds mysqlbinlog without looking, and has nothing to doubt."""
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
-        super().__init__(config, catalog, NO_SPOOL, threading.Event(), _nobody_works)
+        super().__init__(config, catalog, NO_SPOOL, threading.Event())
 
     def heading(self, server: Any, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
         listed = server.binlogs()
@@ -292,10 +292,6 @@ class Steering(Pilot):
 
 
 NO_SPOOL: Any = None  # nothing contradicts the archive here
-
-
-def _nobody_works(_: float) -> NoReturn:
-    raise AssertionError("nothing contradicts the archive here")
 
 
 class Starting(Startup):
@@ -352,10 +348,10 @@ class Reading(Supervisor):
     process: "Process"
     noting: Noting
 
-    def _facts(self) -> ServerFacts:
-        return self._server.facts()
+    def _answer(self, ask: Callable[[Any], T]) -> T:
+        return ask(self._connect())
 
-    def _start(self, run: SpoolRun, heading: Heading) -> Any:
+    def _start(self, run: SpoolRun, heading: Heading, login: object) -> Any:
         with self.noting("child start"):
             self.process.child = child = Mysqlbinlog(
                 self.process.shown, run, heading, self.process, self.noting
@@ -364,8 +360,7 @@ class Reading(Supervisor):
 
     def work(self, seconds: float) -> None:
         self.process.count()
-        self._judge()
-        self._uploads.step(0.05)
+        self._go_on(0.05)
 
 
 class Requests(InlineWorkers):
@@ -402,7 +397,7 @@ def config(spool: Path, part: int) -> Config:
     nothing: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
     none: dict[str, Any] = dict.fromkeys(S3Config.__slots__)
     return Config(
-        mysql=MysqlConfig(**{**nothing, "connect_timeout": 10.0}),
+        mysql=MysqlConfig(**{**nothing, "user": "u", "connect_timeout": 10.0}),
         s3=S3Config(
             **{**none, "bucket": "b", "prefix": LAYOUT.prefix, "part_size": part, "concurrency": 4}
         ),
@@ -498,11 +493,11 @@ class Process(Loop):
             writer=self._writer,
             pilot=Steering(made, Catalog(store, self._layout)),
             watch=self._watch,
+            connect=lambda: server,
             stop=clock,
             tip=begun.tip,
             heading=begun.heading,
         )
-        self.supervisor._server = server
         self.supervisor.process = self
         self.supervisor.noting = noting
         self._board = None

@@ -253,6 +253,7 @@ class RemoteBinlog:
                     f"{key} {what} the source's {self._track.name}",
                     hint="two histories under one name: was the server restored or rolled back, or "
                     "did it lose commits in a crash? nothing was overwritten",
+                    binlog=str(self._track.name),
                 )
         return frozenset(same)
 
@@ -357,7 +358,11 @@ class RemoteBinlog:
                     hint="it has no entry: was it put there by something else? move it away; "
                     "nothing was overwritten, and the spool keeps our copy",
                 )
-            raise ForkError(what, hint="two histories under one name; nothing was overwritten")
+            raise ForkError(
+                what,
+                hint="two histories under one name; nothing was overwritten",
+                binlog=str(track.name),
+            )
 
     def put_entry(self) -> None:
         """See the function `put_entry`. Raises TakenError if readers could not tell which it is."""

@@ -4,7 +4,7 @@ Each run of mysqlbinlog writes into a directory of its own.
 
 Law: no checked byte of an earlier run is cut off or overwritten. A file is deleted only if the
 archive has it, or another copy has all of its bytes. A deletion is durable before anything relies
-on it. One streamer holds the spool, by a lock that ends with its process. Its threads see each change
+on it. One streamer holds the spool, by a lock that ends with its process. Its threads see changes
 whole. Nothing that another user has put there is followed, read or written (`private`).
 """
 
@@ -282,7 +282,7 @@ class Spool:
         return run
 
     def _next_name(self) -> str:
-        """The name of a run: the time, but later than those of all runs, whatever the clock says."""
+        """A name after those of all runs: the time, unless the clock was set back."""
         number = int(f"{datetime.now(UTC):%Y%m%d%H%M%S%f}")
         with as_spool_error(self.directory):
             for path in self.directory.iterdir():
