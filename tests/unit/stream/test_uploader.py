@@ -373,6 +373,29 @@ def test_what_contradicts_the_bucket_stays_in_the_spool(world: World, *, has_end
     assert list(streamer.run.files()) == [FIRST]
 
 
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_nothing_is_archived_behind_what_contradicts_the_bucket(
+    world: World, *, has_ended: bool
+) -> None:
+    """What follows it is of its history: behind the bucket's bytes it would be spliced."""
+    world.put_chunk(0, b"x" * 30)
+    streamer = world.start()
+    for _ in range(3):
+        world.source.write(300)
+        world.source.rotate()
+    world.read(streamer)
+    if has_ended:
+        streamer.uploader.end_history()
+        world.settle(streamer)
+    else:
+        with pytest.raises(ForkError, match="holds other bytes than"):
+            world.settle(streamer)
+        world.settle(streamer)
+    assert streamer.uploader.empty
+    assert not [key for key in world.store.objects if LAYOUT.place_of(key).kind == "entry"]  # type: ignore[union-attr]
+    assert len(streamer.run.files()) == 4
+
+
 def test_an_entry_that_somebody_planted_ends_the_history(world: World) -> None:
     """The binlog gets no entry, once that is told; in a history that has ended it gets one."""
     world.store.versions = [
