@@ -44,7 +44,7 @@ from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.lessons import EndAction, Lessons, judge
+from binlog2s3.stream.lessons import EndAction, HistoryEnd, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import delay, unless
@@ -314,7 +314,7 @@ class Supervisor:
                 transient=True,
             )
         self._tip = tip
-        self._lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)
+        self._lessons = self._lessons.asked_at(_read_up_to(self._intake, tip))
         return heading
 
     def _turn(self, heading: Heading) -> Track | None:
@@ -474,11 +474,26 @@ def _lineage_of(heading: Heading) -> str | None:
 
 
 def _where(intake: Intake, tip: Tip | None) -> Tip | None:
-    """Where the known history ends: with what was taken in, else where it ended before, `tip`."""
+    """Where the known history ends: with what was taken in, else where it ended before, `tip`.
+
+    While a binlog is read again, more of it is known: the bucket has it.
+    """
     last, lineage = intake.last, intake.lineage
-    if lineage is not None and last is not None:
-        return tip_of(lineage, last, closed=last.closed)
-    return tip
+    if lineage is None or last is None:
+        return tip
+    here = tip_of(lineage, last, closed=last.closed)
+    if tip is None or (tip.lineage.id, tip.last) != (lineage.id, last.name):
+        return here
+    if last.closed or tip.closed or tip.size <= here.size:
+        return here
+    return replace(tip, overlap=here.overlap, track=None)  # a run continues what was read
+
+
+def _read_up_to(intake: Intake, tip: Tip | None) -> HistoryEnd | None:
+    """How far the source has been read; if nothing was, where the known history ends."""
+    if (last := intake.last) is not None:
+        return last.name, last.size
+    return (tip.last, tip.size) if tip is not None else None
 
 
 def _passes(error: BaseException) -> bool:

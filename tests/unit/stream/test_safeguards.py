@@ -47,6 +47,8 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
+from binlog2s3.stream.archive_end import tip_of
+from binlog2s3.stream.continuation import unservable
 from binlog2s3.stream.decide import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
@@ -58,7 +60,7 @@ from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
+from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
@@ -1172,6 +1174,40 @@ def test_the_loop_goes_on_while_the_source_is_asked(supervisor: Any) -> None:
 
     supervisor._pilot.heading = heading
     assert supervisor._ask() == "there"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_is_read_again_does_not_shorten_what_is_known(
+    supervisor: Any, *, closed: bool
+) -> None:
+    """A lineage that begins when the source gives no more of it follows all that the bucket has.
+
+    A run continues where the reading has come to. One that has ended there is that long.
+    """
+    made = two_of_a_server(NOW)[0]
+    known = begun_track(made, len(made.data))
+    tip = tip_of(HISTORY, known, closed=False)
+    again = Track(FIRST, None, Grid(5 << 20))
+    again.feed(memoryview(bytes(made.data[: made.ends[3]])))
+    again.state = TrackState.CLOSED if closed else again.state
+    assert again.size < known.size
+    supervisor._tip = tip
+    supervisor._intake.lineage, supervisor._intake.last = HISTORY, again
+    supervisor._connect = lambda: Asked(FACTS, b"")
+    supervisor._pilot.heading = lambda _, tip, __: tip
+    asked = supervisor._ask()
+    assert supervisor._lessons.at == (FIRST, again.size)
+    assert asked.overlap.end == again.size
+    if closed:
+        assert (asked.size, asked.gtids) == (again.size, again.gtids_after())
+    else:
+        assert (asked.size, asked.gtids) == (known.size, known.gtids_after())
+        given_up = unservable(
+            asked, [ServerBinlog(name=SECOND, size=9, encrypted=False)], lambda _: None
+        )
+        assert given_up is not None
+        assert given_up.parent is not None
+        assert given_up.parent.offset == known.size
 
 
 def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(supervisor: Any) -> None:
