@@ -198,7 +198,7 @@ class Uploader:
             return
         if track.size - track.floor < min(self._limits.grid.length(1), _WORTH):
             return
-        if held is None or held.object_there or held.chunks.end < track.size:
+        if held is None or held.object_there or held.named or held.chunks.end < track.size:
             return
         if not track.rewind():  # no run could continue there
             return

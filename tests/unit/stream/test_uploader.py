@@ -300,6 +300,27 @@ def test_what_is_given_up_before_it_has_come_as_far_as_the_bucket(
     assert world.readable() == data
 
 
+@pytest.mark.parametrize("rotten", [False, True])
+def test_the_last_copy_is_not_given_up_for_a_chunk_that_only_has_its_name(
+    world: World, *, rotten: bool
+) -> None:
+    """Another process has put it; before the spool's bytes go it is read, and put again."""
+    first, streamer = world.start("first"), world.start("second")
+    for _ in range(10):
+        world.source.write(20)
+    world.work(first)
+    world.read(streamer)
+    if rotten:
+        data = bytearray(world.store.get(world.live()[3]))
+        data[3] ^= 1
+        world.store.put(world.live()[3], bytes(data))
+    streamer.uploader.abandon(streamer.tracks[FIRST])
+    world.settle(streamer)
+    assert streamer.uploader.empty
+    assert not streamer.files(FIRST)
+    assert world.readable() == world.source.data(FIRST)
+
+
 def test_beside_what_another_writer_has_finished_nothing_is_put(world: World) -> None:
     """It had all of it, or something else lies there: ours stays in the spool, and is forgotten."""
     streamer = world.start()
@@ -466,12 +487,12 @@ def test_what_is_in_the_bucket_leaves_a_full_spool(
 
 
 def test_nothing_leaves_the_spool_that_a_request_may_still_read(world: World) -> None:
-    """Or that is only listed, and was not compared."""
+    """Or that is only listed, and was not compared, or by its name alone."""
     first, streamer = world.start("first"), world.start("second")
     world.source.write(950)
     world.work(first)
     world.read(streamer)
-    for _ in range(2):  # it looks, then compares
+    for _ in range(3):  # it looks, then compares, then reads
         streamer.uploader.step()
         assert streamer.workers.tasks
         streamer.press(pressed=True)
@@ -601,6 +622,40 @@ def test_a_chunk_that_is_taken_below_a_floor_is_an_error(world: World) -> None:
     with pytest.raises(FloorError, match="is needed again, and is no longer in the bucket"):
         world.settle(streamer)
     assert taken not in world.store.objects
+
+
+@pytest.mark.parametrize("copies_parts", [False, True])
+def test_a_chunk_that_rots_below_a_floor_ends_the_process_once(
+    world: World, *, copies_parts: bool
+) -> None:
+    """It goes, so that the next one puts it again, though its spool is full at the same place."""
+    world.store = MemoryStore(min_part_bytes=1, copies_parts=copies_parts)
+    streamer = world.start()
+    for _ in range(12):
+        world.source.write(20)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    rotten = world.live()[2]
+    data = bytearray(world.store.get(rotten))
+    data[3] ^= 1
+    world.store.put(rotten, bytes(data))
+    others = [key for key in world.live() if key != rotten]
+    streamer.press(pressed=False)
+    world.source.rotate()
+    with pytest.raises(FloorError, match="is needed again"):
+        world.work(streamer, 100)
+    assert {*others} <= {*world.live()}
+    world.stop(streamer)
+    world.store.delete(world.live()[4:])  # this time the spool is full before it has come so far
+    streamer = world.start("another")
+    world.read(streamer, 900)
+    for _ in range(2):
+        streamer.press(pressed=True)
+        world.settle(streamer)
+    assert floor_of(streamer) > Chunk.parse(rotten.rpartition("/")[2]).end
+    streamer.press(pressed=False)
+    world.work(streamer, 100)
+    assert world.archived() == world.source.data(FIRST)
 
 
 @pytest.mark.parametrize("closed", [True, False])
