@@ -374,11 +374,14 @@ class Reading(Supervisor):
 
     process: "Process"
     noting: Noting
+    refuse: Callable[[], object] = staticmethod(lambda: None)
+    """Called before mysqlbinlog is started."""
 
     def _answer(self, ask: Callable[[Any], T]) -> T:
         return ask(self._connect())
 
     def _start(self, run: SpoolRun, heading: Heading, login: object) -> Any:
+        self.refuse()
         with self.noting("child start"):
             self.process.child = child = Mysqlbinlog(
                 self.process.shown, run, heading, self.process, self.noting

@@ -593,7 +593,7 @@ def where_absent(write: Callable[[bool], object]) -> None:
     try:
         write(True)
     except UnsupportedError as error:
-        _log.warning("the store knows no conditions, writing without", error=error)
+        _log.recurring("the store knows no conditions, writing without", error=error)
         write(False)
 
 

@@ -312,18 +312,8 @@ class Pilot:
         """Compares this server with a lineage."""
         config = self._config
 
-        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
-            run = self._spool.begin(
-                RunFacts(
-                    source=config.stream.source,
-                    target=config.target,
-                    server_uuid=facts.uuid,
-                    binlog=str(name),
-                    position=4,
-                    lineage=PROBE,
-                )
-            )
-            child = Child(
+        def start(run: SpoolRun, name: BinlogName) -> Child:
+            return Child(
                 tool,
                 resolve(config.mysql),
                 server_id=0,
@@ -333,7 +323,17 @@ class Pilot:
                 tls=facts.tls,
                 on_line=lambda line: _log.info("mysqlbinlog says", line=line),
             )
-            return run, child
+
+        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
+            run = RunFacts(
+                source=config.stream.source,
+                target=config.target,
+                server_uuid=facts.uuid,
+                binlog=str(name),
+                position=4,
+                lineage=PROBE,
+            )
+            return self._spool.started(run, partial(start, name=name))
 
         return Finder(
             self._catalog,

@@ -281,6 +281,15 @@ class Spool:
         self._live.add(run.directory)
         return run
 
+    def started(self, facts: RunFacts, start: Callable[[SpoolRun], T]) -> tuple[SpoolRun, T]:
+        """A new run, and the mysqlbinlog that `start` has started for it; no run if it fails."""
+        run = self.begin(facts)
+        try:
+            return run, start(run)
+        except Exception:
+            self.discard(run)
+            raise
+
     def _next_name(self) -> str:
         """A name after those of all runs: the time, unless the clock was set back."""
         number = int(f"{datetime.now(UTC):%Y%m%d%H%M%S%f}")

@@ -236,12 +236,7 @@ class Supervisor:
             lineage=PROBE,  # until it is proved
         )
         login = self._answer(lambda _: resolve(self._config.mysql))
-        directory = self._spool.begin(facts)
-        try:
-            child = self._start(directory, heading, login)
-        except Exception:
-            self._spool.discard(directory)
-            raise
+        directory, child = self._spool.started(facts, lambda run: self._start(run, heading, login))
         tailer = Tailer(directory, self._grid, overlap=heading.overlap, track=track)
         if heading.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(heading.begin)

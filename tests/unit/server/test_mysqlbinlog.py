@@ -477,6 +477,7 @@ def test_what_it_says(said: str, hint: str, transient: bool) -> None:
     assert str(error) == f"mysqlbinlog ended: {said}"
     assert hint in error.hint
     assert error.transient is transient
+    assert isinstance(error, SpoolError) is said.startswith("Could not write into log file")
 
 
 @pytest.mark.parametrize(

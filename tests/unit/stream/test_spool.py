@@ -12,8 +12,8 @@ import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import SpoolLimits
-from binlog2s3.errors import SpoolError
-from binlog2s3.stream.spool import Room, RunFacts, Spool, default_min_free
+from binlog2s3.errors import SourceError, SpoolError
+from binlog2s3.stream.spool import Room, RunFacts, Spool, SpoolRun, default_min_free
 from tests.binlog_writer import BinlogWriter
 
 FACTS = RunFacts(
@@ -179,6 +179,20 @@ def test_release_removes_runs_that_are_empty_once_they_have_ended(spool: Spool) 
     spool.end(live)
     spool.delete([])
     assert spool.runs() == [probe]
+
+
+def test_a_run_whose_mysqlbinlog_cannot_be_started_is_none(spool: Spool) -> None:
+    """Else each attempt would leave a directory, until a binlog is archived."""
+
+    def start(run: SpoolRun) -> None:
+        (run.directory / "plugins").mkdir()
+        raise SourceError("no such program")
+
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            spool.started(FACTS, start)
+    assert spool.runs() == []
+    assert not list(spool.directory.glob("run-*"))
 
 
 def test_runs_are_ordered_though_the_clock_was_set_back(spool: Spool) -> None:

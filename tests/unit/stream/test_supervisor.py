@@ -10,7 +10,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.errors import ElsewhereError, ForkError, TakenError
+from binlog2s3.errors import ElsewhereError, ForkError, SourceError, TakenError
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.live_run import RunState
@@ -165,3 +165,20 @@ def test_a_spool_that_parts_from_the_bucket(tmp_path: Path) -> None:
     assert LAYOUT.entry(new.id, FIRST) in store.objects
     assert sorted(key for key in store.objects if LINEAGE in key) == before
     assert store.get(chunk) == other
+
+
+def test_a_mysqlbinlog_that_cannot_be_started_leaves_nothing_behind(tmp_path: Path) -> None:
+    """It is tried again and again, perhaps for hours, and no binlog is archived meanwhile."""
+    store, source = MemoryStore(min_part_bytes=1), written()
+    process = begun(tmp_path, store, source)
+    seen: list[int] = []
+
+    def refuse() -> None:
+        seen.append(len(list(tmp_path.glob("run-*"))))
+        if len(seen) < 6:
+            raise SourceError("cannot start mysqlbinlog", transient=True)
+
+    process.supervisor.refuse = refuse  # type: ignore[method-assign]
+    assert process.run() == 0
+    process.close()
+    assert seen[:6] == [1] * 6  # the directory of this attempt alone
