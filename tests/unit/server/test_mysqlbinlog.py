@@ -13,7 +13,7 @@ import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import LINE_MOST
-from binlog2s3.errors import ArchiveError, SourceError
+from binlog2s3.errors import ArchiveError, SourceError, SpoolError
 from binlog2s3.server.login import Login, parse_options
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, explain, find, printed
 from tests.waiting import wait_until
