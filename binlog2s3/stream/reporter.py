@@ -3,7 +3,8 @@
 The `board`'s thread makes the Status from the latest counts of the loop, so that a loop that hangs
 or a store that does not answer becomes visible.
 
-Law: reporting changes nothing and never waits for the store, the source or the spool's disk.
+Law: reporting changes nothing of the stream and never waits for the store, the source or the
+spool's disk. One thread at a time makes a Status: the board's lock.
 """
 
 import math

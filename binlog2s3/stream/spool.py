@@ -369,7 +369,7 @@ class Spool:
         """Delete copies that are a part of another copy. Returns how many bytes this freed.
 
         Each start fetches the end of the open binlog again, so without this every restart would
-        leave one more copy of it.
+        leave one more copy of it. What a program before 0.3 freed of a file is not compared.
         """
         copies: dict[tuple[str | None, BinlogName], list[_Copy]] = {}
         for run in reversed(self.runs()):  # of two equal ones the newer one stays

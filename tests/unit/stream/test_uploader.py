@@ -493,6 +493,8 @@ def test_nothing_leaves_the_spool_that_a_request_may_still_read(world: World) ->
     world.work(first)
     world.read(streamer)
     for _ in range(3):  # it looks, then compares, then reads
+        streamer.press(pressed=True)
+        assert streamer.files(FIRST)
         streamer.uploader.step()
         assert streamer.workers.tasks
         streamer.press(pressed=True)
