@@ -386,7 +386,7 @@ class LogConfig:
     """The format of the log, and its lowest level."""
 
     format: Annotated[
-        Literal["auto", "text", "json"],
+        Literal["auto", "text", "json", "ecs"],
         Option("FORMAT", "auto: text on a terminal, JSON lines elsewhere."),
     ] = "auto"
     level: Annotated[

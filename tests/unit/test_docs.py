@@ -38,6 +38,7 @@ from binlog2s3.config.values import OPTIONS
 from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
+from binlog2s3.log import EVENT_IDS, event_id
 from binlog2s3.recover import document as pitr_document
 from binlog2s3.recover import view as pitr_view
 from binlog2s3.recover.manifest import Manifest, WrittenFile
@@ -390,17 +391,28 @@ def log_events() -> tuple[reference.LogEvent, ...]:
 
 
 def test_log_events_are_in_the_reference() -> None:
-    """Every event with its level and fields; and no event that is not logged."""
+    """Every event with its id, level and fields; and no event that is not logged."""
     documented = {
-        (row[0].strip("`"), row[1], tuple(re.findall(r"`(\w+)`", row[2])))
+        (row[0].strip("`"), row[1], row[2], tuple(re.findall(r"`(\w+)`", row[3])))
         for row in rows(page("events"), "event")
     }
     logged = set()
     for event in log_events():
         # Log.error takes its error without a name, and every error brings its hint
         error = ("error",) if event.level == "error" else ()
-        logged.add((event.name, event.level, error + tuple(f for f in event.fields if f != "hint")))
+        fields = error + tuple(f for f in event.fields if f != "hint")
+        logged.add((event_id(event.name), event.name, event.level, fields))
     assert documented == logged
+
+
+def test_ids_of_events_are_short_and_tell_events_apart() -> None:
+    """A program searches by them. None is kept for a message that nothing logs."""
+    messages = {event.name for event in log_events()}
+    ids = {event_id(message) for message in messages}
+    assert len(ids) == len(messages)
+    assert all(re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", one) for one in ids)
+    assert max(map(len, ids)) <= 45
+    assert set(EVENT_IDS) <= messages
 
 
 def test_the_end_of_an_outage_names_warnings_that_recur() -> None:
@@ -422,9 +434,10 @@ def test_the_end_of_an_outage_names_warnings_that_recur() -> None:
 
 
 def test_fields_of_log_events_do_not_hide_what_every_line_has() -> None:
-    """`time`, `level`, `part`, `event` are the line's own."""
+    """`time`, `level`, `part`, `event`, `message` are the line's own."""
+    own = {"time", "level", "part", "event", "message", "**"}
     for event in log_events():
-        assert not {"time", "level", "part", "event", "**"} & set(event.fields), event.name
+        assert not own & set(event.fields), event.name
 
 
 TYPES: Mapping[str, tuple[type, ...]] = {
