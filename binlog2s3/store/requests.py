@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Self, TypeVar, cast
 
 import boto3
@@ -23,8 +24,10 @@ from botocore.awsrequest import AWSPreparedRequest
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
+from botocore.model import OperationModel
 from botocore.utils import parse_timestamp
 
+from binlog2s3 import __version__
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.errors import ObjectTooLargeError, StoreError, UnsupportedError
 from binlog2s3.store.bandwidth import BLOCK_BYTES as BODY_BLOCK
@@ -149,8 +152,12 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
             max_pool_connections=config.concurrency + 4,
             tcp_keepalive=True,
             s3=cast("Any", s3),
+            user_agent_extra=f"binlog2s3/{__version__}",
         ),
     )
+    if config.expected_bucket_owner:
+        names_owner = partial(_with_owner, config.expected_bucket_owner)
+        client.meta.events.register("provide-client-params.s3", names_owner)
     client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
     # botocore adds the header at "before-call.s3", after the handlers of a single operation
     client.meta.events.register_last("before-call.s3", _without_waiting)
@@ -158,6 +165,14 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
         client.meta.events.register(f"before-send.s3.{operation}", _sends)
     client.meta.events.register_first("needs-retry.s3", _follow_only_s3)
     return client
+
+
+def _with_owner(
+    owner: str, params: dict[str, Any], model: OperationModel, **_: Any
+) -> dict[str, Any]:
+    """Name the owner of the bucket, and of the one that is copied from, which is the same."""
+    knows_it = {"ExpectedBucketOwner", "ExpectedSourceBucketOwner"} & set(model.input_shape.members)
+    return params | dict.fromkeys(knows_it, owner)
 
 
 def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
