@@ -22,6 +22,9 @@ OnError = Callable[[StoreError, int, float], None]
 OnOver = Callable[[bool], None]
 """Called in the same thread when a request succeeds (True), or is abandoned after a failure."""
 
+OnRequest = Callable[[str, str, float], None]
+"""Called after each attempt: S3's name of the operation, HTTP status or "none", seconds."""
+
 IMMEDIATE_STORAGE_CLASSES = frozenset(
     {
         "STANDARD",

@@ -9,6 +9,7 @@ import hashlib
 import io
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -32,7 +33,15 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.errors import ObjectTooLargeError, StoreError, UnsupportedError
 from binlog2s3.store.bandwidth import BLOCK_BYTES as BODY_BLOCK
 from binlog2s3.store.bandwidth import Bandwidth
-from binlog2s3.store.contract import Body, OnError, OnOver, Reader, RetryPolicy, StoreConfig
+from binlog2s3.store.contract import (
+    Body,
+    OnError,
+    OnOver,
+    OnRequest,
+    Reader,
+    RetryPolicy,
+    StoreConfig,
+)
 from binlog2s3.store.errors import (
     Failure,
     MendableError,
@@ -99,6 +108,7 @@ class Link:
     config: StoreConfig
     session: MakeSession
     bandwidth: Bandwidth | None = None
+    on_request: OnRequest | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _client: BaseClient | None = None
 
@@ -156,7 +166,7 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
         ),
     )
     if config.expected_bucket_owner:
-        names_owner = partial(_with_owner, config.expected_bucket_owner)
+        names_owner = partial(_name_owner, config.expected_bucket_owner)
         client.meta.events.register("provide-client-params.s3", names_owner)
     client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
     # botocore adds the header at "before-call.s3", after the handlers of a single operation
@@ -167,12 +177,11 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
     return client
 
 
-def _with_owner(
-    owner: str, params: dict[str, Any], model: OperationModel, **_: Any
-) -> dict[str, Any]:
+def _name_owner(owner: str, params: dict[str, Any], model: OperationModel, **_: Any) -> None:
     """Name the owner of the bucket, and of the one that is copied from, which is the same."""
-    knows_it = {"ExpectedBucketOwner", "ExpectedSourceBucketOwner"} & set(model.input_shape.members)
-    return params | dict.fromkeys(knows_it, owner)
+    known = model.input_shape.members if model.input_shape is not None else {}
+    for name in {"ExpectedBucketOwner", "ExpectedSourceBucketOwner"}.intersection(known):
+        params[name] = owner
 
 
 def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
@@ -292,7 +301,8 @@ class Requests:
         try:
             client = self.link.get()
             act = getattr(client, operation)
-            answer = dict(act(Bucket=self.link.config.bucket, **where, **params))
+            bucket = self.link.config.bucket
+            answer = self._timed(client, operation, partial(act, Bucket=bucket, **where, **params))
         except Exception as exc:  # botocore raises RuntimeError for expired credentials, too
             error = self.translate(exc, operation, key)
             if isinstance(error, MendableError):
@@ -306,6 +316,21 @@ class Requests:
         if operation.startswith("list_") and answer.keys() <= _OF_EVERY_ANSWER:
             said = f"{operation} got an empty answer, which would be an empty bucket"
             raise translate(self._failure("NotS3", operation, key, message=said))
+        return answer
+
+    def _timed(self, client: BaseClient, operation: str, act: Callable[[], Answer]) -> Answer:
+        """The answer of a request; tells how long it took, and what came of it."""
+        code, begun = None, time.monotonic()
+        try:
+            answer = dict(act())
+            code = answer["ResponseMetadata"].get("HTTPStatusCode")
+        except ClientError as exc:
+            code = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            raise
+        finally:
+            if self.link.on_request is not None:
+                name = client.meta.method_to_api_mapping[operation]
+                self.link.on_request(name, str(code or "none"), time.monotonic() - begun)
         return answer
 
     def delete_objects(self, keys: Sequence[str]) -> bool:

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -158,6 +159,7 @@ class Answers(BaseHTTPRequestHandler):
     said: ClassVar[list[tuple[str | None, int]]] = []
     owners: ClassVar[list[str | None]] = []
     asked: ClassVar[int] = 0
+    fails: ClassVar[int] = 0
     more: ClassVar[int] = 0
 
     def do_GET(self) -> None:
@@ -172,6 +174,10 @@ class Answers(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers["content-length"]))
         self.said.append((self.headers["expect"], len(body)))
         self.owners.append(self.headers["x-amz-expected-bucket-owner"])
+        if self.fails:
+            type(self).fails -= 1
+            self.send_error(503)
+            return
         self._answer("", etag=f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
 
     def _answer(self, body: str, **headers: str) -> None:
@@ -204,6 +210,33 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
         yield store
         store.close()
         server.shutdown()
+
+
+def test_each_attempt_is_timed(monkeypatch: pytest.MonkeyPatch, store: S3Store) -> None:
+    """By S3's name of the operation and the status of the answer, over all policies."""
+    timed: list[tuple[str, str]] = []
+
+    def note(operation: str, code: str, seconds: float) -> None:
+        assert seconds > 0
+        timed.append((operation, code))
+
+    monkeypatch.setattr(Answers, "fails", 1)
+    with closing(S3Store(store._config, stop=threading.Event(), on_request=note)) as noted:
+        noted.with_policy(RetryPolicy(attempts=2, first_delay_seconds=0)).put("a", b"x")
+        list(noted.list("a"))
+    away = replace(store._config, endpoint_url="http://127.0.0.1:1")
+    once = RetryPolicy(attempts=1)
+    with (
+        closing(S3Store(away, stop=threading.Event(), policy=once, on_request=note)) as noted,
+        pytest.raises(StoreError),
+    ):
+        noted.put("a", b"x")
+    assert timed == [
+        ("PutObject", "503"),
+        ("PutObject", "200"),
+        ("ListObjectsV2", "200"),
+        ("PutObject", "none"),
+    ]
 
 
 def test_a_body_is_sent_at_once(store: S3Store) -> None:
