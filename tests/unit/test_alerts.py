@@ -108,6 +108,19 @@ def test_an_alert_has_what_people_need(alert: str) -> None:
     assert set(re.findall(NAME, rule)) <= set(LABELS)
 
 
+def test_each_alert_leads_to_its_section() -> None:
+    """Of a page that exists, by the anchor that a heading of it gets; and no section is spare."""
+    sections = set()
+    for alert, rule in rules().items():
+        (url,) = re.findall(r"(?m)^          runbook_url: (\S+)$", rule)
+        path, _, anchor = url.partition("#")
+        text = (DOCS.parent / path).read_text(encoding="utf-8")
+        sections |= set(re.findall(r"(?m)^### (Binlog2s3\w+)$", text))
+        assert f"\n### {alert}\n" in text
+        assert anchor == alert.lower()
+    assert sections == set(rules())
+
+
 def test_each_alert_is_seen_to_fire() -> None:
     """By the rules' own test, which names no other one."""
     fires = set()
