@@ -79,6 +79,27 @@ def test_the_dockerfile_agrees_with_the_code() -> None:
     assert all((ROOT / name).exists() for name in wanted)
 
 
+def test_the_image_says_where_it_comes_from() -> None:
+    """The labels that registries and scanners read; the release gives the values."""
+    text = DOCKERFILE.read_text()
+    labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", text))
+    assert labels >= {
+        *("title", "description", "licenses", "version", "revision"),
+        *("source", "url", "documentation", "vendor"),
+    }
+    release = (ROOT / ".github/workflows/release.yml").read_text()
+    for name in re.findall(r"(?m)^ARG (\w+)=unknown$", text):
+        assert re.search(rf"(?m)^            {name}=\$\{{\{{ ", release), name
+
+
+def test_mysqlbinlog_has_a_version() -> None:
+    """A build of the same checkout does not get the program of another series."""
+    text = DOCKERFILE.read_text()
+    assert re.search(r'(?m)^ARG MYSQL_VERSION="[0-9]+\.[0-9]+\.[0-9]+-\*"$', text)
+    for package in ("mysql-server-core", "mysql-client-core"):
+        assert f'"{package}=${{MYSQL_VERSION}}"' in text
+
+
 def compose_environment() -> Iterator[tuple[str, Mapping[str, str]]]:
     """The environment of each service that is ours."""
     for name, service in loaded(COMPOSE)["services"].items():
