@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from typing import Any, get_args
 import click
 import pytest
 
-from binlog2s3 import errors
+from binlog2s3 import __version__, errors
 from binlog2s3.archive import listing
 from binlog2s3.archive.backup_runs import BackupRun
 from binlog2s3.archive.backups import Backup
@@ -33,6 +34,7 @@ from binlog2s3.cli import group
 from binlog2s3.config.backup import BACKUP_OPTIONS
 from binlog2s3.config.drill import DRILL_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS, read_file
+from binlog2s3.config.prune import PRUNE_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.values import OPTIONS
 from binlog2s3.inspect.check import report as preflight
@@ -348,7 +350,7 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
-    many = (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS, *BACKUP_OPTIONS)
+    many = (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS, *BACKUP_OPTIONS, *PRUNE_OPTIONS)
     known = {option.environment for option in many}
     assert variables - known - {"BINLOG2S3_CONFIG"} == set()
 
@@ -388,6 +390,14 @@ def test_exit_codes_are_in_the_reference_and_in_the_help() -> None:
 def log_events() -> tuple[reference.LogEvent, ...]:
     """Reading the whole package takes a while."""
     return tuple(reference.log_events())
+
+
+def test_the_readme_is_short_and_says_how_far_it_is() -> None:
+    """A minute's reading; the status is that of this version, as its classifier has it."""
+    assert len(README.split()) <= 900
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    [stage] = [one for one in project["classifiers"] if one.startswith("Development Status")]
+    assert f"\n## Status\n\n{stage.rpartition(' ')[2]}, {__version__}. " in README
 
 
 def test_log_events_are_in_the_reference() -> None:
