@@ -87,7 +87,7 @@ def test_the_image_has_what_it_needs_and_no_more(engine: Engine) -> None:
     [pinned] = re.findall(
         r'ARG MYSQL_VERSION="([0-9.]+)-', (ROOT / "docker/Dockerfile").read_text()
     )
-    assert f"Ver {pinned} " in said
+    assert f"Ver {pinned}-" in said
     assert "MariaDB" in in_image(engine, "mariadb-binlog --no-defaults --version")
     dumps = in_image(engine, "mysqldump --no-defaults --version; mariadb-dump --version")
     assert re.search(r"mysqldump +Ver 9\.\d.*\n.*mariadb-dump.*MariaDB", dumps), dumps

@@ -65,8 +65,10 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "docs/format.md").read_text(encoding="utf-8")
 
 OF_OTHERS = {
-    "aws": """--bucket --checksum-mode --hostname --lifecycle-configuration --only-show-errors
-        --recursive --username --versioning-configuration""",
+    "aws": """--bucket --checksum-mode --cluster-name --hostname --lifecycle-configuration
+        --only-show-errors --recursive --role-arn --service-account --username
+        --versioning-configuration""",
+    "az": "--enable-oidc-issuer",
     "docker and kubectl": """--build-arg --cap-drop --filename --from-file --name --namespace
         --output --read-only --rm --security-opt --wait""",
     "mysql": "--binary-mode --defaults-file --no-defaults --silent --socket --ssl-mode",
