@@ -71,6 +71,7 @@ OF_OTHERS = {
     "az": "--enable-oidc-issuer",
     "docker and kubectl": """--build-arg --cap-drop --filename --from-file --name --namespace
         --output --read-only --rm --security-opt --wait""",
+    "helm": "--values",
     "mysql": "--binary-mode --defaults-file --no-defaults --silent --socket --ssl-mode",
     "mysqlbinlog": """--base64-output --exclude-gtids --host --port --raw --read-from-remote-server
         --start-position --stop-never --stop-position --to-last-log --verbose
