@@ -713,6 +713,7 @@ def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requ
     """To a client of our own."""
     link: Any = SimpleNamespace(
         bandwidth=None,
+        on_request=None,
         get=lambda: client,
         forget=pytest.fail,
         config=StoreConfig(bucket="b", endpoint_url="http://s"),
