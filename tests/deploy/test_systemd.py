@@ -362,6 +362,12 @@ def test_the_unit(world: World) -> None:
     assert not [line for line in world.said() if not line.startswith("{")], "lines of JSON alone"
     events = world.events()
     assert {event["event"] for event in events} >= {"streaming", "waiting_for_the_store"}
+    warned = world.machine.run(
+        "journalctl", "-u", UNIT, "-p", "warning", "-o", "cat", "--no-pager", "_TRANSPORT=stdout"
+    ).stdout.splitlines()
+    levels = [json.loads(line)["level"] for line in warned]
+    assert levels == [one["level"] for one in events if one["level"] in ("warning", "error")]
+    assert "warning" in levels
     everything = json.dumps(world.journal())
     for secret in (PASSWORD, ADMIN, world.minio.secret_key, world.minio.access_key):
         assert secret not in everything
