@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import reading
+from binlog2s3.config.find import MYSQLBINLOG
 from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import flavour_of, parse_gtids
@@ -75,6 +76,7 @@ class UndoConfig:
     dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     yes: Annotated[bool, Option("", "Do not ask before undoing.")] = False
+    mysqlbinlog: Path | None = None
     given: tuple[str, ...] = ()
 
 
@@ -102,7 +104,7 @@ UNDO_SHARED = reading("Server in the bucket whose transactions are undone.")
 def _config(values: Mapping[str, Any]) -> UndoConfig:
     return fill(
         UndoConfig,
-        UNDO_OPTIONS,
+        (*UNDO_OPTIONS, MYSQLBINLOG),
         values,
         s3=s3_of(values),
         source=values["source"],
@@ -129,4 +131,4 @@ def _problems(given: Given) -> Iterable[str]:
     yield from file_problems(given, _SERVER)
 
 
-UNDO = CommandOptions((*UNDO_OPTIONS, *_SERVER, *UNDO_SHARED), _problems, _config)
+UNDO = CommandOptions((*UNDO_OPTIONS, MYSQLBINLOG, *_SERVER, *UNDO_SHARED), _problems, _config)

@@ -1,0 +1,246 @@
+"""What an undo takes from the archive: the transactions, their changes, and what came after them.
+
+Law: what could not be searched or read is refused, never passed over: it may have changed the same
+rows.
+"""
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from typing import BinaryIO, cast
+
+from binlog2s3.binlog.events import decode_format
+from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.undo import (
+    Changes,
+    TransactionReader,
+    fingerprint,
+    split_rows,
+    with_checksums,
+)
+from binlog2s3.config.points import parse_gtids
+from binlog2s3.config.undo import UndoConfig
+from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, Tables
+from binlog2s3.inspect.find.scan import TransactionSearch
+from binlog2s3.output import clean
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.undo.execute import Conflict
+
+TRANSACTIONS_MOST = 10_000
+_LATER_MOST = 500
+"""So many later transactions are searched for the one that changed a row."""
+_ROW_KINDS = frozenset({"insert", "update", "delete"})
+
+
+@dataclass(slots=True)
+class Culprits:
+    """Later transactions: which changed a row; which has undone all ("": none)."""
+
+    by_row: dict[tuple[str, bytes], str] = field(default_factory=dict)
+    undo: str = ""
+
+
+class TransactionSource:
+    """The transactions that the operator names, in one bucket."""
+
+    def __init__(self, config: UndoConfig) -> None:
+        self._config = config
+        self.wanted = Tables(config.tables) if config.tables else None
+
+    def _search(self, survey: Survey, query: SearchQuery) -> Iterator[Hit]:
+        """Search; what could not be searched is refused at the end."""
+        warnings: list[str] = []
+        search = TransactionSearch(
+            survey,
+            query,
+            threads=self._config.s3.concurrency,
+            warn=warnings.append,
+            advance=lambda _: None,
+        )
+        with closing(search.hits()) as hits:
+            yield from hits
+        if warnings:
+            raise ArchiveError(
+                f"not everything could be searched: {warnings[0]}",
+                hint="`binlog2s3 verify` checks the archive; what came after a transaction must be "
+                "known before it is undone",
+            )
+
+    def found(self, survey: Survey) -> list[Hit]:
+        """The transactions, oldest first. Raises ArchiveError if one is not there."""
+        config = self._config
+        query = SearchQuery(wanted=Criteria(), gtids=config.gtids, at=config.at, order="oldest")
+        hits: list[Hit] = []
+        try:
+            for hit in self._search(survey, query):
+                hits.append(hit)
+                if len(hits) > TRANSACTIONS_MOST:
+                    raise RecoveryError(
+                        f"more than {TRANSACTIONS_MOST:,} transactions", hint="undo fewer at once"
+                    )
+        except ArchiveError:
+            if not hits or _missing(config.gtids, hits):
+                raise
+        what = f"at {config.at[0]}:{config.at[1]}" if config.at else _missing(config.gtids, hits)
+        if not hits or (what and config.at is None):
+            raise ArchiveError(
+                f"no transaction {what} was found in the bucket",
+                hint="`binlog2s3 find` shows GTIDs and positions",
+            )
+        names = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
+        if len(names) != len({*names}):
+            raise RecoveryError(
+                "a GTID of them was given twice, to different transactions",
+                hint="--at names one of them; `binlog2s3 find` shows where they begin",
+            )
+        concerned = [hit for hit in hits if self._concerns(hit)]
+        if not concerned:
+            raise RecoveryError("none of these transactions changes rows of these tables")
+        return concerned
+
+    def _concerns(self, hit: Hit) -> bool:
+        """Whether a transaction may have changed rows of the tables that are to be undone.
+
+        Changes of rows say which table they are of, and so does DDL; another statement may change
+        any table, by a trigger or a function.
+        """
+        wanted = self.wanted
+        return (
+            wanted is None
+            or hit.content.lost
+            or hit.content.two_phase is not None
+            or any(
+                not change.table
+                or wanted.may_have(change.table)
+                or (change.rows is None and change.kind != "ddl")
+                for change in hit.content.changes
+            )
+        )
+
+    def read(self, hits: Sequence[Hit], survey: Survey, file: BinaryIO) -> tuple[Changes, bytes]:
+        """All changes, and the format event of their binlogs."""
+        changes, form = Changes(file), b""
+        versions = set[str]()
+        for hit in hits:
+            if hit.content.two_phase is not None:
+                raise RecoveryError(
+                    f"{name_of(hit)} cannot be undone: it is one phase of an XA transaction, or of "
+                    "an ALTER"
+                )
+            form = self._read_one(hit, survey, changes)
+            versions.add(decode_format(form, offset=0).server_version)
+        if len(versions) > 1:
+            raise RecoveryError(
+                f"the transactions are of different versions of the server: {sorted(versions)}",
+                hint="undo those of each version by themselves, the newest first",
+            )
+        if not changes.size:
+            raise RecoveryError("no row is to be undone", hint="`binlog2s3 rows` shows the rows")
+        return changes, with_checksums(form, decode_format(form, offset=0))
+
+    def _read_one(self, hit: Hit, survey: Survey, changes: Changes) -> bytes:
+        """Add the changes of one transaction; returns its binlog's format event."""
+        found = survey.find(hit.lineage, hit.binlog)
+        begin, end = hit.transaction.begin, hit.transaction.end
+        if any(low < end and high > begin for low, high in found.known.damaged):
+            raise RecoveryError(f"{name_of(hit)} cannot be undone: it is damaged in the archive")
+        head, tables = survey.blocks.head(found, begin), self.wanted
+        reader = TransactionReader(
+            changes,
+            decode_format(head, offset=0),
+            wants=lambda name: tables is None or tables.has(name),
+            what=name_of(hit),
+        )
+        try:
+            with closing(survey.blocks.read(found, begin, end)) as views:
+                for view in views:
+                    reader.feed(view)
+        except OSError as error:
+            raise RecoveryError(
+                f"cannot keep the changes of {name_of(hit)} in {tempfile.gettempdir()}: "
+                f"{error.strerror or error}",
+                hint="set TMPDIR to a directory with more space",
+            ) from error
+        reader.end()
+        return head
+
+    def check_ddl(self, hits: Sequence[Hit], changes: Changes, survey: Survey) -> None:
+        """Refuse if a table was defined anew since, or perhaps."""
+        names = {(one.body.database, one.body.table) for one in changes.tables}
+        for hit in self._later(hits[0], Criteria(tables=Tables(tuple(names)),
+                                                 kinds=frozenset({"ddl"})), survey):  # fmt: skip
+            texts = "; ".join(hit.content.statements[:1]) or "; ".join(map(str, hit.match.matched))
+            changes_it = "changes" if hit.match.certain else "may change"
+            raise RecoveryError(
+                f"{name_of(hit)}, which came later, {changes_it} the definition of a table that is "
+                f"to be undone: {clean(texts)[:200]}",
+                hint="restore the table to another server (docs/guides/one-table.md); an undo "
+                "could put values into other columns",
+            )
+
+    def _later(self, first: Hit, wanted: Criteria, survey: Survey) -> Iterator[Hit]:
+        """What came after a transaction, in its order."""
+        query = SearchQuery(wanted=wanted, since=(first.lineage, first.binlog), order="oldest")
+        for hit in self._search(survey, query):
+            is_same = (hit.lineage, hit.binlog) == (first.lineage, first.binlog)
+            if not (is_same and hit.transaction.begin <= first.transaction.begin):
+                yield hit
+
+    def culprits(
+        self,
+        conflicts: Sequence[Conflict],
+        hits: Sequence[Hit],
+        changes: Changes,
+        survey: Survey,
+    ) -> Culprits:
+        """The last transactions that changed rows of a conflict; as far as they are found."""
+        wanted = {one.row for one in conflicts if one.why != "there again"}
+        found = Culprits()
+        undone = {(one.lineage, one.binlog, one.transaction.begin) for one in hits}
+        pairs = {(one.body.database, one.body.table) for one in changes.tables}
+        criteria = Criteria(tables=Tables(tuple(pairs)), kinds=_ROW_KINDS)
+        done, undo = fingerprint(changes), fingerprint(changes, turned=True)
+        with tempfile.TemporaryFile() as file, suppress(ArchiveError):
+            for number, hit in enumerate(self._later(hits[0], criteria, survey)):
+                if number >= _LATER_MOST:
+                    break
+                if (hit.lineage, hit.binlog, hit.transaction.begin) in undone:
+                    continue
+                later = Changes(cast("BinaryIO", file))
+                with suppress(RecoveryError):
+                    self._read_one(hit, survey, later)
+                    found.by_row |= {row: name_of(hit) for row in _befores(later) if row in wanted}
+                    now = fingerprint(later)
+                    if now in (done, undo):  # or it was done again
+                        found.undo = name_of(hit) if now == undo else ""
+        return found
+
+
+def _missing(gtids: Sequence[str], hits: Sequence[Hit]) -> str:
+    """Those GTIDs that were not found; "" if none is missing."""
+    found = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
+    missing: list[str] = []
+    for text in gtids:
+        wanted = parse_gtids(text)
+        if isinstance(wanted, GtidSet):
+            for one in found:
+                wanted -= GtidSet.parse(one)
+            missing += [str(wanted)] if wanted else []
+        else:
+            missing += [one for one in text.split(",") if one.strip() not in found]
+    return ", ".join(missing)
+
+
+def name_of(hit: Hit) -> str:
+    """A transaction, for messages."""
+    return hit.transaction.gtid or f"the transaction at {hit.binlog}:{hit.transaction.begin}"
+
+
+def _befores(changes: Changes) -> Iterator[tuple[str, bytes]]:
+    """The rows that a transaction changed or deleted: table, and how they were before it."""
+    for table, kind, data in changes.backwards():
+        if kind != "insert":
+            for row in split_rows(table.image, data, 2 if kind == "update" else 1):
+                yield table.name, row[0]
