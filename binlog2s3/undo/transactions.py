@@ -71,20 +71,29 @@ class TransactionSource:
     def found(self, survey: Survey) -> list[Hit]:
         """The transactions, oldest first. Raises ArchiveError if one is not there."""
         config = self._config
-        query = SearchQuery(wanted=Criteria(), gtids=config.gtids, at=config.at, order="oldest")
+        ends = tuple(filter(None, (config.from_gtid, config.to_gtid)))
+        hits = self._named(survey, ends or config.gtids)
+        if ends:
+            hits = self._stretch(survey, hits)
+        concerned = [hit for hit in hits if self._concerns(hit)]
+        if not concerned:
+            which = "of the stretch " if ends else ""
+            raise RecoveryError(f"none of these transactions {which}changes rows of these tables")
+        return concerned
+
+    def _named(self, survey: Survey, gtids: tuple[str, ...]) -> list[Hit]:
+        """The transactions with these GTIDs, or the one that --at names, oldest first."""
+        at = self._config.at
+        query = SearchQuery(wanted=Criteria(), gtids=gtids, at=at, order="oldest")
         hits: list[Hit] = []
         try:
-            for hit in self._search(survey, query):
-                hits.append(hit)
-                if len(hits) > TRANSACTIONS_MOST:
-                    raise RecoveryError(
-                        f"more than {TRANSACTIONS_MOST:,} transactions", hint="undo fewer at once"
-                    )
+            for hit in self._few(self._search(survey, query)):
+                hits.append(hit)  # noqa: PERF402 - those before an error count
         except ArchiveError:
-            if not hits or _missing(config.gtids, hits):
+            if not hits or _missing(gtids, hits):
                 raise
-        what = f"at {config.at[0]}:{config.at[1]}" if config.at else _missing(config.gtids, hits)
-        if not hits or (what and config.at is None):
+        what = f"at {at}" if at else _missing(gtids, hits)
+        if not hits or (what and at is None):
             raise ArchiveError(
                 f"no transaction {what} was found in the bucket",
                 hint="`binlog2s3 find` shows GTIDs and positions",
@@ -95,10 +104,40 @@ class TransactionSource:
                 "a GTID of them was given twice, to different transactions",
                 hint="--at names one of them; `binlog2s3 find` shows where they begin",
             )
-        concerned = [hit for hit in hits if self._concerns(hit)]
-        if not concerned:
-            raise RecoveryError("none of these transactions changes rows of these tables")
-        return concerned
+        return hits
+
+    def _stretch(self, survey: Survey, ends: Sequence[Hit]) -> list[Hit]:
+        """What may be about the tables from one transaction to another, both included.
+
+        The order is that of the archive: GTIDs of several servers, and MariaDB's, have none.
+        """
+        first, last = ends[0], ends[-1]
+        if first.transaction.gtid != self._config.from_gtid:
+            raise RecoveryError(
+                f"{name_of(first)} comes before {name_of(last)} in the archive: the stretch ends "
+                "before it begins",
+                hint="--from-gtid names the older one",
+            )
+        query = SearchQuery(
+            wanted=Criteria(tables=self.wanted),
+            since=(first.lineage, first.binlog),
+            until=(last.lineage, last.binlog),
+            order="oldest",
+        )
+        return [
+            hit
+            for hit in self._few(self._search(survey, query))
+            if not (_is_before(hit, first) or _is_before(last, hit))
+        ]
+
+    @staticmethod
+    def _few(hits: Iterator[Hit]) -> Iterator[Hit]:
+        for number, hit in enumerate(hits):
+            if number == TRANSACTIONS_MOST:
+                raise RecoveryError(
+                    f"more than {TRANSACTIONS_MOST:,} transactions", hint="undo fewer at once"
+                )
+            yield hit
 
     def _concerns(self, hit: Hit) -> bool:
         """Whether a transaction may have changed rows of the tables that are to be undone.
@@ -216,6 +255,12 @@ class TransactionSource:
                     if now in (done, undo):  # or it was done again
                         found.undo = name_of(hit) if now == undo else ""
         return found
+
+
+def _is_before(one: Hit, other: Hit) -> bool:
+    """Whether a transaction is in the same binlog, before another one."""
+    is_same = (one.lineage, one.binlog) == (other.lineage, other.binlog)
+    return is_same and one.transaction.begin < other.transaction.begin
 
 
 def _missing(gtids: Sequence[str], hits: Sequence[Hit]) -> str:

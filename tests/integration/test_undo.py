@@ -313,6 +313,25 @@ def settable_of(place: Place) -> dict[str, str]:
     return {name: kind for name, kind in place.columns.items() if "GENERATED" not in kind}
 
 
+def test_a_stretch_of_one_table_is_taken_back(place: Place) -> None:
+    """From a transaction to another in the order of the binlog; other tables keep what they have."""
+    place.begin(*K, "CREATE TABLE other (id INT PRIMARY KEY)")
+    first = place.transaction("INSERT INTO other VALUES (1)")
+    before = place.state("k")
+    place.transaction("UPDATE k SET b = 'one'", "INSERT INTO other VALUES (2)")
+    place.transaction("DELETE FROM k WHERE id > 2")
+    last = place.transaction("INSERT INTO k VALUES (3, 7, 'two')")
+    others = place.state("other")
+    words = ("--table=shop.k", f"--from-gtid={first}", f"--to-gtid={last}")
+    done = place.undo(*words)
+    assert done.code == 0, done.err
+    assert "undo of 3 transactions" in done.out
+    assert place.state("k") == before
+    assert place.state("other") == others
+    place.refused(*words, why="undone already")
+    place.refused("--table=shop.k", f"--from-gtid={last}", f"--to-gtid={first}", why="before")
+
+
 def test_conflicts_can_be_left_out(place: Place) -> None:
     """The other rows are undone, those that were changed since stay; they are named."""
     place.begin(*K)

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.events import EventType
+from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.config.undo import UndoConfig
 from binlog2s3.config.values import MysqlConfig, S3Config
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
 from binlog2s3.inspect.find.match import Criteria
 from binlog2s3.inspect.find.rows import RowPrinter
 from binlog2s3.output import Plain
@@ -19,8 +21,9 @@ from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.undo.transactions import TransactionSource
 from binlog2s3.undo.view import SHOWN_ROWS, Plan, show
 from tests import rows_printer
-from tests.binlog_writer import BEGIN, UUID_A, XID
+from tests.binlog_writer import BEGIN, UUID_A, XID, BinlogWriter
 from tests.golden.buckets import Source
+from tests.surveyed import MARIADB, Bucket
 from tests.unit.binlog.test_content import table_map
 from tests.unit.binlog.test_undo import Event, event, image
 
@@ -112,3 +115,66 @@ def test_a_plan_without_mysqlbinlog_says_how_to_see_rows(tmp_path: Path, program
     lines = shown(MANY, asked(1, 2), tool)
     assert lines[-1] == f"its rows: binlog2s3 rows --gtid {gtid(1)}"
     assert any(line.startswith("rows are not shown: ") for line in lines)
+
+
+def stretch(source: Bucket, first: str, last: str, table: str = "a") -> list[str | None]:
+    """The GTIDs of what a stretch of one table takes back."""
+    wanted = (("shop", table),)
+    config = asked(from_gtid=first, to_gtid=last, tables=wanted)
+    return [hit.transaction.gtid for hit in TransactionSource(config).found(source.survey())]
+
+
+LONG = history(*(change(WRITE, image(n), table="ab"[n % 2]) for n in range(1, 8)))
+"""The odd ones are of shop.b."""
+
+
+def test_a_stretch_of_one_table_is_taken_in_the_order_of_the_archive() -> None:
+    """Its ends need not be about the table; what is around it in the same binlogs stays."""
+    assert stretch(LONG, gtid(2), gtid(6)) == [gtid(2), gtid(4), gtid(6)]
+    assert stretch(LONG, gtid(3), gtid(5)) == [gtid(4)]
+    assert stretch(LONG, gtid(4), gtid(4)) == [gtid(4)]
+    assert stretch(LONG, gtid(1), gtid(7), "b") == [gtid(1), gtid(3), gtid(5), gtid(7)]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "why"),
+    [
+        (gtid(6), gtid(2), "before"),
+        (gtid(2), gtid(1), "before"),
+        (gtid(3), gtid(3), "none of these transactions of the stretch"),
+        (gtid(2), gtid(99), ":99 was found"),
+    ],
+)
+def test_a_stretch_that_is_empty_or_reversed_is_refused(first: str, last: str, why: str) -> None:
+    """Also one of which an end is not there."""
+    with pytest.raises(Binlog2s3Error, match=why):
+        stretch(LONG, first, last)
+
+
+def test_a_stretch_over_a_break_of_history_is_refused() -> None:
+    """What is missing may have changed the same rows; on either side of it, a stretch is whole."""
+    source = history(*(change(WRITE, image(n)) for n in range(1, 5)))
+    source.number += 1
+    source.gno += 2
+    source.closes(changes=[change(WRITE, image(9))])
+    assert stretch(source, gtid(1), gtid(4)) == [gtid(n) for n in range(1, 5)]
+    assert stretch(source, gtid(8), gtid(8)) == [gtid(8)]
+    with pytest.raises(ArchiveError, match="gap"):
+        stretch(source, gtid(4), gtid(8))
+
+
+def test_a_stretch_of_mariadb_goes_by_the_archive_and_not_by_numbers() -> None:
+    """Two domains, of which each counts for itself; a GTID that was used twice names no place."""
+    writer = BinlogWriter(server_version="11.4.2-MariaDB-log")
+    writer.gtid_list(MariadbGtidList())
+    for given in ((0, 9), (1, 2), (0, 10), (1, 3), (1, 3)):
+        writer.mariadb_transaction(change(WRITE, image(1)), gtid=given)
+    writer.rotate()
+    source = Bucket(MARIADB)
+    source.archive(writer.data)
+    found = [stretch(source, *ends) for ends in (("1-7-2", "0-7-10"), ("0-7-9", "1-7-2"))]
+    assert found == [["1-7-2", "0-7-10"], ["0-7-9", "1-7-2"]]
+    with pytest.raises(RecoveryError, match="before"):
+        stretch(source, "0-7-10", "1-7-2")
+    with pytest.raises(RecoveryError, match="given twice"):
+        stretch(source, "0-7-9", "1-7-3")
