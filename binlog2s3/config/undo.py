@@ -127,7 +127,7 @@ def _config(values: Mapping[str, Any]) -> UndoConfig:
 def _problems(given: Given) -> Iterable[str]:
     ways = [name for name in ("gtid", "at", "from-gtid") if given.has(name)]
     if len(ways) > 1:
-        yield contradiction(given, *ways[:2], "give one of them")
+        yield contradiction(given, ways[0], ways[1], "give one of them")
     elif all(given.is_missing(name) for name in ("gtid", "at", "from-gtid", "to-gtid")):
         yield "which transaction? Give --gtid or --at; `binlog2s3 find` finds it"
     yield from _stretch_problems(given)

@@ -98,12 +98,16 @@ class _Undo:
         definitions = self._definitions(changes, facts)
         survey = self._survey(facts)  # with all DDL up to these definitions
         self._source.check_ddl(hits, changes, survey)
+        undone_by, is_known = self._source.undone_by(hits, changes, survey)
+        if not (undone_by or is_known):
+            notes.append("too much came after to look at: it may have been undone already")
         plan = Plan(
             hits=tuple(hits),
             changes=changes,
             definitions=definitions,
             form=form,
             facts=facts,
+            undone_by=undone_by,
             notes=tuple(notes),
         )
         if not config.as_json:

@@ -5,14 +5,18 @@ rows.
 """
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import BinaryIO, cast
 
+from binlog2s3.binlog.content import ChangeKind
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.undo import (
+    TURNED,
     Changes,
     TransactionReader,
     fingerprint,
@@ -31,6 +35,9 @@ from binlog2s3.undo.execute import Conflict
 TRANSACTIONS_MOST = 10_000
 _LATER_MOST = 500
 """So many later transactions are searched for the one that changed a row."""
+_READ_TIMES, _READ_LEAST = 20, 16 << 20
+"""So many times the size of what is undone, at least so many bytes, is read to find out whether it
+was undone already."""
 _ROW_KINDS = frozenset({"insert", "update", "delete"})
 
 
@@ -45,8 +52,9 @@ class Culprits:
 class TransactionSource:
     """The transactions that the operator names, in one bucket."""
 
-    def __init__(self, config: UndoConfig) -> None:
+    def __init__(self, config: UndoConfig, *, read_least: int = _READ_LEAST) -> None:
         self._config = config
+        self._read_least = read_least
         self.wanted = Tables(config.tables) if config.tables else None
 
     def _search(self, survey: Survey, query: SearchQuery) -> Iterator[Hit]:
@@ -219,13 +227,34 @@ class TransactionSource:
                 "could put values into other columns",
             )
 
-    def _later(self, first: Hit, wanted: Criteria, survey: Survey) -> Iterator[Hit]:
+    def _later(self, first: Hit, wanted: Criteria, survey: Survey) -> Generator[Hit, None, None]:
         """What came after a transaction, in its order."""
         query = SearchQuery(wanted=wanted, since=(first.lineage, first.binlog), order="oldest")
         for hit in self._search(survey, query):
             is_same = (hit.lineage, hit.binlog) == (first.lineage, first.binlog)
             if not (is_same and hit.transaction.begin <= first.transaction.begin):
                 yield hit
+
+    def undone_by(self, hits: Sequence[Hit], changes: Changes, survey: Survey) -> tuple[str, bool]:
+        """The later transaction that has undone all of these, unless it was undone itself.
+
+        "" if there is none; and whether all that came after was looked at: the first transactions
+        are, and so many bytes of those that may be an undo.
+        """
+        undoing = _Undoing(changes, self.wanted)
+        left = max(changes.size * _READ_TIMES, self._read_least)
+        try:
+            for hit, read in self._after(hits, changes, survey):
+                if hit is None:
+                    return undoing.by, False
+                if undoing.may_be(hit):
+                    left -= hit.transaction.end - hit.transaction.begin
+                    if left < 0:
+                        return undoing.by, False
+                    undoing.take(hit, read())
+        except ArchiveError:
+            return undoing.by, False
+        return undoing.by, True
 
     def culprits(
         self,
@@ -236,25 +265,75 @@ class TransactionSource:
     ) -> Culprits:
         """The last transactions that changed rows of a conflict; as far as they are found."""
         wanted = {one.row for one in conflicts if one.why != "there again"}
-        found = Culprits()
-        undone = {(one.lineage, one.binlog, one.transaction.begin) for one in hits}
+        found, undoing = Culprits(), _Undoing(changes, self.wanted)
+        with suppress(ArchiveError):
+            for hit, read in self._after(hits, changes, survey):
+                if hit is None:
+                    break
+                later = read()
+                if later is not None:
+                    found.by_row |= {row: name_of(hit) for row in _befores(later) if row in wanted}
+                    undoing.take(hit, later)
+        found.undo = undoing.by
+        return found
+
+    def _after(
+        self, hits: Sequence[Hit], changes: Changes, survey: Survey
+    ) -> Iterator[tuple[Hit | None, Callable[[], Changes | None]]]:
+        """What came after and changes rows of the same tables, and what reads it; None: too many.
+
+        What is read is None if it cannot be undone, and is gone with the next one.
+        """
+        own = {(one.lineage, one.binlog, one.transaction.begin) for one in hits}
         pairs = {(one.body.database, one.body.table) for one in changes.tables}
         criteria = Criteria(tables=Tables(tuple(pairs)), kinds=_ROW_KINDS)
-        done, undo = fingerprint(changes), fingerprint(changes, turned=True)
-        with tempfile.TemporaryFile() as file, suppress(ArchiveError):
-            for number, hit in enumerate(self._later(hits[0], criteria, survey)):
-                if number >= _LATER_MOST:
-                    break
-                if (hit.lineage, hit.binlog, hit.transaction.begin) in undone:
-                    continue
-                later = Changes(cast("BinaryIO", file))
+        with tempfile.TemporaryFile() as file, closing(
+            self._later(hits[0], criteria, survey)
+        ) as later:  # fmt: skip
+
+            def read(hit: Hit) -> Changes | None:
+                found = Changes(cast("BinaryIO", file))
                 with suppress(RecoveryError):
-                    self._read_one(hit, survey, later)
-                    found.by_row |= {row: name_of(hit) for row in _befores(later) if row in wanted}
-                    now = fingerprint(later)
-                    if now in (done, undo):  # or it was done again
-                        found.undo = name_of(hit) if now == undo else ""
-        return found
+                    self._read_one(hit, survey, found)
+                    return found
+                return None
+
+            for number, hit in enumerate(later):
+                if number >= _LATER_MOST:
+                    yield None, lambda: None
+                    return
+                if (hit.lineage, hit.binlog, hit.transaction.begin) not in own:
+                    yield hit, partial(read, hit)
+
+
+class _Undoing:
+    """Follows later transactions, in their order: whether changes are undone, and by which one.
+
+    What undoes them, and what does them again, has the same rows. `by` is "" if they are not.
+    """
+
+    def __init__(self, changes: Changes, wanted: Tables | None) -> None:
+        self._wanted = wanted
+        self._done, self._undo = fingerprint(changes), fingerprint(changes, turned=True)
+        turned = {(name, TURNED[kind]): rows for (name, kind), rows in changes.rows.items()}
+        self._counts = (dict(changes.rows), turned)
+        self.by = ""
+
+    def may_be(self, hit: Hit) -> bool:
+        """Whether a transaction has as many rows of each kind as what it may be."""
+        counts = Counter[tuple[str, ChangeKind]]()
+        for one in hit.content.changes:
+            if one.rows is None or not one.table:
+                return True
+            if self._wanted is None or self._wanted.has(one.table):
+                counts[one.table, one.kind] += one.rows
+        return hit.content.lost or any(dict(counts) == one for one in self._counts)
+
+    def take(self, hit: Hit, later: Changes | None) -> None:
+        """Take the changes of the next transaction, None: it has others."""
+        now = fingerprint(later) if later is not None else None
+        if now in (self._done, self._undo):  # or it was done again
+            self.by = name_of(hit) if now == self._undo else ""
 
 
 def _is_before(one: Hit, other: Hit) -> bool:

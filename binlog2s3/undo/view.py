@@ -35,13 +35,17 @@ _VERBS: dict[RowsKind, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be undone: transactions, oldest first, and their changes."""
+    """What is to be undone: transactions, oldest first, and their changes.
+
+    `undone_by`: the later transaction that has undone them already; "": none is known.
+    """
 
     hits: tuple[Hit, ...]
     changes: Changes
     definitions: dict[int, Definition]
     form: bytes
     facts: ServerFacts
+    undone_by: str = ""
     notes: tuple[str, ...] = field(default=())
 
 
@@ -60,6 +64,8 @@ def show(plan: Plan, source: str, address: str, page: Plain, printer: RowPrinter
         table.row(row)
     page.line(f"{size_text(plan.changes.size)} of rows, in {tempfile.gettempdir()}")
     _show_rows(plan, page, printer)
+    if plan.undone_by:
+        page.line(f"undone already, by {plan.undone_by}, which was not undone since", "yellow")
     for note in plan.notes:
         page.line(f"note: {note}")
 
@@ -122,6 +128,7 @@ def document(plan: Plan, done: Undone | None, config: UndoConfig) -> str:
             {"table": name, "kind": kind, "rows": rows}
             for (name, kind), rows in sorted(plan.changes.rows.items())
         ],
+        "undone_by": plan.undone_by or None,
         "notes": list(plan.notes),
         "done": done is not None,
         "output": str(config.output) if config.output is not None else None,

@@ -207,10 +207,13 @@ def test_a_transaction_is_taken_back(place: Place, accident: list[str]) -> None:
     own = place.last_gtid()
     assert own != gtid
     assert f"GTID is {own}" in done.out
+    told = f"undone already, by {own}"
+    assert told in place.undo(f"--gtid={gtid}", "--dry-run").out
     place.refused(f"--gtid={gtid}", why="undone already")
     assert place.state("k") == before
     place.undone(own)
     assert place.state("k") == after
+    assert told not in place.undo(f"--gtid={gtid}", "--dry-run").out
 
 
 @pytest.mark.gate
@@ -314,7 +317,7 @@ def settable_of(place: Place) -> dict[str, str]:
 
 
 def test_a_stretch_of_one_table_is_taken_back(place: Place) -> None:
-    """From a transaction to another in the order of the binlog; other tables keep what they have."""
+    """From one transaction to another, in the order of the binlog; other tables stay."""
     place.begin(*K, "CREATE TABLE other (id INT PRIMARY KEY)")
     first = place.transaction("INSERT INTO other VALUES (1)")
     before = place.state("k")

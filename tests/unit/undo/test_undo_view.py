@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,74 @@ def test_a_plan_without_mysqlbinlog_says_how_to_see_rows(tmp_path: Path, program
     lines = shown(MANY, asked(1, 2), tool)
     assert lines[-1] == f"its rows: binlog2s3 rows --gtid {gtid(1)}"
     assert any(line.startswith("rows are not shown: ") for line in lines)
+
+
+def undone_by(source: Source, *gtids: int, **more: Any) -> tuple[str, bool]:
+    """What has undone them; and whether all that came after was looked at."""
+    config = asked(*gtids, **more)
+    plan = planned(source, config)
+    return TransactionSource(config).undone_by(plan.hits, plan.changes, source.survey())
+
+
+ACCIDENT = change(UPDATE, image(1), image(1, b"y"), image(2), image(2, b"y"))
+UNDO = change(UPDATE, image(2, b"y"), image(2), image(1, b"y"), image(1))
+HALF = change(UPDATE, image(1, b"y"), image(1))
+OTHER = change(UPDATE, image(1, b"z"), image(1), image(2, b"y"), image(2))
+
+
+@pytest.mark.parametrize(
+    ("later", "by"),
+    [
+        ([], ""),
+        ([UNDO], gtid(2)),
+        ([HALF, OTHER, UNDO, change(DELETE, image(1))], gtid(4)),
+        ([UNDO, ACCIDENT], ""),
+        ([UNDO, ACCIDENT, UNDO], gtid(4)),
+        ([HALF, OTHER], ""),
+        ([change(UPDATE, image(1, b"y"), image(1), image(2, b"y"), image(2), table="b")], ""),
+        ([[BEGIN, table_map(7, "a"), event(WRITE, 7, [image(9)]), *UNDO[1:]]], ""),
+    ],
+)
+def test_a_plan_tells_what_was_undone_already(later: list[Sequence[Event]], by: str) -> None:
+    """And not if that undo was undone; a transaction that has undone only part of it is none."""
+    assert undone_by(history(ACCIDENT, *later), 1) == (by, True)
+
+
+def test_one_undo_of_several_transactions_is_found() -> None:
+    """As they are undone together, of the wanted tables alone; inserts are deleted."""
+    first, second = change(WRITE, image(1)), change(UPDATE, image(1), image(1, b"y"))
+    both = [BEGIN, table_map(7, "a"), event(UPDATE, 7, [image(1, b"y"), image(1)]),
+            table_map(7, "a"), event(DELETE, 7, [image(1)]),
+            table_map(8, "b"), event(DELETE, 8, [image(1)]), XID]  # fmt: skip
+    source = history(first, second, both)
+    assert undone_by(source, 1, 2, tables=(("shop", "a"),)) == (gtid(3), True)
+    assert undone_by(source, 1, 2) == ("", True)
+    assert undone_by(source, 2) == ("", True)
+
+
+def test_too_much_that_came_after_is_not_read() -> None:
+    """A plan is bounded: so many transactions; and so many bytes of those that look like it."""
+    source = Source()
+    single = change(UPDATE, image(1), image(1, b"y"))
+    source.closes(changes=[single, *[change(WRITE, image(1))] * 499])
+    assert undone_by(source, 1) == ("", True)
+    source.closes(changes=[change(WRITE, image(1))] * 2)
+    assert undone_by(source, 1) == ("", False)
+    source = history(single, *[change(UPDATE, image(1), image(1, b"z"))] * 40)
+    assert undone_by(source, 1) == ("", True)
+    plan = planned(source, asked(1))
+    few = TransactionSource(asked(1), read_least=0)
+    assert few.undone_by(plan.hits, plan.changes, source.survey()) == ("", False)
+
+
+def test_what_was_undone_already_is_said_and_not_refused(tmp_path: Path) -> None:
+    """Rows may have been set by hand since; the undo itself compares."""
+    plan, out = planned(history(ACCIDENT), asked(1)), io.StringIO()
+    plan = replace(plan, undone_by=gtid(2))
+    printer = RowPrinter(survey=history(ACCIDENT).survey(), wanted=Criteria(), limit=SHOWN_ROWS,
+                         tool=partial(find_mysqlbinlog, given=tmp_path / "none"))  # fmt: skip
+    show(plan, "orders", "db1", Plain(out), printer)
+    assert f"undone already, by {gtid(2)}, which was not undone since\n" in out.getvalue()
 
 
 def stretch(source: Bucket, first: str, last: str, table: str = "a") -> list[str | None]:
