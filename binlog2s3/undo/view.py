@@ -3,12 +3,14 @@
 Texts of the bucket and of the server are cleaned: they cannot break lines or control a terminal.
 """
 
-import json
 import tempfile
+from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated
 
+from binlog2s3.archive.codec import AsText, Printed, TextOrNull, When, of, printed
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.tables import RowsKind
 from binlog2s3.binlog.undo import Changes
 from binlog2s3.config.undo import UndoConfig
@@ -110,35 +112,59 @@ def _print_rows(hit: Hit, page: Plain, printer: RowPrinter) -> int:
     return shown.count
 
 
-def document(plan: Plan, done: Undone | None, config: UndoConfig) -> str:
-    """The JSON document."""
-    said: dict[str, Any] = {
-        "source": config.source,
-        "transactions": [
-            {
-                "gtid": hit.transaction.gtid,
-                "binlog": str(hit.binlog),
-                "position": hit.transaction.begin,
-                "lineage": hit.lineage,
-                "committed_at": iso_text(hit.transaction.commit_us),
-            }
-            for hit in plan.hits
-        ],
+class PrintedTransaction(Printed):
+    """A transaction that is undone."""
+
+    gtid: str | None = of("transaction.gtid")
+    binlog: BinlogName
+    position: int = of("transaction.begin")
+    lineage: str
+    committed_at: When = of("transaction.commit_us")
+
+
+class PrintedTable(Printed):
+    """How many changes of one kind, in one table, are undone."""
+
+    table: str
+    kind: str
+    rows: int
+
+
+class PrintedConflict(Printed):
+    """A row that was left out."""
+
+    table: str
+    key: str
+    why: str
+
+
+class PrintedUndo(Printed):
+    """What --json prints. Fields are only added."""
+
+    source: str = of("config.source")
+    transactions: tuple[PrintedTransaction, ...] = of("plan.hits")
+    tables: tuple[PrintedTable, ...]
+    undone_by: TextOrNull = of("plan.undone_by")
+    notes: tuple[str, ...] = of("plan.notes")
+    done: bool
+    output: AsText | None = of("config.output")
+    gtid: TextOrNull = of("undone.gtid")
+    rows: Annotated[int, Counter.total] | None = of("undone.rows")
+    left_out: int | None = of("undone.skipped")
+    conflicts: tuple[PrintedConflict, ...]
+
+
+def document(plan: Plan, undone: Undone | None, config: UndoConfig) -> str:
+    """The JSON document; `undone` is None if nothing was executed."""
+    said = {
+        "config": config,
+        "plan": plan,
+        "undone": undone,
         "tables": [
             {"table": name, "kind": kind, "rows": rows}
             for (name, kind), rows in sorted(plan.changes.rows.items())
         ],
-        "undone_by": plan.undone_by or None,
-        "notes": list(plan.notes),
-        "done": done is not None,
-        "output": str(config.output) if config.output is not None else None,
-        "gtid": (done.gtid or None) if done is not None else None,
-        "rows": done.rows.total() if done is not None else None,
-        "left_out": done.skipped if done is not None else None,
-        "conflicts": [
-            {"table": one.table, "key": one.key, "why": one.why} for one in done.conflicts
-        ]
-        if done is not None
-        else [],
+        "done": undone is not None,
+        "conflicts": undone.conflicts if undone is not None else (),
     }
-    return json.dumps(said, indent=1)
+    return printed(PrintedUndo, said)

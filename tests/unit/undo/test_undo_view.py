@@ -1,6 +1,8 @@
 """What `undo` takes from the archive, and what it shows of it: no server is asked."""
 
 import io
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,13 +16,15 @@ from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.config.undo import UndoConfig
 from binlog2s3.config.values import MysqlConfig, S3Config
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
+from binlog2s3.formatting import iso_text
 from binlog2s3.inspect.find.match import Criteria
 from binlog2s3.inspect.find.rows import RowPrinter
 from binlog2s3.output import Plain
 from binlog2s3.server.connection import ServerFacts
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
+from binlog2s3.undo.execute import Conflict, Undone
 from binlog2s3.undo.transactions import TransactionSource
-from binlog2s3.undo.view import SHOWN_ROWS, Plan, show
+from binlog2s3.undo.view import SHOWN_ROWS, Plan, document, show
 from tests import rows_printer
 from tests.binlog_writer import BEGIN, UUID_A, XID, BinlogWriter
 from tests.golden.buckets import Source
@@ -116,6 +120,44 @@ def test_a_plan_without_mysqlbinlog_says_how_to_see_rows(tmp_path: Path, program
     lines = shown(MANY, asked(1, 2), tool)
     assert lines[-1] == f"its rows: binlog2s3 rows --gtid {gtid(1)}"
     assert any(line.startswith("rows are not shown: ") for line in lines)
+
+
+def test_the_document_is_as_it_was() -> None:
+    """Byte by byte, before and after it is done."""
+    config = asked(1, output=Path("/x"), tables=(("shop", "a"),))
+    plan = replace(planned(MANY, config), undone_by=gtid(9), notes=("n\u00e4",))
+    (hit,) = plan.hits
+    said: dict[str, Any] = {
+        "source": "orders",
+        "transactions": [
+            {
+                "gtid": gtid(1),
+                "binlog": str(hit.binlog),
+                "position": hit.transaction.begin,
+                "lineage": hit.lineage,
+                "committed_at": iso_text(hit.transaction.commit_us),
+            }
+        ],
+        "tables": [{"table": "shop.a", "kind": "update", "rows": 1}],
+        "undone_by": gtid(9),
+        "notes": ["n\u00e4"],
+        "done": False,
+        "output": "/x",
+        "gtid": None,
+        "rows": None,
+        "left_out": None,
+        "conflicts": [],
+    }
+    assert document(plan, None, config) == json.dumps(said, indent=1)
+    conflict = Conflict(table="shop.a", key="id=1", why="changed", image=b"")
+    undone = Undone(rows=Counter({("shop.a", "update"): 3, ("shop.b", "insert"): 4}))
+    undone.conflicts, undone.skipped = [conflict], 2
+    config = asked(1)
+    said |= {"done": True, "output": None, "rows": 7, "left_out": 2}
+    said["conflicts"] = [{"table": "shop.a", "key": "id=1", "why": "changed"}]
+    assert document(plan, undone, config) == json.dumps(said, indent=1)
+    undone.gtid = said["gtid"] = gtid(8)
+    assert document(plan, undone, config) == json.dumps(said, indent=1)
 
 
 def undone_by(source: Source, *gtids: int, **more: Any) -> tuple[str, bool]:
