@@ -31,6 +31,7 @@ from binlog2s3.formatting import count_text, size_text
 from binlog2s3.inspect.find.match import Criteria, Hit
 from binlog2s3.inspect.find.rows import RowPrinter
 from binlog2s3.output import NO_CHANGE, confirm, page_on, say
+from binlog2s3.progress import ProgressDisplay
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from binlog2s3.server.login import Login, resolve
@@ -62,7 +63,8 @@ def run(config: UndoConfig, outside: Outside = OUTSIDE) -> int:
         login = partial(resolve, config.target)
         server = stack.enter_context(Server(login))
         file = stack.enter_context(tempfile.TemporaryFile())
-        return _Undo(config, store, server, cast("BinaryIO", file), outside).run()
+        display = stack.enter_context(ProgressDisplay(sys.stderr))
+        return _Undo(config, store, server, cast("BinaryIO", file), outside, display).run()
 
 
 class _Undo:
@@ -73,14 +75,16 @@ class _Undo:
         server: Server,
         file: BinaryIO,
         outside: Outside,
+        display: ProgressDisplay,
     ) -> None:
         self._config = config
+        self._display = display
         self._store = store
         self._server = server
         self._file = file
         self._outside = outside
         self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
-        self._source = TransactionSource(config)
+        self._source = TransactionSource(config, advance=self._advance)
         self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
 
     def run(self) -> int:
@@ -110,6 +114,7 @@ class _Undo:
             undone_by=undone_by,
             notes=tuple(notes),
         )
+        self._display.aside()
         if not config.as_json:
             self._show(plan, survey)
         if config.dry_run:
@@ -125,6 +130,10 @@ class _Undo:
                 as_json=config.as_json,
             )
         return self._end(plan, self._execute(plan, survey))
+
+    def _advance(self, what: str, done: int, total: int) -> None:
+        """Show how many bytes of the archive are done."""
+        self._display.show(lambda: f"{size_text(done)} of {size_text(total)} {what}", done, total)
 
     # The server
 
@@ -276,8 +285,11 @@ class _Undo:
                 )
             )
             most = int((self._packet - _PACKET_MORE) / _PACKET_RATIO)
+            total = plan.changes.rows.total()
             for step in steps(plan.changes, most_bytes=min(most, STEP_BYTES)):
                 execution.undo(step)
+                done = execution.done.rows.total() + execution.done.skipped
+                self._display.show(partial(_rows_text, done, total), done, total)
             if not execution.done.rows:
                 raise RecoveryError(
                     "every row is in conflict: nothing was changed",
@@ -336,6 +348,7 @@ class _Undo:
 
     def _end(self, plan: Plan, done: Undone | None) -> int:
         config = self._config
+        self._display.aside()
         if config.as_json:
             print(document(plan, done, config))  # noqa: T201
         elif done is None and config.output is not None:
@@ -354,6 +367,10 @@ class _Undo:
                 page.line(f"{count_text(done.skipped, 'row')} left out: in conflict", "yellow")
         sys.stdout.flush()
         return 0
+
+
+def _rows_text(done: int, total: int) -> str:
+    return f"{done:,} of {count_text(total, 'row')} undone"
 
 
 def _query_body(text: bytes) -> bytes:

@@ -52,8 +52,16 @@ class Culprits:
 class TransactionSource:
     """The transactions that the operator names, in one bucket."""
 
-    def __init__(self, config: UndoConfig, *, read_least: int = _READ_LEAST) -> None:
+    def __init__(
+        self,
+        config: UndoConfig,
+        *,
+        advance: Callable[[str, int, int], None] = lambda *_: None,
+        read_least: int = _READ_LEAST,
+    ) -> None:
+        """`advance` gets what is done, in words, and how many bytes of how many."""
         self._config = config
+        self._advance = advance
         self._read_least = read_least
         self.wanted = Tables(config.tables) if config.tables else None
 
@@ -65,7 +73,7 @@ class TransactionSource:
             query,
             threads=self._config.s3.concurrency,
             warn=warnings.append,
-            advance=lambda _: None,
+            advance=lambda stats: self._advance("searched", stats.size, stats.of_size),
         )
         with closing(search.hits()) as hits:
             yield from hits
@@ -193,7 +201,7 @@ class TransactionSource:
         begin, end = hit.transaction.begin, hit.transaction.end
         if any(low < end and high > begin for low, high in found.known.damaged):
             raise RecoveryError(f"{name_of(hit)} cannot be undone: it is damaged in the archive")
-        head, tables = survey.blocks.head(found, begin), self.wanted
+        head, tables, done = survey.blocks.head(found, begin), self.wanted, 0
         reader = TransactionReader(
             changes,
             decode_format(head, offset=0),
@@ -204,6 +212,8 @@ class TransactionSource:
             with closing(survey.blocks.read(found, begin, end)) as views:
                 for view in views:
                     reader.feed(view)
+                    done += len(view)
+                    self._advance(f"of {name_of(hit)} read", done, end - begin)
         except OSError as error:
             raise RecoveryError(
                 f"cannot keep the changes of {name_of(hit)} in {tempfile.gettempdir()}: "

@@ -122,6 +122,19 @@ def test_a_plan_without_mysqlbinlog_says_how_to_see_rows(tmp_path: Path, program
     assert any(line.startswith("rows are not shown: ") for line in lines)
 
 
+def test_progress_is_told_while_the_archive_is_searched_and_read() -> None:
+    """Bytes of all bytes, to the end."""
+    told: list[tuple[str, int, int]] = []
+    of = TransactionSource(asked(2), advance=lambda *one: told.append(one))
+    survey = MANY.survey()
+    (hit,) = of.found(survey)
+    assert told[0][0] == "searched"
+    of.read([hit], survey, io.BytesIO())
+    size = hit.transaction.end - hit.transaction.begin
+    assert told[-1] == (f"of {gtid(2)} read", size, size)
+    assert all(done <= total for _, done, total in told)
+
+
 def test_the_document_is_as_it_was() -> None:
     """Byte by byte, before and after it is done."""
     config = asked(1, output=Path("/x"), tables=(("shop", "a"),))
