@@ -562,9 +562,28 @@ def test_a_locked_table_is_not_waited_for_long(place: Place) -> None:
     with place.server.connect() as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES shop.k WRITE")
         done = place.undo(f"--gtid={gtid}")
-        assert done.code == 4
+        assert done.code == 8
+        assert "nothing was changed" in done.err
         assert "Lock wait timeout" in done.err
         assert place.server.query(SCRATCH) == []
+
+
+def test_who_locks_a_row_is_named(place: Place) -> None:
+    """Their connection, of the open transactions; what was undone before it is rolled back."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 1", "DELETE FROM k WHERE id = 3")
+    state = place.state("k")
+    with place.server.connect(autocommit=False) as other, other.cursor() as cursor:
+        cursor.execute("SELECT CONNECTION_ID()")
+        ((number,),) = cursor.fetchall()
+        cursor.execute("SELECT * FROM shop.k WHERE id = 1 FOR UPDATE")
+        done = place.undo(f"--gtid={gtid}")
+        assert done.code == 8
+        assert "nothing was changed: a row of shop.k, or its definition, is locked" in done.err
+        assert f"perhaps of connection {number}" in done.err
+        other.rollback()
+    assert place.state("k") == state
+    assert place.server.query(SCRATCH) == []
 
 
 def test_a_replica_is_refused(place: Place) -> None:
