@@ -59,9 +59,10 @@ class Reached:
 class Marker:
     """How far a restore is: restore.json. Texts of the bucket in it are data.
 
-    `id`: it is in the name of our account, and our processes are known by it. `said`: what has
-    shown that the backup is the registered one. `events`: those of the backup. `wanted`: those
-    whose status at the goal is known, with it.
+    `id`: it is in the name of our account, and our processes are known by it. `made_by`: the
+    version of the server program that began it. `said`: what has shown that the backup is the
+    registered one. `events`: those of the backup. `wanted`: those whose status at the goal is
+    known, with it.
     """
 
     id: BackupId
@@ -72,6 +73,7 @@ class Marker:
     backup: str = ""
     tz: str | None = None
     has_gtids: bool = False
+    made_by: str = ""
     said: str = ""
     server_version: str = ""
     events: tuple[Event, ...] = ()
