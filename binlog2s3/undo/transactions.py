@@ -15,6 +15,7 @@ from typing import BinaryIO, cast
 from binlog2s3.binlog.content import ChangeKind
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.binlog.undo import (
     TURNED,
     Changes,
@@ -114,6 +115,8 @@ class TransactionSource:
                 f"no transaction {what} was found in the bucket",
                 hint="`binlog2s3 find` shows GTIDs and positions",
             )
+        if at is not None:
+            return [_the_one_at(at, hits)]
         names = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
         if len(names) != len({*names}):
             raise RecoveryError(
@@ -350,6 +353,17 @@ def _is_before(one: Hit, other: Hit) -> bool:
     """Whether a transaction is in the same binlog, before another one."""
     is_same = (one.lineage, one.binlog) == (other.lineage, other.binlog)
     return is_same and one.transaction.begin < other.transaction.begin
+
+
+def _the_one_at(at: FilePosition, hits: Sequence[Hit]) -> Hit:
+    """The transaction that begins at a position, or has it. Two lineages may have such binlogs."""
+    begins = [hit for hit in hits if hit.transaction.begin == at.offset] or list(hits)
+    if len(begins) > 1:
+        found = ", ".join(f"{name_of(hit)} in lineage {hit.lineage}" for hit in begins)
+        raise RecoveryError(
+            f"several lineages have a transaction at {at}: {found}", hint="--gtid names one of them"
+        )
+    return begins[0]
 
 
 def _missing(gtids: Sequence[str], hits: Sequence[Hit]) -> str:

@@ -13,6 +13,7 @@ import pytest
 
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import MariadbGtidList
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.undo import UndoConfig
 from binlog2s3.config.values import MysqlConfig, S3Config
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError
@@ -26,7 +27,7 @@ from binlog2s3.undo.execute import Conflict, Undone
 from binlog2s3.undo.transactions import TransactionSource
 from binlog2s3.undo.view import SHOWN_ROWS, Plan, document, show
 from tests import rows_printer
-from tests.binlog_writer import BEGIN, UUID_A, XID, BinlogWriter
+from tests.binlog_writer import BEGIN, UUID_A, UUID_B, XID, BinlogWriter
 from tests.golden.buckets import Source
 from tests.surveyed import MARIADB, Bucket
 from tests.unit.binlog.test_content import table_map
@@ -56,8 +57,8 @@ def gtid(number: int) -> str:
 def asked(*gtids: int, **more: Any) -> UndoConfig:
     """What the operator asks for."""
     s3, target = S3Config(bucket="acme", prefix="pre"), MysqlConfig(socket=Path("/x"), user="undo")
-    words = tuple(map(gtid, gtids))
-    return UndoConfig(s3=s3, source="orders", target=target, gtids=words, **more)
+    more.setdefault("gtids", tuple(map(gtid, gtids)))
+    return UndoConfig(s3=s3, source="orders", target=target, **more)
 
 
 def planned(source: Source, config: UndoConfig) -> Plan:
@@ -80,6 +81,25 @@ def shown(source: Source, config: UndoConfig, tool: Path) -> list[str]:
     )
     show(plan, config.source, "db1", Plain(out), printer)
     return out.getvalue().splitlines()
+
+
+def test_a_position_in_two_lineages_names_one_or_none() -> None:
+    """Binlogs of both have this name, and a transaction there: only one that begins there."""
+    source = Source()
+    source.closes(changes=[change(DELETE, *map(image, range(9)))])
+    survey = source.survey()
+    end = survey.size(survey.current, BinlogName.parse("mysql-bin.000001"))
+    source.before, source.gno = source.executed, 0
+    of = {"binlog": "mysql-bin.000001", "offset": end, "gtid_set": source.before}
+    source.continues(1, uuid=UUID_B, **of)
+    source.closes(changes=[change(DELETE, *map(image, range(9)), table="b")])
+    source.closes()
+    survey = source.survey()
+    (second,) = TransactionSource(asked(gtids=(f"{UUID_B}:1",))).found(survey)
+    at = FilePosition(second.binlog, second.transaction.begin)
+    assert TransactionSource(asked(at=at)).found(survey) == [second]
+    with pytest.raises(RecoveryError, match=f"several lineages.*{UUID_A}:1 in.*{UUID_B}:1 in"):
+        TransactionSource(asked(at=at._replace(offset=at.offset + 1))).found(survey)
 
 
 MANY = history(
