@@ -83,6 +83,7 @@ class _Undo:
         self._server = server
         self._file = file
         self._outside = outside
+        self._execution: Execution | None = None
         self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         self._source = TransactionSource(config, advance=self._advance)
         self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
@@ -240,6 +241,12 @@ class _Undo:
             return self._executed(plan)
         except ConflictError as error:  # its locks are gone: the archive is read for minutes, maybe
             raise self._explained(error, plan, survey) from error
+        except KeyboardInterrupt:  # not during COMMIT: that is a LostCommitError
+            if self._execution is not None and self._execution.committed:
+                return self._execution.done  # it has to be told
+            self._display.aside()
+            page_on(sys.stderr).line("interrupted: nothing was changed, it is rolled back")
+            raise
 
     def _check_same(self, server: Server, facts: ServerFacts) -> None:
         """Refuse if, since it was planned, the address leads to another server, or it changed."""
@@ -284,6 +291,7 @@ class _Undo:
                     skip_conflicts=self._config.skip_conflicts,
                 )
             )
+            self._execution = execution
             most = int((self._packet - _PACKET_MORE) / _PACKET_RATIO)
             total = plan.changes.rows.total()
             for step in steps(plan.changes, most_bytes=min(most, STEP_BYTES)):

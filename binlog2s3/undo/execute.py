@@ -111,7 +111,8 @@ class Undone:
 class Execution:
     """One undo on one server. Use it as a context manager: it removes its scratch tables.
 
-    Nothing is kept unless `commit` returns, or raises LostCommitError.
+    Nothing is kept unless `commit` returns, or raises LostCommitError. `committed`: the server has
+    said that it is.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Execution:
         self._left_out: dict[str, str] = {}
         self._last: Step | None = None
         self._session = 0
-        self._committed = False
+        self.committed = False
         self._maker = EventMaker(flavour=flavour, timestamp=0)
         self.done = Undone()
 
@@ -162,7 +163,7 @@ class Execution:
                 if self._session and self._owns(LOCK_WAIT):
                     self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
         except KeyboardInterrupt:
-            if not self._committed:  # else what was done has to be told
+            if not self.committed:  # else what was done has to be told
                 raise
         self._scratch.close()
 
@@ -421,6 +422,8 @@ class Execution:
             )
         try:
             self.done.gtid = self._work.commit()
+            self.committed = True
+            return self.done
         except SourceError as error:
             raise self._lost(error) from error
         except KeyboardInterrupt as error:
@@ -429,13 +432,11 @@ class Execution:
                 hint=_SAFE_AGAIN,
                 committed=None,
             ) from error
-        self._committed = True
-        return self.done
 
     def _lost(self, error: SourceError) -> RecoveryError:
         """What is known after a COMMIT that failed, or whose answer was lost."""
         committed: bool | None = None
-        with suppress(SourceError):
+        with suppress(SourceError, KeyboardInterrupt):
             committed = self._has_committed()
         if error.answered and committed is False:
             return RecoveryError(

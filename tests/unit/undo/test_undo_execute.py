@@ -126,6 +126,17 @@ def test_an_interruption_during_commit_is_told_as_unknown() -> None:
     assert "safe" in error.value.hint
 
 
+def test_an_interruption_while_a_lost_commit_is_looked_for_is_told_as_unknown() -> None:
+    """Nor may it be taken for one before the COMMIT, which has changed nothing."""
+    rows = iter([[{"same": 1, "there": 1}], [{"same": 0, "there": 0}]])
+    work = Scripted(**{"STRAIGHT_JOIN": lambda: next(rows), "COMMIT!": raising(2013)})
+    with execution(Scripted(SLEEP=interrupted), work) as one:
+        one.undo(step())
+        with pytest.raises(LostCommitError, match="whether it was committed is not known"):
+            one.commit()
+        assert not one.committed
+
+
 def test_an_interruption_after_commit_does_not_hide_what_was_done() -> None:
     """What is left of the scratch tables, the next undo drops."""
     dropped: list[int] = []
