@@ -423,7 +423,7 @@ class Execution:
         try:
             self.done.gtid = self._work.commit()
             self.committed = True
-            return self.done
+            return self.done  # noqa: TRY300 - inside, so that an interruption is told
         except SourceError as error:
             raise self._lost(error) from error
         except KeyboardInterrupt as error:
