@@ -975,21 +975,21 @@ class Made:
     def expected(self, now: dict[str, dict[int, Any]]) -> dict[str, dict[int, Any]] | None:
         """The rows once it is undone; None if a row that it changed is not as it left it."""
         result = {name: dict(rows) for name, rows in now.items()}
-        for name in result:
+        for name, rows in result.items():
             for key in self.before[name].keys() | self.after[name].keys():
                 old, new = self.before[name].get(key), self.after[name].get(key)
                 if old == new:
                     continue
                 if now[name].get(key) != new:
                     return None
-                result[name].pop(key, None)
+                rows.pop(key, None)
                 if old is not None:
-                    result[name][key] = old
+                    rows[key] = old
         return result
 
 
 TABLES = (
-    "CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE, b VARCHAR(9) COLLATE utf8mb4_general_ci, t INT)",
+    "CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE, b VARCHAR(9), t INT) CHARSET utf8mb4",
     "CREATE TABLE log (id INT PRIMARY KEY AUTO_INCREMENT, what INT)",
     "CREATE TABLE n (a INT, b INT)",
     "INSERT INTO k VALUES (0, 0, 'x', 0), (1, 1, 'y', 0), (2, NULL, NULL, 0), (3, 3, 'x', 0)",
