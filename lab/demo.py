@@ -211,7 +211,8 @@ def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour)
         binaries = get.mariadb() if flavour == "mariadb" else get.mysql()
         folder = stack.enter_context(temporary_directory("binlog2s3-demo-"))
         store = _store(stack, folder / "store")
-        server = stack.enter_context(_kind(binaries)(binaries, folder / "mysql"))
+        rows = ["--binlog-format=ROW"]  # MariaDB's default writes a DELETE as a statement
+        server = stack.enter_context(_kind(binaries)(binaries, folder / "mysql", options=rows))
         bucket = store.make_bucket("demo")
         client = stack.enter_context(closing(store.client()))
         spool = folder / "spool"
