@@ -444,6 +444,9 @@ class Server:
         except FOREIGN as error:
             self.close()
             raise translate(error, self._used) from error
+        except KeyboardInterrupt:  # its answer would be taken for that of the next statement
+            self.close()
+            raise
         self.heard_at = time.monotonic()
         return rows
 
