@@ -326,7 +326,7 @@ class Engine:
                 self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
             )
             flavour, lineage = choice.plan.flavour, choice.plan.lineage
-            goal = ToPosition(stop.binlog, stop.offset)
+            goal = ToPosition(stop.place)
             start = start_of_registered(choice.backup, flavour)
             plan = make(Request(goal=goal, start=start, lineage=lineage), survey)
             if plan.stop != stop:

@@ -19,7 +19,7 @@ from binlog2s3.archive.history import (
     stretches,
 )
 from binlog2s3.archive.writers import Heartbeat, Position
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.status.model import Gap
 
 
@@ -57,17 +57,17 @@ class Extent:
         first = next((name for name in here.names if passed is None or name >= passed), None)
         if said is None and first is None:
             return None
-        name, offset = said.place if said is not None else (first or here.names[0], 0)
-        start = end = (name, offset)
+        start = said.place if said is not None else FilePosition(first or here.names[0], 0)
+        name, end = start.binlog, start
         for _ in range(len(here.names)):
             if size := here.size(name):
-                end = max(end, (name, size))
+                end = max(end, FilePosition(name, size))
             if name not in here.archived.binlogs:
                 break  # only its writer knows whether this is the complete binlog
             name = name.next()
         if end == start:
             return said
-        return Position(binlog=end[0], offset=end[1], gtid_set="")
+        return Position(binlog=end.binlog, offset=end.offset, gtid_set="")
 
     def gaps(self) -> list[Gap]:
         """What is missing within lineages, and between a lineage and its parent."""
@@ -130,10 +130,11 @@ class Extent:
             beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
             if beyond:
                 text = f"bytes {chunks.end} to {min(beyond)} of {name} are missing"
+                end = FilePosition(name, chunks.end)
                 under_way = (
                     writer is not None
                     and writer.lineage == id_
-                    and (writer.durable is None or (name, chunks.end) >= writer.durable.place)
+                    and (writer.durable is None or end >= writer.durable.place)
                 )
                 yield name.next(), None if under_way else _gap(id_, text)
 

@@ -28,6 +28,7 @@ import tenacity
 
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.values import Config
 from binlog2s3.errors import (
     DamageError,
@@ -48,7 +49,7 @@ from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import delay, unless
-from binlog2s3.stream.source_watch import Reached, Watch
+from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.start import PROBE
@@ -179,7 +180,7 @@ class Supervisor:
         self._uploads.step(0.0 if read else wait_seconds)
         return read
 
-    def reached(self) -> Reached | None:
+    def reached(self) -> FilePosition | None:
         """How far the run has come, once it has shown that it continues what is known.
 
         Called by any thread.
@@ -290,7 +291,7 @@ class Supervisor:
     def _ask(self) -> Heading:
         self._server.close()  # the name may lead elsewhere, while an old primary keeps it open
         tip = _where(self._intake, self._tip)
-        lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)
+        lessons = self._lessons.asked_at(tip.end if tip is not None else None)
         try:
             self._answer(self._server.facts)
             heading = self._pilot.heading(self._server, tip, self._lessons.doubt)

@@ -195,7 +195,7 @@ def test_encrypted_binlogs(mysql_binaries: ServerBinaries, disk_tmp_path: Path) 
             scanner.feed(memoryview(streamed[str(second)].path.read_bytes()))
             assert server.previous_gtids(second) == str(scanner.previous_gtids)
             position = server.position()
-            assert position.offset == rows[str(position.binlog)].size
+            assert position.place.offset == rows[str(position.place.binlog)].size
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def test_the_clock_is_asked_before_the_position(version: str) -> None:
     )
     position = server.position()
     asked_at = (position.asked_at - begun.replace(tzinfo=UTC)).total_seconds()
-    assert position.offset > asked_at
+    assert position.place.offset > asked_at
     assert (position.settled_at < position.asked_at) is ("MariaDB" in version)
 
 

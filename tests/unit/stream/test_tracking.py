@@ -18,7 +18,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -335,8 +335,7 @@ def seen(number: int, seconds: int) -> ServerPosition:
         asked_at=START + timedelta(seconds=seconds),
         settled_at=START + timedelta(seconds=seconds),
         uuid=UUID_A,
-        binlog=name(number),
-        offset=4,
+        place=FilePosition(name(number), 4),
         gtid_set="",
     )
 
@@ -526,7 +525,11 @@ def test_what_another_server_said_is_forgotten(bench: Bench) -> None:
 def at(number: int) -> ServerPosition:
     """The server writes this binlog."""
     return ServerPosition(
-        asked_at=START, settled_at=START, uuid=UUID_A, binlog=name(number), offset=9, gtid_set=""
+        asked_at=START,
+        settled_at=START,
+        uuid=UUID_A,
+        place=FilePosition(name(number), 9),
+        gtid_set="",
     )
 
 
