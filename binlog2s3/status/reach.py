@@ -49,11 +49,11 @@ class Extent:
         here, said = self.here, self.beat.durable if self.beat is not None else None
         if here is None:
             return said
-        if self.beat is None or self.beat.lineage != here.archived.lineage.id:
+        if self.beat is None or self.beat.lineage != self.current:
             said = None
         if said is None and not here.names:
             return None
-        passed = self.passed.get(here.archived.lineage.id)
+        passed = self.passed.get(self.current or "")
         first = next((name for name in here.names if passed is None or name >= passed), None)
         if said is None and first is None:
             return None
@@ -62,7 +62,7 @@ class Extent:
         for _ in range(len(here.names)):
             if size := here.size(name):
                 end = max(end, FilePosition(name, size))
-            if name not in here.archived.binlogs:
+            if name not in here.binlogs:
                 break  # only its writer knows whether this is the complete binlog
             name = name.next()
         if end == start:
@@ -173,9 +173,9 @@ class Extent:
         return cut in before.names and before.size(cut) >= origin.offset
 
 
-def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
-    """What the writer said is durable, if it is missing; else None."""
-    if beat is None or beat.durable is None or beat.lineage != contents.archived.lineage.id:
+def short_of(lineage: str, contents: Contents, beat: Heartbeat | None) -> Position | None:
+    """What the writer of this lineage said is durable, if it is missing; else None."""
+    if beat is None or beat.durable is None or beat.lineage != lineage:
         return None
     name, offset = beat.durable.place
     return beat.durable if contents.size(name) < offset else None

@@ -83,7 +83,7 @@ class LineageWalk:
         self.result = LineageReport(
             lineage=context.lineage,
             current=current,
-            binlogs=len(self._objects.names),
+            binlogs=len(self._objects.all_names),
             open=len(self._objects.chunks.keys() - self._objects.binlogs.keys()),
         )
         self.cuts: dict[str, BinlogFacts] = {}
