@@ -199,13 +199,13 @@ def test_the_last_common_transaction(store: MemoryStore, tmp_path: Path, forked_
     assert found is not None
     number = forked_at // 10
     transaction = ours[number - 1].transactions[forked_at % 10]
-    assert (found.binlog, found.gtids) == (
+    assert (found.place.binlog, found.gtids) == (
         name(number),
         GtidSet.parse(f"{UUID_A}:10-{forked_at}"),
     )
     whole = forked_at % 10 == 9
     assert found.whole is whole
-    assert found.offset == (len(ours[number - 1].data) if whole else transaction.end)
+    assert found.place.offset == (len(ours[number - 1].data) if whole else transaction.end)
     assert len(server.probed) <= 8
 
 
@@ -251,7 +251,7 @@ def test_a_later_binlog_that_only_begins_alike(store: MemoryStore, tmp_path: Pat
     assert theirs[1].data[:100] == ours[1].data[:100]
     found = source(tmp_path, *theirs).find(archive(store, *ours))
     assert found is not None
-    assert (found.binlog, str(found.gtids)) == (name(1), f"{UUID_A}:10-15")
+    assert (found.place.binlog, str(found.gtids)) == (name(1), f"{UUID_A}:10-15")
 
 
 def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> None:
@@ -262,10 +262,14 @@ def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> N
     theirs[4].data[:] = store.get(key)
     found = source(tmp_path, *theirs).find(catalog)
     assert found is not None
-    assert (found.binlog, str(found.gtids)) == (name(6), f"{UUID_A}:10-65")
+    assert (found.place.binlog, str(found.gtids)) == (name(6), f"{UUID_A}:10-65")
     found = source(tmp_path / "again", *theirs[:5]).find(catalog)
     assert found is not None
-    assert (found.binlog, found.whole, found.offset) == (name(5), True, len(ours[4].data))
+    assert (found.place.binlog, found.whole, found.place.offset) == (
+        name(5),
+        True,
+        len(ours[4].data),
+    )
 
 
 def test_no_shared_transaction_proves_nothing(store: MemoryStore, tmp_path: Path) -> None:
@@ -319,7 +323,7 @@ def test_common_ends_with_a_transaction(store: MemoryStore, tmp_path: Path) -> N
     found = source(tmp_path, *ours).find(catalog)
     assert found is not None
     assert found.whole
-    assert found.offset == transaction.begin
+    assert found.place.offset == transaction.begin
 
 
 def test_anonymous_transactions_are_compared_as_well(store: MemoryStore, tmp_path: Path) -> None:
@@ -330,7 +334,7 @@ def test_anonymous_transactions_are_compared_as_well(store: MemoryStore, tmp_pat
     )
     found = source(tmp_path, theirs).find(archive(store, ours))
     assert found is not None
-    assert (found.offset, found.gtids) == (ours.transactions[3].end, None)
+    assert (found.place.offset, found.gtids) == (ours.transactions[3].end, None)
 
 
 def test_a_source_that_cannot_be_read(store: MemoryStore, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class Parts:
         self.covered: datetime | None = None
         self.watch: Any = SimpleNamespace(sight=Sight())
         self.supervisor: Any = SimpleNamespace(
-            reached=lambda: (name(3), 500),
+            reached=lambda: FilePosition(name(3), 500),
             pressure=SimpleNamespace(paused=False),
             run=SimpleNamespace(child=SimpleNamespace(pid=77)),
             is_running=True,

@@ -29,7 +29,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import MysqlConfig, SpoolLimits
 from binlog2s3.errors import (
@@ -954,7 +954,7 @@ def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, *
     Raises if it must end. `at`: where the server writes; `heard_at`: when it last said anything.
     """
     heard_at = seen.pop("heard_at", time.monotonic() + 1000)
-    position = SimpleNamespace(binlog=FIRST, offset=at)
+    position = SimpleNamespace(place=FilePosition(FIRST, at))
     sight = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
     watch: Any = SimpleNamespace(sight=SimpleNamespace(**sight), heard_at=heard_at)
     heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)

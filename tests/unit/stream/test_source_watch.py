@@ -195,7 +195,7 @@ def test_an_address_is_no_name(watched: Watched) -> None:
 
 def test_following_another_server_forgets_what_was_seen(watched: Watched) -> None:
     """Its position and its doubts were the other one's."""
-    watched.reached = (name(4), 4)
+    watched.reached = FilePosition(name(4), 4)
     watched.ask()
     watched.server.uuid = UUID_B
     watched.ask()
@@ -208,7 +208,7 @@ def test_following_another_server_forgets_what_was_seen(watched: Watched) -> Non
 
 def test_following_the_same_server_again_keeps_its_position(watched: Watched) -> None:
     """A new run of mysqlbinlog: the doubts are gone, the answers stay."""
-    watched.reached = (name(4), 4)
+    watched.reached = FilePosition(name(4), 4)
     watched.ask()
     assert watched.watch.sight.behind == 1
     watched.watch.follow(UUID_A, rows(7))

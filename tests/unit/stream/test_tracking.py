@@ -634,7 +634,7 @@ def test_a_server_that_wrote_no_binlog_and_then_others_of_another_name(
         bench.witnessed[lineage.id] = bench.intake.unlogged
         resumed(bench, None, 1)
     other = BinlogName("moved", 1)
-    bench.intake.seen(replace(at(1), binlog=other))
+    bench.intake.seen(replace(at(1), place=FilePosition(other, 9)))
     bench.intake.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
     track = bench.track(bench.run(), 1, binlog(2, started=True))
     track.name = other
