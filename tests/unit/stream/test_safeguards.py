@@ -997,7 +997,7 @@ def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path
 
 def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
     """A large event comes when it is whole: each time from the same place it has longer."""
-    lessons = Lessons().asked_at((FIRST, 100))
+    lessons = Lessons().asked_at(FilePosition(FIRST, 100))
     for limit in (60, 120):
         patience = lessons.patience
         assert look_after(silent_seconds=limit - 1, patience=patience, at=200)
@@ -1006,8 +1006,8 @@ def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
         lessons, verdict = judge(lessons, ended.value, None)
         assert verdict is EndAction.KEEP
         assert look_after(silent_seconds=limit + 1, patience=lessons.patience, at=200)
-    assert lessons.asked_at((FIRST, 100)).patience == 4
-    assert lessons.asked_at((FIRST, 101)).patience == 1
+    assert lessons.asked_at(FilePosition(FIRST, 100)).patience == 4
+    assert lessons.asked_at(FilePosition(FIRST, 101)).patience == 1
 
 
 @pytest.mark.parametrize(
