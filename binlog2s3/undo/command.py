@@ -182,7 +182,7 @@ class _Undo:
             self._outside.sleep(1.0)
         raise RecoveryError(
             f"the archive does not have what {self._server.address} has written up to "
-            f"{position.binlog}:{position.offset}, so it cannot tell what came after",
+            f"{position.place}, so it cannot tell what came after",
             hint="see `binlog2s3 status`: the streamer must be running and keep up",
         )
 
@@ -423,6 +423,7 @@ def _variables(server: Server) -> dict[str, str]:
 def _has(survey: Survey, position: ServerPosition) -> bool:
     """Whether the archive has what the server has written up to a position."""
     names = survey.names(survey.current)
-    if position.binlog in names:
-        return survey.size(survey.current, position.binlog) >= position.offset
-    return bool(names) and names[-1] > position.binlog
+    binlog, offset = position.place
+    if binlog in names:
+        return survey.size(survey.current, binlog) >= offset
+    return bool(names) and names[-1] > binlog
