@@ -214,7 +214,8 @@ class Supervisor:
         given, self._heading = self._heading, None
         heading = given if given is not None and self._lessons.doubt is None else self._ask()
         self.pressure.refuse(heading.overlap)
-        self.run = run = self._begin(heading, self._turn(heading))
+        login = self._answer(lambda _: resolve(self._config.mysql))
+        self.run = run = self._begin(heading, login, self._turn(heading))
         try:
             self._loop(run)
         except Exception as error:
@@ -225,7 +226,7 @@ class Supervisor:
             if not self._stop.is_set():  # else the end reads on
                 self._end(run)
 
-    def _begin(self, heading: Heading, track: Track | None) -> LiveRun:
+    def _begin(self, heading: Heading, login: Login, track: Track | None) -> LiveRun:
         """Start mysqlbinlog. `track` continues if it is given."""
         facts = RunFacts(
             source=self._config.stream.source,
@@ -235,7 +236,6 @@ class Supervisor:
             position=heading.position,
             lineage=PROBE,  # until it is proved
         )
-        login = self._answer(lambda _: resolve(self._config.mysql))
         directory, child = self._spool.started(facts, lambda run: self._start(run, heading, login))
         tailer = Tailer(directory, self._grid, overlap=heading.overlap, track=track)
         if heading.overlap is not None and track is None:
@@ -274,12 +274,15 @@ class Supervisor:
         self._spool.reading = None
         if run is not None:
             run.tailer.close()
+            self._spool.end(run.run)
 
     def _answer(self, ask: Callable[[Server], Answer]) -> Answer:
         """Ask the server, on a new connection: a name may lead elsewhere than it did before.
 
-        Meanwhile uploads continue, and a stop ends the wait.
+        Meanwhile uploads continue, and a stop ends the wait. Raises SourceError also if what they
+        show makes the answer worthless.
         """
+        doubt = self._lessons.doubt
 
         def asked() -> Answer:
             with self._connect() as server:
@@ -293,6 +296,12 @@ class Supervisor:
         )
         if found is None or self._stop.is_set():  # then nothing was compared to its end
             raise SourceError("not waited for the server's answer: stopping", transient=True)
+        if self._lessons.doubt is not doubt:
+            raise SourceError(
+                "while the source was asked, an upload showed that the histories part",
+                hint="it is asked again",
+                transient=True,
+            )
         return found
 
     def _ask(self) -> Heading:
@@ -302,12 +311,6 @@ class Supervisor:
         except UnloggedError as error:
             self._intake.saw_no_binlog(error.uuid, self._watch.newest)
             raise
-        if self._lessons.doubt is not doubt:
-            raise SourceError(
-                "while the source was asked, an upload showed that the histories part",
-                hint="it is asked again",
-                transient=True,
-            )
         self._tip = tip
         self._lessons = self._lessons.asked_at(_read_up_to(self._intake, tip))
         return heading
