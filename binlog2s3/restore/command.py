@@ -34,6 +34,7 @@ from binlog2s3.recover.document import PrintedPlan, whole
 from binlog2s3.recover.events import Event, events_of, give
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
+from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_lines
 from binlog2s3.restore.by_stream import is_built_in, is_dump
@@ -94,6 +95,7 @@ class _Restore:
         self._catalog = catalog
         self._directory = directory
         self._goal = goal_text(goal_of(config.recovery))
+        self._tables = texts_of(config.tables)
         self._left = directory.left()
         now = datetime.now(UTC)
         self._marker = self._left or Marker(
@@ -163,6 +165,8 @@ class _Restore:
             raise self._unlike(f"of {left.source}")
         if left.stage in ("finish", "place") and left.goal != self._goal:
             raise self._unlike(left.goal)
+        if left.stage not in ("restore", "start") and left.tables != self._tables:
+            raise self._unlike(f"of {_tables_text(left.tables)}")
 
     def _unlike(self, what: str) -> RecoveryError:
         return RecoveryError(
@@ -209,6 +213,8 @@ class _Restore:
         if config.as_json:
             for warning in choice.plan.warnings:
                 say("warning", warning)
+            for text in choice.only.unsafe if choice.only is not None else ():
+                say("warning", f"cannot be filtered safely: {text}")
             if config.dry_run:
                 print(json.dumps(self._document(choice, about), indent=1))  # noqa: T201
             return
@@ -225,6 +231,7 @@ class _Restore:
             archive=url(self._config.s3),
             start=f"the registered {choice.backup.tool} {choice.backup.name}",
             applies=True,
+            only=choice.only,
         )
 
     def _document(self, choice: Choice, about: About) -> dict[str, Any]:
@@ -300,6 +307,7 @@ class _Restore:
                 backup=choice.backup.id,
                 tz=choice.tz,
                 has_gtids=has_gtids(choice),
+                tables=self._tables,
             )
             self._directory.begin(self._marker)
         with Watchdog(work.directory, logs=(work.restore_log, work.server_log), larger=_LARGER):
@@ -330,7 +338,13 @@ class _Restore:
             found = self._engine.compare(choice, server, self._marker.said)
             with server.connection() as connection:
                 events = events_of(connection)
-            self._note("apply", said=found.by, server_version=found.version, events=events)
+            self._note(
+                "apply",
+                said=found.by,
+                server_version=found.version,
+                events=events,
+                tables=self._tables,
+            )
         self._tell("apply")
         self._engine.apply(choice, server, self._applied)
         assert self._pitr is not None  # noqa: S101 - pitr has told it
@@ -425,6 +439,10 @@ class _Restore:
             page_on(sys.stderr).line(f"{_WORDS[stage]} ...")
 
 
+def _tables_text(tables: Sequence[str]) -> str:
+    return f"only {', '.join(tables)}" if tables else "all tables"
+
+
 def _size(size: int | None, before: str = "") -> str:
     return f"{before}{size_text(size)}" if size is not None else "unknown"
 
@@ -450,6 +468,7 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
             "goal": marker.goal,
             "data_dir": str(where),
             **as_fields(reached),
+            "only_tables": list(marker.tables) or None,
             "started_at": iso_text(marker.started_at),
             "finished_at": iso_text(datetime.now(UTC)),
             "socket": str(socket) if socket is not None else None,
@@ -458,7 +477,8 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
         return
     page = page_on(sys.stdout)
     took = duration_text((datetime.now(UTC) - marker.started_at).total_seconds())
-    page.line(f"restored: {where}, {marker.goal}, in {took}", "bold green")
+    what = f", {_tables_text(marker.tables)}" if marker.tables else ""
+    page.line(f"restored: {where}, {marker.goal}{what}, in {took}", "bold green")
     fields: list[Field] = [
         ("base backup", f"{reached.backup} {reached.label}".rstrip(), ""),
         ("shown by", reached.restored, ""),
@@ -491,7 +511,13 @@ def _print_next(
         mine = " (the files belong to this user)" if owner == os.geteuid() else ""
         line(f"start it: {shlex.join([*words, f'--datadir={where}'])}{mine}")
     line("its accounts, and their passwords, are those of the source")
-    line("let a replica follow it, or copy one table: docs/guides/restore.md")
+    if config.tables:
+        line(
+            "it is a scratch server: its other tables are as in the base backup, whatever its "
+            "GTIDs say; copy the table, and delete it: docs/recovery/one-table.md"
+        )
+    else:
+        line("let a replica follow it, or copy one table: docs/guides/restore.md")
     if socket is not None:
         line("it listens on its socket only, and its event scheduler is off, until it is restarted")
         line(f"socket: {socket}")

@@ -61,7 +61,7 @@ class Marker:
 
     `id`: it is in the name of our account, and our processes are known by it. `said`: what has
     shown that the backup is the registered one. `events`: those of the backup. `wanted`: those
-    whose status at the goal is known, with it.
+    whose status at the goal is known, with it. `tables`: only these are applied; none: all.
     """
 
     id: BackupId
@@ -76,6 +76,7 @@ class Marker:
     server_version: str = ""
     events: tuple[Event, ...] = ()
     wanted: tuple[Event, ...] = ()
+    tables: tuple[str, ...] = ()
     reached: Reached | None = None
     what: str = _WHAT
 

@@ -36,6 +36,7 @@ from binlog2s3.recover.model import (
     Request,
     ToPosition,
 )
+from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import Done, goal_of
 from binlog2s3.recover.plan import make
@@ -73,7 +74,8 @@ class Choice:
 
     `version`: of the server that wrote the last binlog. `tz`: the value of TZ with which the server
     has the source's system time zone. `is_place_sure`: the backup's place, if it has no GTIDs, is
-    in one history only.
+    in one history only. `only`: if only some tables are applied, what that cannot do safely, as far
+    as the binlogs show it.
     """
 
     backup: Backup
@@ -81,6 +83,7 @@ class Choice:
     version: str
     tz: str | None
     is_place_sure: bool
+    only: OnlyTables | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,11 @@ class Engine:
             )
 
     def choose(self, named: str | None = None) -> Choice:
-        """The newest registered backup that reaches the goal, or the one that is named."""
+        """The newest registered backup that reaches the goal, or the one that is named.
+
+        Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
+        be applied: `pitr` would refuse that only after the backup was restored.
+        """
         workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
             survey = survey_of(
@@ -142,7 +149,15 @@ class Engine:
                 version=version_of_source(plan, survey),
                 tz=_tz(plan, survey),
                 is_place_sure=is_place_sure(backup, survey),
+                only=self._only(plan, survey) if self._recovery.tables else None,
             )
+
+    def _only(self, plan: Plan, survey: Survey) -> OnlyTables:
+        extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
+        found = Examination(self._recovery.tables, plan, extract.stream)
+        for refusal in found.refusals:
+            raise refusal
+        return found.found()
 
     def refuse_programs(self, choice: Choice) -> ServerVersion:
         """See that the programs can restore it; the version of the server program.

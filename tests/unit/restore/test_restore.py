@@ -87,6 +87,8 @@ def test_one_goal_is_needed(tmp_path: Path) -> None:
     both = problems_of(tmp_path, restore_command="cp x y", program=Path("/bin/true"))
     assert "contradict" in both
     assert "needs --restore-command" in problems_of(tmp_path, trust_restore_command=True)
+    assert "takes single tables" in problems_of(tmp_path, table=(("shop", "*"),))
+    assert "a replication filter cannot" in problems_of(tmp_path, table=(("shop", "a`b"),))
 
 
 @pytest.mark.parametrize("text", ["no program", "#!/bin/sh\necho no version\n"])

@@ -1,0 +1,99 @@
+"""`restore` before it has made anything: what it says that it will do, and what it refuses."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from binlog2s3.restore.directory import DataDirectory, Stage
+from tests.documents import BACKUP
+from tests.golden.buckets import CHANGES, LAYOUT, Golden, Source, golden, query
+from tests.golden.outputs import Called, called
+from tests.unit.restore.test_restore import DONE
+
+ORDERS = "--table=shop.orders"
+MARK = replace(
+    DONE,
+    goal="to the newest that is in the bucket",
+    backup=BACKUP.id,
+    tables=("shop.orders",),
+)
+
+
+def bucket(*statements: str) -> Golden:
+    """One of a source that has run these after its base backup."""
+    source = Source()
+    source.closes()
+    backup = replace(BACKUP, binlog=None, position=None, lineage=None, gtid_set=source.executed)
+    source.put(LAYOUT.backup(backup.id), backup.to_json())
+    source.closes(1, [*CHANGES, *([query(text)] for text in statements)])
+    source.grows()
+    source.beats()
+    return golden(source)
+
+
+@pytest.fixture
+def mysqld(tmp_path: Path) -> Path:
+    """A program that only says its version."""
+    path = tmp_path / "mysqld"
+    path.write_text("#!/bin/sh\necho 'mysqld  Ver 9.7.4 for Linux on x86_64'\n")
+    path.chmod(0o755)
+    return path
+
+
+def restored(mysqld: Path, *more: str, of: Golden | None = None) -> Called:
+    """What the command does, with a restore command that fails."""
+    words = ["restore", "--source=orders", "--s3-url=s3://bucket/pre", f"--mysqld={mysqld}"]
+    words += [f"--data-dir={mysqld.parent / 'data'}", "--latest", "--restore-command=/bin/false"]
+    words += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
+    return called(of or bucket(), [*words, *more])
+
+
+def left(mysqld: Path, stage: Stage) -> None:
+    """The data directory of a restore that was killed at this stage."""
+    data = mysqld.parent / "data"
+    data.mkdir()
+    DataDirectory(data, None).begin(replace(MARK, stage=stage))
+
+
+# --table
+
+
+def test_what_only_some_tables_cannot_do_is_said_before_it_begins(mysqld: Path) -> None:
+    """In the plan and with --json, as `pitr --table` says it."""
+    written = bucket("INSERT INTO orders SELECT * FROM stock")
+    shown = restored(mysqld, "--dry-run", ORDERS, of=written)
+    assert (shown.code, shown.err) == (0, "")
+    assert "\nonly       shop.orders\n" in shown.out
+    assert "cannot be filtered safely\n  1 statement in statement format" in shown.out
+    printed = restored(mysqld, "--dry-run", ORDERS, "--json", of=written)
+    only = json.loads(printed.out)["plan"]["only_tables"]
+    assert (only["tables"], only["looked"]) == (["shop.orders"], True)
+    assert "cannot be filtered safely: 1 statement in statement format" in printed.err
+    assert json.loads(restored(mysqld, "--dry-run", "--json").out)["plan"]["only_tables"] is None
+
+
+def test_tables_that_exchange_rows_are_refused_before_the_backup_is_restored(mysqld: Path) -> None:
+    """Not hours later; the tables to add are named."""
+    exchanged = bucket("RENAME TABLE shop.orders TO shop.old, shop.stock TO shop.orders")
+    refused = restored(mysqld, "--yes", ORDERS, of=exchanged)
+    assert refused.code == 8
+    assert "--table cannot be applied safely" in refused.err
+    assert "add --table 'shop.old' --table 'shop.stock'" in refused.err
+    assert not (mysqld.parent / "data").exists()
+
+
+@pytest.mark.parametrize("stage", ["restore", "start", "apply", "finish", "place"])
+def test_one_that_has_only_some_tables_goes_on_with_those(mysqld: Path, stage: Stage) -> None:
+    """With others it would be wrong, as soon as something may have been applied."""
+    left(mysqld, stage)
+    assert restored(mysqld, "--dry-run", ORDERS).code == 0
+    for more in ((), ("--table=shop.stock",), (ORDERS, "--table=shop.stock")):
+        other = restored(mysqld, "--dry-run", *more)
+        if stage in ("restore", "start"):
+            assert other.code == 0, other.err
+        else:
+            assert other.code == 8
+            assert "has an unfinished restore of only shop.orders" in other.err
