@@ -165,7 +165,9 @@ class _Restore:
             raise self._unlike(f"of {left.source}")
         if left.stage in ("finish", "place") and left.goal != self._goal:
             raise self._unlike(left.goal)
-        if left.stage not in ("restore", "start") and left.tables != self._tables:
+        # what only some tables were applied to is marked: `pitr` refuses it others
+        is_over = left.stage in ("finish", "place")
+        if (is_over or (left.stage == "apply" and not left.tables)) and left.tables != self._tables:
             raise self._unlike(f"of {_tables_text(left.tables)}")
 
     def _unlike(self, what: str) -> RecoveryError:
@@ -345,6 +347,8 @@ class _Restore:
                 events=events,
                 tables=self._tables,
             )
+        elif self._marker.tables != self._tables:
+            self._note("apply", tables=self._tables)
         self._tell("apply")
         self._engine.apply(choice, server, self._applied)
         assert self._pitr is not None  # noqa: S101 - pitr has told it
