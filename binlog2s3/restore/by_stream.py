@@ -80,11 +80,13 @@ def _found(names: Sequence[str], mysqld: Path, given: Path | None, *, is_given: 
     )
 
 
-def load(stream: Iterator[bytes], client: Path, server: ScratchServer, flavour: Flavour) -> None:
-    """Load a dump into the running private server. Raises RecoveryError, and what reading raises.
+def load(stream: Iterator[bytes], client: Path, server: ScratchServer, flavour: Flavour) -> bool:
+    """Load a dump into the running private server; whether it has the past of versioned tables.
 
-    Nothing of it gets into the server's binary log: it is no part of the history.
+    Raises RecoveryError, and what reading raises. Nothing of it gets into the server's binary log:
+    it is no part of the history.
     """
+    past = Past()
     workspace = server.workspace
     argv = [
         str(client),
@@ -101,9 +103,32 @@ def load(stream: Iterator[bytes], client: Path, server: ScratchServer, flavour: 
         "--init-command=SET SESSION sql_log_bin=0",
         *_CLIENT[flavour],
     ]
-    _feed(_without_sandbox_line(stream), argv, workspace, server.id)
+    _feed(_without_sandbox_line(past.seen_in(stream)), argv, workspace, server.id)
     # what a dump may have set for the starts of the server is not the source's
     (workspace.data / "mysqld-auto.cnf").unlink(missing_ok=True)
+    return past.is_there
+
+
+_PAST = re.compile(rb"^/\*M?!\d+ SET @old_system_versioning_insert_history=", re.MULTILINE)
+"""What mariadb-dump --dump-history writes before such rows. A value has no line of its own."""
+_PAST_MOST = 80
+
+
+class Past:
+    """Looks through a dump for the history of system-versioned tables."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def seen_in(self, stream: Iterator[bytes]) -> Iterator[bytes]:
+        """The same stream."""
+        last = b"\n"
+        for block in stream:
+            if not self.is_there:
+                text = last + block
+                self.is_there = _PAST.search(text, 1) is not None
+                last = text[-_PAST_MOST:]
+            yield block
 
 
 def _without_sandbox_line(stream: Iterator[bytes]) -> Iterator[bytes]:

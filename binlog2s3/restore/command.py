@@ -40,7 +40,7 @@ from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_l
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
-from binlog2s3.restore.engine import Choice, Engine, has_gtids, is_other_series
+from binlog2s3.restore.engine import Choice, Engine, Loaded, has_gtids, is_other_series
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of
 from binlog2s3.restore.watchdog import Watchdog
@@ -320,8 +320,8 @@ class _Restore:
                 stage = "restore"
             if stage == "restore":
                 self._tell("restore")
-                said = self._engine.load(choice)
-                self._note("start", said=said)
+                loaded = self._engine.load(choice)
+                self._note("start", said=loaded.said, has_past=loaded.has_past)
                 stage = "start"
             if stage in ("start", "apply"):
                 self._forward(choice, is_new=stage == "start")
@@ -337,12 +337,14 @@ class _Restore:
         self._tell("start")
         server = self._engine.start(choice)
         if is_new:
-            found = self._engine.compare(choice, server, self._marker.said)
+            loaded = Loaded(self._marker.said, self._marker.has_past)
+            found = self._engine.compare(choice, server, loaded)
             with server.connection() as connection:
                 events = events_of(connection)
             self._note(
                 "apply",
                 said=found.by,
+                without_past=found.without_past,
                 server_version=found.version,
                 events=events,
                 tables=self._tables,
@@ -405,6 +407,7 @@ class _Restore:
             is_proved=result is not None and bool(result.proved),
             proof=tuple(lines),
             prepared=(result.prepared or ()) if result is not None else (),
+            without_history=marker.without_past,
         )
 
     def _settle(self, server: ScratchServer) -> None:
@@ -493,6 +496,12 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
     page.fields(fields, _ROOM)
     for line in reached.proof:
         page.line(line)
+    if reached.without_history:
+        page.line(
+            "the dump was made without history; these system-versioned tables have only what was "
+            f"current then, and what came since: {', '.join(reached.without_history)}",
+            "yellow",
+        )
     for name in reached.prepared:
         page.line(f"prepared, neither committed nor rolled back: XA {name}", "yellow")
     if reached.events:

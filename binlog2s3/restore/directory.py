@@ -37,7 +37,8 @@ class Reached:
 
     `restored`: what has shown that it is the registered backup. `events`: those that are disabled
     because a replica disables them, and of which it is unknown whether the source had enabled them,
-    with the statement that does.
+    with the statement that does. `without_history`: the system-versioned tables of which the dump
+    had the current rows only.
     """
 
     backup: str
@@ -53,6 +54,7 @@ class Reached:
     proof: tuple[str, ...]
     events: tuple[str, ...] = ()
     prepared: tuple[str, ...] = ()
+    without_history: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ class Marker:
     """How far a restore is: restore.json. Texts of the bucket in it are data.
 
     `id`: it is in the name of our account, and our processes are known by it. `said`: what has
-    shown that the backup is the registered one. `events`: those of the backup. `wanted`: those
+    shown that the backup is the registered one; `has_past`: as `Loaded` has it, and `without_past`
+    as `Compared`. `events`: those of the backup. `wanted`: those
     whose status at the goal is known, with it. `tables`: only these are applied; none: all.
     """
 
@@ -73,6 +76,8 @@ class Marker:
     tz: str | None = None
     has_gtids: bool = False
     said: str = ""
+    has_past: bool = True
+    without_past: tuple[str, ...] = ()
     server_version: str = ""
     events: tuple[Event, ...] = ()
     wanted: tuple[Event, ...] = ()

@@ -21,7 +21,7 @@ from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.config.restore import Restoring
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import one_line
+from binlog2s3.formatting import one_line, some
 from binlog2s3.output import say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
@@ -63,6 +63,7 @@ from binlog2s3.restore.scratch import (
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.retain.backup import survey_of
 from binlog2s3.server.version import ServerVersion
+from binlog2s3.server.versioned import versioned_tables
 from binlog2s3.workers import Workers
 
 _STREAM = "its stream in the bucket"
@@ -87,11 +88,26 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was restored. `said`: what has shown that it is the registered backup, "" if nothing.
+
+    `has_past`: the past of system-versioned tables is in it, or nobody knows that it is not.
+    """
+
+    said: str
+    has_past: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Compared:
-    """What has shown that the registered backup was restored, and the version that runs it."""
+    """What has shown that the registered backup was restored, and the version that runs it.
+
+    `without_past`: the system-versioned tables of which the dump had the current rows only.
+    """
 
     by: str
     version: str
+    without_past: tuple[str, ...] = ()
 
 
 class Engine:
@@ -216,25 +232,25 @@ class Engine:
 
     # restore
 
-    def load(self, choice: Choice) -> str:
-        """Restore the backup; what has shown that it is this one, "" if only the server can say.
+    def load(self, choice: Choice) -> Loaded:
+        """Restore the backup. What has shown that it is this one is "" if only the server can say.
 
         Everything is on the disk then, and the private server is down.
         """
         backup, workspace = choice.backup, self._workspace
-        server, said = self._server(choice), ""
+        server, loaded = self._server(choice), Loaded("")
         if self._goes_into_server(backup):
             server.initialise()
             server.start()
             if self._config.restore_command is None:
-                said = self._load_stream(choice, server)
+                loaded = self._load_stream(choice, server)
             else:
                 self._run_command(backup, into_server=True)
             server.stop()
         else:
             workspace.make_data()
             if self._config.restore_command is None:
-                said = self._load_stream(choice, server)
+                loaded = self._load_stream(choice, server)
             else:
                 self._run_command(backup, into_server=False)
             if is_empty(workspace.data):
@@ -249,10 +265,10 @@ class Engine:
             found = found or identity.by_binlogs(workspace.data, backup)
             if not choice.is_place_sure:  # a backup of the other history says the same
                 found = ""
-            said = said or found
+            loaded = replace(loaded, said=loaded.said or found)
         take_identity(workspace.data)
         os.sync()  # what the next step begins with must be there after a power cut, too
-        return said
+        return loaded
 
     def _goes_into_server(self, backup: Backup) -> bool:
         if self._config.restore_command is None:
@@ -263,7 +279,8 @@ class Engine:
         command = self._config.restore_command or ""
         restore(command, backup, self._workspace, self._id, into_server=into_server)
 
-    def _load_stream(self, choice: Choice, server: ScratchServer) -> str:
+    def _load_stream(self, choice: Choice, server: ScratchServer) -> Loaded:
+        has_past = True
         backup, config = choice.backup, self._config
         assert backup.stored is not None  # noqa: S101 - only such ones are chosen
         programs = by_stream.programs_for(backup.tool, config.mysqld, config.program)
@@ -271,10 +288,10 @@ class Engine:
         with progress_of("bytes of the base backup") as advance:
             stream = read_stored(self._catalog.store, layout, backup.id, backup.stored, advance)
             if by_stream.is_dump(backup):
-                by_stream.load(stream, programs[0], server, choice.plan.flavour)
+                has_past = by_stream.load(stream, programs[0], server, choice.plan.flavour)
             else:
                 by_stream.unpack(stream, programs, self._workspace, self._id)
-        return _STREAM
+        return Loaded(_STREAM, has_past)
 
     def _give_data(self) -> None:
         """Give the files to the server's user, if this is root."""
@@ -300,13 +317,14 @@ class Engine:
             self._running.stop()
             self._running = None
 
-    def compare(self, choice: Choice, server: ScratchServer, said: str) -> Compared:
-        """See that what was restored is the registered backup. `said`: what has shown it already.
+    def compare(self, choice: Choice, server: ScratchServer, loaded: Loaded) -> Compared:
+        """See that what was restored is the registered backup.
 
         Raises RecoveryError if it is another one, or, without --trust-restore-command, if nothing
         says so.
         """
         data, backup, flavour = self._workspace.data, choice.backup, choice.plan.flavour
+        said, without_past = loaded.said, tuple[str, ...]()
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
             version = one_line(str(row["version"]))
@@ -320,9 +338,17 @@ class Engine:
             # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
             if has_gtids(choice) and (flavour == "mysql" or not said):
                 said = identity.by_gtids(connection, data, backup, flavour) or said
+            if flavour == "mariadb" and not loaded.has_past:
+                without_past = versioned_tables(connection).tables
         if not said and not self._config.trust_restore_command:
             raise identity.unknown(backup, flavour, is_dump=self._goes_into_server(backup))
-        return Compared(said or ON_TRUST, version)
+        if without_past:
+            say(
+                "warning",
+                "the dump was made without the history of system-versioned tables; these have the "
+                f"current rows only: {some(without_past)}",
+            )
+        return Compared(said or ON_TRUST, version, without_past)
 
     def apply(self, choice: Choice, server: ScratchServer, done: Done) -> None:
         """Roll it forward to the goal by `pitr`, which tells `done` what it has proved."""

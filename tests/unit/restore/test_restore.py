@@ -14,7 +14,7 @@ from binlog2s3.config.given import Given
 from binlog2s3.config.restore import RESTORE, WORK
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
-from binlog2s3.restore.by_stream import _without_sandbox_line, programs_for
+from binlog2s3.restore.by_stream import Past, _without_sandbox_line, programs_for
 from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
 from binlog2s3.restore.scratch import socket_of, version_of
 from binlog2s3.restore.settings import settings_of
@@ -300,6 +300,18 @@ def test_the_sandbox_line_of_mariadb_is_left_to_the_clients_option(size: int) ->
         blocks = (whole[at : at + size] for at in range(0, len(whole), size))
         assert b"".join(_without_sandbox_line(blocks)) == body
     assert b"".join(_without_sandbox_line(iter([body[:10], body[10:]]))) == body
+
+
+@pytest.mark.parametrize("size", [1, 7, 79, 81, 1000])
+def test_whether_a_dump_has_the_past_is_seen_in_it(size: int) -> None:
+    """However it is cut, and not in a value."""
+    line = b"/*M!101100 SET @old_system_versioning_insert_history=@@session.x=1 */;\n"
+    value = b"INSERT INTO t VALUES ('" + line[:-1] + b"');\n"
+    for text, is_there in ((line, True), (value * 9 + line, True), (value * 9, False)):
+        past = Past()
+        blocks = (text[at : at + size] for at in range(0, len(text), size))
+        assert b"".join(past.seen_in(blocks)) == text
+        assert past.is_there == is_there
 
 
 # Events
