@@ -77,11 +77,16 @@ def run(config: RestoreConfig, outside: Outside = OUTSIDE) -> int:
         directory = stack.enter_context(
             held(config.data_dir, server_user=user, dry_run=config.dry_run)
         )
-        reached = _Restore(config, catalog, directory, outside).run()
+        try:
+            reached = _Restore(config, catalog, directory, outside).run()
+        except KeyboardInterrupt:  # SIGTERM, too
+            if directory.workspace.directory.is_dir():
+                page_on(sys.stderr).line("interrupted; run the same command again: it continues")
+            raise
         for text in store.version_notes():
             say("warning", text)
-    if reached is not None:
-        _finish(config, *reached)
+        if reached is not None:
+            _finish(config, *reached)
     return 0
 
 
@@ -468,7 +473,13 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
             mode = "ON" if marker.has_gtids else "OFF"
             options += [f"--gtid-mode={mode}", f"--enforce-gtid-consistency={mode}"]
         options += [*settings.options, *config.mysqld_option]
-        socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
+        try:
+            socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
+        except KeyboardInterrupt:
+            page_on(sys.stderr).line(
+                f"interrupted; {where} is restored, {marker.goal}; its server was shut down again"
+            )
+            raise
     if config.as_json:
         said = {
             "source": config.source,

@@ -376,17 +376,18 @@ def run_on(
         *options,
     ]
     added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with os.fdopen(added, "ab") as out:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            cwd=data,
-            env=bare(**({"TZ": tz} if tz is not None else {})),
-            start_new_session=True,
-        )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with os.fdopen(added, "ab") as out:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=data,
+                env=bare(**({"TZ": tz} if tz is not None else {})),
+                start_new_session=True,
+            )
         while not greets(at):
             if process.poll() is not None:
                 raise RecoveryError(
@@ -396,8 +397,9 @@ def run_on(
                 )
             sleep(0.1)
     except KeyboardInterrupt:  # who was not told of it does not end it
-        process.terminate()
-        process.wait()
+        if process is not None:
+            process.terminate()
+            process.wait()
         raise
     return at
 

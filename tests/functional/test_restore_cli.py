@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from binlog2s3.config.restore import WORK
 from binlog2s3.restore.directory import DataDirectory, Stage
 from tests.documents import BACKUP
 from tests.golden.buckets import CHANGES, LAYOUT, Golden, Source, golden, query
@@ -38,10 +39,10 @@ def mysqld(tmp_path: Path) -> Path:
     return path
 
 
-def restored(mysqld: Path, *more: str, of: Golden | None = None) -> Called:
+def restored(mysqld: Path, *more: str, of: Golden | None = None, by: str = "/bin/false") -> Called:
     """What the command does, with a restore command that fails."""
     words = ["restore", "--source=orders", "--s3-url=s3://bucket/pre", f"--mysqld={mysqld}"]
-    words += [f"--data-dir={mysqld.parent / 'data'}", "--latest", "--restore-command=/bin/false"]
+    words += [f"--data-dir={mysqld.parent / 'data'}", "--latest", f"--restore-command={by}"]
     words += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
     return called(of or bucket(), [*words, *more])
 
@@ -51,6 +52,31 @@ def left(mysqld: Path, stage: Stage, tables: tuple[str, ...] = ("shop.orders",))
     data = mysqld.parent / "data"
     data.mkdir()
     DataDirectory(data, None).begin(replace(MARK, stage=stage, tables=tables))
+
+
+# Interrupted
+
+
+def test_an_interrupted_one_says_that_the_same_command_continues(mysqld: Path) -> None:
+    """By SIGTERM, as by Ctrl-C; nothing that it started is left."""
+    script = mysqld.parent / "restore.sh"
+    script.write_text("echo $$ > pid\nkill -TERM $PPID\nexec sleep 600\n")
+    done = restored(mysqld, "--yes", by=f"/bin/sh {script}")
+    assert done.code == 130
+    *_, last = filter(None, done.err.splitlines())
+    assert last == "interrupted; run the same command again: it continues"
+    pid = int((mysqld.parent / "data" / WORK / "pid").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    assert restored(mysqld, "--yes").code == 8  # it goes on, with a command that fails
+
+
+def test_one_that_was_interrupted_before_it_began_says_nothing(mysqld: Path) -> None:
+    """There is nothing to continue: nobody answered the question, for example."""
+    done = restored(mysqld)
+    assert done.code != 0
+    assert "continues" not in done.err
+    assert not (mysqld.parent / "data").exists()
 
 
 # --table
