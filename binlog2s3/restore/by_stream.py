@@ -16,7 +16,7 @@ from pathlib import Path
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import RecoveryError
-from binlog2s3.restore.children import bare, end_of, ended_with, started
+from binlog2s3.restore.children import bare, end_of, ended_with, started, waited
 from binlog2s3.restore.scratch import ScratchServer
 from binlog2s3.restore.workspace import Workspace
 
@@ -152,7 +152,7 @@ def unpack(
     process = started(
         id_, argv, workspace.restore_log, directory=workspace.directory, environment=bare()
     )
-    _check(process.wait(), argv[0], workspace)
+    _check(waited(process), argv[0], workspace)
     # the link to where the source has a table of DATA DIRECTORY: here its file is beside the link
     for link in workspace.data.rglob("*.isl"):
         if link.with_suffix(".ibd").is_file():

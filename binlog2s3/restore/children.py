@@ -110,6 +110,16 @@ def marked(id_: str) -> list[int]:
     return found
 
 
+def waited(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for its end; its code. If the wait is interrupted, it is killed first."""
+    try:
+        return process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
 def ended_with(code: int) -> str:
     """How a program ended, for a message."""
     return f"status {code}" if code >= 0 else f"signal {-code}"

@@ -24,7 +24,7 @@ from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.restore.children import bare, end_of, ended_with, started
+from binlog2s3.restore.children import bare, end_of, ended_with, started, waited
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login, resolve
@@ -226,7 +226,7 @@ class ScratchServer:
         )
 
     def _run(self, argv: Sequence[str], given: Path | None) -> None:
-        code = self._started(argv, given).wait()
+        code = waited(self._started(argv, given))
         if code != 0:
             raise self._ended("cannot make an empty data directory", code)
 
