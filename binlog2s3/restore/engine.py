@@ -288,7 +288,8 @@ class Engine:
         with progress_of("bytes of the base backup") as advance:
             stream = read_stored(self._catalog.store, layout, backup.id, backup.stored, advance)
             if by_stream.is_dump(backup):
-                has_past = by_stream.load(stream, programs[0], server, choice.plan.flavour)
+                flavour, made_at = choice.plan.flavour, backup.stored.began_at
+                has_past = by_stream.load(stream, programs[0], server, flavour, made_at)
             else:
                 by_stream.unpack(stream, programs, self._workspace, self._id)
         return Loaded(_STREAM, has_past)

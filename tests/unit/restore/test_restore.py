@@ -14,7 +14,7 @@ from binlog2s3.config.given import Given
 from binlog2s3.config.restore import RESTORE, WORK
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
-from binlog2s3.restore.by_stream import Past, _without_sandbox_line, programs_for
+from binlog2s3.restore.by_stream import Past, _without_sandbox_line, client_argv, programs_for
 from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
 from binlog2s3.restore.scratch import socket_of, version_of
 from binlog2s3.restore.settings import settings_of
@@ -312,6 +312,14 @@ def test_whether_a_dump_has_the_past_is_seen_in_it(size: int) -> None:
         blocks = (text[at : at + size] for at in range(0, len(text), size))
         assert b"".join(past.seen_in(blocks)) == text
         assert past.is_there == is_there
+
+
+def test_a_dump_is_loaded_at_the_time_that_it_was_made() -> None:
+    """Else a server disables, or leaves out, an event that has expired since."""
+    made = client_argv(Path("/bin/mysql"), Path("/w/mysql.sock"), "mysql", TIME)
+    at = int(TIME.timestamp())
+    assert f"--init-command=SET SESSION sql_log_bin=0, SESSION timestamp={at}" in made
+    assert made[1] == "--no-defaults"
 
 
 # Events
