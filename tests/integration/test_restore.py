@@ -705,16 +705,31 @@ def test_a_copy_of_the_files_of_a_mysql_gets_a_new_uuid(
 def test_a_real_server_of_another_series_is_refused(
     request: pytest.FixtureRequest, minio: MinioServer, bucket: str
 ) -> None:
-    """The files of a 9.x need one; a dump of it is tried there with a warning."""
+    """For the files of a 9.x, before anything is made; a stand-in tells what xtrabackup tells."""
     with placed("mysqldump", request, minio, bucket) as place:
-        restores, data = Restores(place, place.folder), place.folder / "d"
-        place.backup()
-        place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+        restores, data, tools = Restores(place, place.folder), place.folder / "d", place.folder
+        place.source.query("INSERT INTO shop.t VALUES (1, 1, 'x')")
+        name, offset = place.source.binlogs()[-1]
+        gtids = str(place.source.query("SELECT @@global.gtid_executed")[0][0])
+        (tools / "log").write_text(
+            f"MySQL binlog position: filename '{name}', position '{offset}', "
+            f"GTID of the last change '{gtids}'\ncompleted OK!\n"
+        )
+        for program in ("xtrabackup", "xbstream"):
+            (tools / program).write_text(f"#!/bin/sh\necho files; cat {tools / 'log'} >&2\n")
+            (tools / program).chmod(0o755)
+        place.wait()
+        asked = [f"--command={tools / 'xtrabackup'}", "--position-from=xtrabackup-log"]
+        done = command.run("backup", "run", *place.where, *asked, **place.minio.env())
+        assert done.returncode == 0, done.stderr
+        place.commit("INSERT INTO shop.t VALUES (2, 1, 'x')")
         older = get.VERSIONS["mysql-8.0.31"]().server
-        done = restores.run(data, "--latest", f"--mysqld={older}")
-        assert "is of version 8.0.31, the source of" in done.stderr, done.stderr
+        words = (f"--mysqld={older}", f"--program={tools / 'xtrabackup'}")
+        done = restores.run(data, "--latest", *words)
         assert done.returncode == 8, done.stderr
-        assert not (data / "mysql.ibd").exists()
+        assert "is of version 8.0.31, the source of" in done.stderr, done.stderr
+        assert "need a server of its series" in done.stderr
+        assert not (data / WORK).exists()
 
 
 @pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
