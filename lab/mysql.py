@@ -43,6 +43,9 @@ def faketime(library: Path, offset: str) -> dict[str, str]:
     return {"LD_PRELOAD": str(library), "FAKETIME": offset}
 
 
+_LASTING = ("--innodb-page-size=", "--innodb-data-file-path=", "--lower-case-table-names=")
+
+
 class MysqlServer:
     """One MySQL; `with` starts it, and kills it and deletes its data at the end.
 
@@ -211,7 +214,9 @@ class MysqlServer:
 
     def _template(self) -> Path:
         """The initialised data directory of just this server program, kept in the cache."""
-        made_by = f"{self.binaries.server} {self.binaries.version} 1"
+        made_by = " ".join(
+            [str(self.binaries.server), self.binaries.version, "1", *self._lasting()]
+        )
         name = f"{self.binaries.flavour}-{hashlib.sha256(made_by.encode()).hexdigest()[:12]}"
 
         def make(into: Path) -> str:
@@ -222,7 +227,12 @@ class MysqlServer:
         return kept(f"templates/{name}", make)
 
     def _initialise(self, datadir: Path, log: Path) -> None:
-        _run([*self._first(), "--initialize-insecure", f"--datadir={datadir}"], log)
+        more = [f"--datadir={datadir}", *self._lasting()]
+        _run([*self._first(), "--initialize-insecure", *more], log)
+
+    def _lasting(self) -> list[str]:
+        """Those options that a data directory has from its beginning."""
+        return [one for one in self.options if one.startswith(_LASTING)]
 
     def _first(self) -> list[str]:
         """What every call of the server program begins with."""
@@ -323,7 +333,7 @@ class MariadbServer(MysqlServer):
             found = [self.binaries.share / name for name in names]
             script += [path.read_text() for path in found if path.is_file()]
         bootstrap = ["--bootstrap", f"--datadir={datadir}", "--enforce-storage-engine="]
-        _run([*self._first(), *bootstrap], log, given="\n".join(script) + "\n")
+        _run([*self._first(), *bootstrap, *self._lasting()], log, given="\n".join(script) + "\n")
 
     def _own_options(self) -> list[str]:
         if self.encrypted:

@@ -23,7 +23,7 @@ from binlog2s3.config.pitr import PITR
 from binlog2s3.config.rows import ROWS
 from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
-from binlog2s3.config.undo import UNDO, UNDO_SHARED
+from binlog2s3.config.undo import UNDO
 from binlog2s3.config.values import OPTIONS, STREAM
 from binlog2s3.config.verify import VERIFY
 from binlog2s3.errors import Binlog2s3Error, ConfigError
@@ -196,7 +196,6 @@ def undo(ctx: click.Context, /, **given: Any) -> None:
     config = config_of(ctx, given, UNDO)
     from binlog2s3.undo.command import run as take_back
 
-    config = replace(config, given=words_of(ctx, given, UNDO_SHARED))
     ctx.exit(take_back(config, outside_of(ctx)))
 
 

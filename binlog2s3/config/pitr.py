@@ -22,7 +22,14 @@ from binlog2s3.config.given import (
 )
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import Moment, flavour_of, parse_gtids
-from binlog2s3.config.values import BY_NAME, MysqlConfig, S3Config, login_problems, s3_of
+from binlog2s3.config.values import (
+    BY_NAME,
+    MysqlConfig,
+    S3Config,
+    login_problems,
+    s3_of,
+    target_options,
+)
 
 GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
@@ -279,15 +286,7 @@ _HELP = {
     "which server answers there, or to the target that it replicates from this process: whoever is "
     "on the way can get the password, and read and change what is applied.",
 }
-_SERVER = tuple(
-    replace(
-        option,
-        help=_HELP.get(option.name, option.help),
-        otherwise="" if option.name == "target-host" else option.otherwise,
-    )
-    for option in options_of(MysqlConfig, table="target", prefix="target-")
-    if option.field not in ("mysqlbinlog", "server_id")
-)
+_SERVER = target_options(_HELP)
 _OWN = options_of(PitrConfig)
 PITR_OPTIONS = tuple(option for option in _OWN if not option.table)
 """Those that only `pitr` has, and that cannot be in a file."""

@@ -5,7 +5,7 @@ What to undo may not: the operator says that each time.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,15 +14,12 @@ from binlog2s3.config.bucket import reading
 from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import flavour_of, parse_gtids
-from binlog2s3.config.values import MysqlConfig, S3Config, login_problems, s3_of
+from binlog2s3.config.values import MysqlConfig, S3Config, login_problems, s3_of, target_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoConfig:
-    """Which transactions to take back, on which server, and what is allowed.
-
-    `given` are the words of the command line that another command needs to read the same bucket.
-    """
+    """Which transactions to take back, on which server, and what is allowed."""
 
     s3: S3Config
     source: str
@@ -75,7 +72,6 @@ class UndoConfig:
     dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     yes: Annotated[bool, Option("", "Do not ask before undoing.")] = False
-    given: tuple[str, ...] = ()
 
 
 _HELP = {
@@ -85,15 +81,7 @@ _HELP = {
     "proves which server answers: whoever answers in its place, or is on the way, can get the "
     "password.",
 }
-_SERVER = tuple(
-    replace(
-        option,
-        help=_HELP.get(option.name, option.help),
-        otherwise="" if option.name == "target-host" else option.otherwise,
-    )
-    for option in options_of(MysqlConfig, table="target", prefix="target-")
-    if option.field not in ("mysqlbinlog", "server_id")
-)
+_SERVER = target_options(_HELP)
 UNDO_OPTIONS = options_of(UndoConfig)
 """Those that only `undo` has."""
 UNDO_SHARED = reading("Server in the bucket whose transactions are undone.")

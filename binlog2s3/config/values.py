@@ -6,7 +6,7 @@ in a `Config`, only the path of its file.
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -438,6 +438,19 @@ _LOG = options_of(LogConfig, table="log", prefix="log-")
 OPTIONS = (_STREAM[0], *MYSQL_OPTIONS, *_SPOOL, *_LIMITS, S3_URL, *_S3, *_STREAM[1:], *_LOG)
 """Those of `stream`, in the order of its help."""
 BY_NAME = {option.name: option for option in OPTIONS}
+
+
+def target_options(helps: Mapping[str, str]) -> tuple[Option, ...]:
+    """The options of a server that a command changes, with its own words for some, by name."""
+    return tuple(
+        replace(
+            option,
+            help=helps.get(option.name, option.help),
+            otherwise="" if option.name == "target-host" else option.otherwise,
+        )
+        for option in options_of(MysqlConfig, table="target", prefix="target-")
+        if option.field not in ("mysqlbinlog", "server_id")
+    )
 
 
 def server_of(values: Mapping[str, Any], options: Iterable[Option]) -> MysqlConfig:

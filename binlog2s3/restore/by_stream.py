@@ -19,6 +19,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import RecoveryError
 from binlog2s3.restore.children import bare, end_of, ended_with, started, waited
 from binlog2s3.restore.scratch import ScratchServer
+from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
 
 DUMPS = {"mysqldump": ("mysql",), "mariadb-dump": ("mariadb", "mysql")}
@@ -164,7 +165,9 @@ def unpack(
     """Unpack the files of a physical backup into the data directory, and make them consistent."""
     unpacker, preparer = programs
     _feed(stream, [str(unpacker), "-x", "-C", str(workspace.data)], workspace, id_)
-    argv = [str(preparer), "--no-defaults", "--prepare", f"--target-dir={workspace.data}"]
+    made_with = settings_of_backup(workspace.data)
+    target = f"--target-dir={workspace.data}"
+    argv = [str(preparer), "--no-defaults", "--prepare", target, *made_with]
     process = started(
         id_, argv, workspace.restore_log, directory=workspace.directory, environment=bare()
     )

@@ -42,7 +42,7 @@ from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
 from binlog2s3.restore.engine import Choice, Engine, Loaded, has_gtids, is_other_series
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
-from binlog2s3.restore.settings import Settings, settings_of
+from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
@@ -188,6 +188,12 @@ class _Restore:
             f"{self._config.mysqld} is of version {self._version.text}, the source of "
             f"{choice.version}"
         )
+        series = ServerVersion(choice.version).series
+        if choice.plan.flavour == "mysql" and self._version.series < series:
+            raise RecoveryError(
+                f"{text}: MySQL does not support binlogs of a later series",
+                hint="name a server program of the source's series, or a later one, with --mysqld",
+            )
         if is_built_in(choice.backup) and not is_dump(choice.backup):
             raise RecoveryError(
                 f"{text}: the files of a server need a server of its series",
@@ -306,6 +312,7 @@ class _Restore:
 
     def _do(self, choice: Choice) -> None:
         work = self._directory.workspace
+        work.set_logs_aside()
         stage = self._left.stage if self._left is not None else "restore"
         if stage == "restore":
             self._marker = replace(
@@ -315,12 +322,16 @@ class _Restore:
                 tz=choice.tz,
                 has_gtids=has_gtids(choice),
                 tables=self._tables,
+                made_by=self._version.text,
             )
             self._directory.begin(self._marker)
         with Watchdog(work.directory, logs=(work.restore_log, work.server_log), larger=_LARGER):
-            if stage == "apply" and not self._can_continue(choice):
-                say("warning", "the server cannot say what was applied: it begins again")
-                self._marker = replace(self._marker, stage="restore", goal=self._goal)
+            if why := self._why_again(stage, choice):
+                say("warning", f"{why}: it begins again")
+                made_by = self._version.text
+                self._marker = replace(
+                    self._marker, stage="restore", goal=self._goal, made_by=made_by
+                )
                 self._directory.begin(self._marker)
                 stage = "restore"
             if stage == "restore":
@@ -378,6 +389,15 @@ class _Restore:
             return ()
         wanted = (replace(one, status=found.of(one)) for one in now if one.status == "replica")
         return tuple(one for one in wanted if one.status != "unknown")
+
+    def _why_again(self, stage: Stage, choice: Choice) -> str:
+        """Why what an earlier run has left cannot be continued; "" if it can."""
+        made_by = self._marker.made_by
+        if stage != "restore" and made_by and is_other_series(made_by, self._version.text):
+            return f"a server of version {made_by} has made it"
+        if stage == "apply" and not self._can_continue(choice):
+            return "the server cannot say what was applied"
+        return ""
 
     def _can_continue(self, choice: Choice) -> bool:
         """Whether the server can say what of the binlogs was applied to it, if anything was.
@@ -472,7 +492,7 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
         if reached.flavour == "mysql":
             mode = "ON" if marker.has_gtids else "OFF"
             options += [f"--gtid-mode={mode}", f"--enforce-gtid-consistency={mode}"]
-        options += [*settings.options, *config.mysqld_option]
+        options += [*settings_of_backup(where), *settings.options, *config.mysqld_option]
         try:
             socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
         except KeyboardInterrupt:
@@ -521,6 +541,8 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
         )
         for statement in reached.events:
             page.line(f"  {statement}")
+    if needed := unusual(settings_of_backup(where)):
+        page.line(f"its files need in the server's option file: {'; '.join(needed)}", "yellow")
     _print_next(config, where, socket, page.line)
 
 

@@ -61,10 +61,11 @@ class Reached:
 class Marker:
     """How far a restore is: restore.json. Texts of the bucket in it are data.
 
-    `id`: it is in the name of our account, and our processes are known by it. `said`: what has
-    shown that the backup is the registered one; `has_past`: as `Loaded` has it, and `without_past`
-    as `Compared`. `events`: those of the backup. `wanted`: those
-    whose status at the goal is known, with it. `tables`: only these are applied; none: all.
+    `id`: it is in the name of our account, and our processes are known by it. `made_by`: the
+    version of the server program that began it. `said`: what has shown that the backup is the
+    registered one; `has_past`: as `Loaded` has it, and `without_past` as `Compared`. `events`:
+    those of the backup. `wanted`: those whose status at the goal is known, with it. `tables`: only
+    these are applied; none: all.
     """
 
     id: BackupId
@@ -75,6 +76,7 @@ class Marker:
     backup: str = ""
     tz: str | None = None
     has_gtids: bool = False
+    made_by: str = ""
     said: str = ""
     has_past: bool = True
     without_past: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.restore.children import bare, end_of, ended_with, started, waited
+from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login, resolve
@@ -87,7 +88,7 @@ def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]
             f"--gtid-mode={state}",
             f"--enforce-gtid-consistency={state}",
         ]
-    return [*options, *settings.more]
+    return [*options, *settings_of_backup(workspace.data), *settings.more]
 
 
 def user_of(options: Iterable[str]) -> int | None:

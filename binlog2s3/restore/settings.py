@@ -6,7 +6,7 @@ Source: MySQL's manual, "Using Option Files"; MariaDB's, "Configuring MariaDB wi
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,16 @@ _ELSEWHERE = frozenset(
 """Those that put files of the server into other directories."""
 
 
+_OF_FILES: Mapping[str, str] = {
+    "innodb-page-size": r"[0-9]{4,5}",
+    "innodb-data-file-path": r"[A-Za-z0-9_.:;-]{1,400}",
+    "innodb-undo-tablespaces": r"[0-9]{1,3}",
+    "innodb-checksum-algorithm": r"[a-z0-9_]{1,40}",
+}
+"""What a physical backup says of its own files, and what the values may be."""
+_USUAL = ("innodb-page-size=16384", "innodb-data-file-path=ibdata1:12M:autoextend")
+_MOST_FILE = 64 << 10
+
 _GROUP = re.compile(r"server|(?:mysqld|mariadb|mariadbd)(?:-[0-9.]+)?")
 _MOST_DEPTH = 10
 
@@ -75,6 +85,32 @@ def settings_of(file: Path, data_dir: Path) -> Settings:
             )
     words = (f"--{name.partition('=')[0]}={value}" for name, value in options.items())
     return Settings(tuple(words), tuple(unused))
+
+
+def settings_of_backup(data: Path) -> tuple[str, ...]:
+    """With what the files of a physical backup were made, as its tool says it; () if it does not.
+
+    Only these settings, with such values: the file comes from the bucket.
+    """
+    file = data / "backup-my.cnf"
+    if file.is_symlink() or not file.is_file() or file.stat().st_size > _MOST_FILE:
+        return ()
+    found = {
+        name: value
+        for name, value in _pairs(file, 0)
+        if name in _OF_FILES and re.fullmatch(_OF_FILES[name], value)
+    }
+    return tuple(f"--loose-{name}={value}" for name, value in found.items())
+
+
+def unusual(options: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of a backup without which a server does not start on its files: lines of its file."""
+    words = (option.removeprefix("--loose-") for option in options)
+    return tuple(
+        word.partition("=")[0].replace("-", "_") + " = " + word.partition("=")[2]
+        for word in words
+        if word.startswith(("innodb-page-size", "innodb-data-file-path")) and word not in _USUAL
+    )
 
 
 def _pairs(file: Path, depth: int) -> Iterator[tuple[str, str]]:

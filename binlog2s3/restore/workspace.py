@@ -57,6 +57,12 @@ class Workspace:
         self.data.mkdir(mode=0o700)
         self.give(self.data)
 
+    def set_logs_aside(self) -> None:
+        """Rename the logs of an earlier run: what a message quotes is of this one."""
+        for log in (self.restore_log, self.server_log):
+            with suppress(FileNotFoundError):
+                log.replace(log.with_name(f"{log.name}.before"))
+
     def note(self, marker: Mapping[str, object]) -> None:
         """Replace the marker; it is on the disk afterwards."""
         new = self.directory / f"{self._marker}.new"

@@ -142,7 +142,7 @@ def came(spool: Path, name: str) -> int:
     That is none of a run that is not proved yet. The bucket may have the beginning of a copy.
     """
     found = spool.glob(f"run-*/{name}")
-    return max((end_of(path) for path in found if _is_proved(path.parent)), default=0)
+    return max((end_of(path) for path in found if is_proved(path.parent)), default=0)
 
 
 def end_of(path: Path) -> int:
@@ -156,7 +156,7 @@ def end_of(path: Path) -> int:
     return position if made_up is None else position + size - made_up
 
 
-def _is_proved(run: Path) -> bool:
+def is_proved(run: Path) -> bool:
     with suppress(FileNotFoundError):
         return bool(json.loads((run / "run.json").read_bytes())["lineage"] != "probe")
     return False

@@ -492,6 +492,48 @@ def test_another_version_of_the_server_is_told(place: Place, restores: Restores)
     assert not (data / WORK).exists()
 
 
+@pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
+def test_an_older_server_is_refused_before_anything_is_made(
+    place: Place, restores: Restores
+) -> None:
+    """And what a server of another series has made is made again."""
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    data = restores.folder / "d"
+    program = impostor(place.binaries.server, restores.folder / "mysqld", "8.0.31")
+    done = restores.run(data, "--latest", f"--mysqld={program}")
+    assert (done.returncode, "of a later series" in done.stderr) == (8, True), done.stderr
+    assert not (data / WORK).exists()
+    program = impostor(place.binaries.server, restores.folder / "later", "10.9.1")
+    argv = [*restores.argv(data, "--latest"), f"--mysqld={program}"]
+    assert killed(restores, argv, data, "apply", 0.0) in STAGES
+    done = restores.run(data, "--latest")
+    assert done.returncode == 0, done.stderr
+    assert "a server of version 10.9.1 has made it: it begins again" in done.stderr
+
+
+def test_files_of_another_page_size(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """They are prepared and served with what the backup says of them; the last lines name it."""
+    options = ("--innodb-page-size=8k", "--innodb-data-file-path=ibdata1:20M:autoextend")
+    with placed("mariabackup", request, minio, bucket, options=options) as place:
+        place.backup()
+        place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+        truth = state_of(place.source)
+        place.wait()
+        restores = Restores(place, place.folder)
+        data = restores.folder / "d"
+        argv = [one for one in restores.argv(data, "--latest") if one != "--json"]
+        done = command.run(*argv, **restores.rights)
+        assert done.returncode == 0, done.stderr
+        assert (
+            "innodb_data_file_path = ibdata1:20M:autoextend; innodb_page_size = 8192" in done.stdout
+        )
+        with restores.running(restores.folder / "running", "--latest") as (_, server):
+            assert shown(state_of(server), truth) == {}
+
+
 def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> None:
     """Without a restore command."""
     place.backup()

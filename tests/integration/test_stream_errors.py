@@ -17,7 +17,7 @@ from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.s3 import MinioServer
 from tests.integration.stream_process import Line, StreamProcess
-from tests.integration.streaming import Start, alive
+from tests.integration.streaming import Start, alive, is_proved
 from tests.waiting import wait_until
 
 
@@ -158,6 +158,11 @@ def test_what_ends_the_child_is_told(start: Start, mortal: MysqlServer) -> None:
             lambda: {number for (number,) in mortal.query(dumps)} - known, what="the child reads"
         )
         known.update(new)
+        # until then an end of the server may be told in the words of the comparison
+        wait_until(
+            lambda: any(map(is_proved, sorted(stream.spool.glob("run-*"))[-1:])),
+            what="what the child reads is the server's",
+        )
         return int(max(new))
 
     with start(mortal) as stream:

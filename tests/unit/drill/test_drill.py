@@ -204,20 +204,21 @@ def test_a_dump_goes_into_a_server() -> None:
 # The scratch server
 
 
-def test_the_scratch_server_is_private(tmp_path: Path) -> None:
+def test_the_scratch_server_is_private() -> None:
     """No port, no events, no replication; the operator's options come last."""
-    workspace = DrillWorkspace(tmp_path, ID, "orders", TIME)
     settings = ScratchSettings(
         flavour="mysql", has_gtids=True, log_bin="mysql-bin", server_id=9, more=("--gtid-mode=OFF",)
     )
-    found = server_options(settings, workspace)
-    for option in ("--skip-networking", "--event-scheduler=OFF", "--skip-replica-start"):
-        assert option in found
-    assert found[-1] == "--gtid-mode=OFF"
-    assert "--secure-file-priv=NULL" in found
-    found = server_options(replace(settings, flavour="mariadb"), workspace)
-    assert "--skip-slave-start" in found
-    assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
+    with temporary_directory() as directory:  # its path is short: a socket is in it
+        workspace = DrillWorkspace(directory, ID, "orders", TIME)
+        found = server_options(settings, workspace)
+        for option in ("--skip-networking", "--event-scheduler=OFF", "--skip-replica-start"):
+            assert option in found
+        assert found[-1] == "--gtid-mode=OFF"
+        assert "--secure-file-priv=NULL" in found
+        found = server_options(replace(settings, flavour="mariadb"), workspace)
+        assert "--skip-slave-start" in found
+        assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
 
 
 def test_the_scratch_server_has_the_sources_time_zone() -> None:

@@ -17,7 +17,7 @@ from binlog2s3.recover.events import Event, Status, Statuses
 from binlog2s3.restore.by_stream import Past, _without_sandbox_line, client_argv, programs_for
 from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
 from binlog2s3.restore.scratch import socket_of, version_of
-from binlog2s3.restore.settings import settings_of
+from binlog2s3.restore.settings import settings_of, settings_of_backup, unusual
 from binlog2s3.restore.workspace import Workspace
 from tests.documents import TIME
 
@@ -270,6 +270,43 @@ def test_settings_that_say_how_data_are_kept_are_used(tmp_path: Path) -> None:
     ]
     with pytest.raises(RecoveryError, match="cannot be read"):
         settings_of(tmp_path / "none", tmp_path)
+
+
+def test_what_a_physical_backup_says_of_its_files_is_used(tmp_path: Path) -> None:
+    """And no other setting of that file, which comes from the bucket, and no odd value."""
+    file = tmp_path / "backup-my.cnf"
+    assert settings_of_backup(tmp_path) == ()
+    file.write_text(
+        "[mysqld]\ninnodb_page_size=8192\ninnodb_data_file_path = ibdata1:12M:autoextend\n"
+        "innodb_undo_tablespaces=3 --init-file=/x\nplugin_load=evil.so\ninit_file=/tmp/x\n"
+        "!include /etc/passwd\n[client]\ninnodb_checksum_algorithm=crc32\n"
+    )
+    page, path = (
+        "--loose-innodb-page-size=8192",
+        "--loose-innodb-data-file-path=ibdata1:12M:autoextend",
+    )
+    assert settings_of_backup(tmp_path) == (page, path)
+    assert unusual((page, path)) == ("innodb_page_size = 8192",)
+    for value in ("../x:1M", "/x:1M", "a b", ""):
+        file.write_text(f"[mysqld]\ninnodb_data_file_path={value}\n")
+        assert settings_of_backup(tmp_path) == ()
+    file.write_text("[mysqld]\ninnodb_page_size=8192\n" + "#" * 70_000)
+    assert settings_of_backup(tmp_path) == ()
+    file.unlink()
+    (tmp_path / "other").write_text("[mysqld]\ninnodb_page_size=8192\n")
+    file.symlink_to(tmp_path / "other")
+    assert settings_of_backup(tmp_path) == ()
+
+
+def test_a_message_quotes_no_log_of_an_earlier_run(tmp_path: Path) -> None:
+    """It is kept beside the new one."""
+    workspace = Workspace(tmp_path / "w", MARKER)
+    workspace.make_with(as_fields(MARK))
+    workspace.set_logs_aside()
+    workspace.server_log.write_text("old")
+    workspace.set_logs_aside()
+    assert not workspace.server_log.exists()
+    assert (tmp_path / "w/server.log.before").read_text() == "old"
 
 
 def test_the_programs_are_beside_the_server_or_named(tmp_path: Path) -> None:
