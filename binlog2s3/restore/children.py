@@ -126,11 +126,14 @@ def ended_with(code: int) -> str:
 
 
 def end_of(log: Path, most: int = 400) -> str:
-    """The last lines of a log on one line; of a server's log, those that are errors."""
+    """The last lines of a log on one line; of a server's log, those that are errors.
+
+    A MariaDB that is made by statements tells the error of one by a line of its own: ERROR: 1030.
+    """
     with suppress(OSError):
         with open(private.open_here(log, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
             lines = file.read()[-100 * most :].decode(errors="replace").split("\n")
-        errors = [line for line in lines if "[ERROR]" in line]
+        errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
         text = "; ".join(line.strip() for line in errors or lines if line.strip())
         return text[:most] if errors else text[-most:]
     return ""

@@ -6,9 +6,10 @@ of. The bucket is only read.
 """
 
 import os
+import re
 import secrets
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,9 +19,9 @@ from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
 from binlog2s3.config.bucket import MOST_THREADS, url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.config.pitr import PitrConfig
-from binlog2s3.config.restore import Restoring
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.config.pitr import PITR, PitrConfig
+from binlog2s3.config.restore import RESTORE, Restoring
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, GoalError, RecoveryError
 from binlog2s3.formatting import one_line, some
 from binlog2s3.output import say
 from binlog2s3.progress import progress_of
@@ -67,6 +68,8 @@ from binlog2s3.server.versioned import versioned_tables
 from binlog2s3.workers import Workers
 
 _STREAM = "its stream in the bucket"
+_OURS = {option.name for option in RESTORE.options}
+_ONLY_OF_PITR = {f"--{option.name}" for option in PITR.options if option.name not in _OURS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +173,11 @@ class Engine:
 
     def _only(self, plan: Plan, survey: Survey) -> OnlyTables:
         extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
-        found = Examination(self._recovery.tables, plan, extract.stream)
-        for refusal in found.refusals:
-            raise refusal
-        return found.found()
+        with pitr_named():
+            found = Examination(self._recovery.tables, plan, extract.stream)
+            for refusal in found.refusals:
+                raise refusal
+            return found.found()
 
     def refuse_programs(self, choice: Choice) -> ServerVersion:
         """See that the programs can restore it; the version of the server program.
@@ -207,7 +211,8 @@ class Engine:
                 )
             raise RecoveryError(
                 "no base backup is registered",
-                hint="`binlog2s3 backup add` registers one after it was made",
+                hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "
+                "backup add`",
             )
         usable = [one for one in backups if self._can_restore(one)]
         if not usable:
@@ -218,6 +223,8 @@ class Engine:
         chosen = best_for(usable, goal, survey, lineage)
         if chosen is None:
             why = _refusal(usable[-1], goal, survey, lineage)
+            if isinstance(why, GoalError):
+                raise why
             which = "the newest, " if len(usable) > 1 or named is None else ""
             raise RecoveryError(
                 f"no registered base backup reaches the goal; {which}"
@@ -353,11 +360,12 @@ class Engine:
 
     def apply(self, choice: Choice, server: ScratchServer, done: Done) -> None:
         """Roll it forward to the goal by `pitr`, which tells `done` what it has proved."""
-        pitr.run(
-            replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
-            done,
-            self._outside,
-        )
+        with pitr_named():
+            pitr.run(
+                replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
+                done,
+                self._outside,
+            )
 
     def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
@@ -392,6 +400,21 @@ class Engine:
             tz=choice.tz,
         )
         return ScratchServer(self._config.mysqld, settings, self._workspace, self._id)
+
+
+@contextmanager
+def pitr_named() -> Iterator[None]:
+    """Errors of pitr whose hints name its own options say whose they are, and how to use them."""
+    try:
+        yield
+    except Binlog2s3Error as error:
+        words = re.findall(r"--[a-z][a-z-]+", error.hint)
+        if its := [word for word in dict.fromkeys(words) if word in _ONLY_OF_PITR]:
+            error.hint += (
+                f" ({some(its)}: of `binlog2s3 pitr`, which goes on with the server of a "
+                "`restore --keep-running` to a goal before that)"
+            )
+        raise
 
 
 def has_gtids(choice: Choice) -> bool:
@@ -439,12 +462,14 @@ def _tz(plan: Plan, history: Survey) -> str | None:
     return tz
 
 
-def _refusal(backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None) -> str:
+def _refusal(
+    backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None
+) -> RecoveryError | ArchiveError | str:
     """Why a backup cannot be brought to the goal."""
     try:
         flavour = history_flavour(history, lineage)
         start = start_of_registered(backup, flavour)
         make(Request(goal=goal, start=start, lineage=lineage), history)
     except (RecoveryError, ArchiveError) as error:
-        return str(error)
+        return error
     return "it was registered meanwhile"

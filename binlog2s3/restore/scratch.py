@@ -35,6 +35,8 @@ _ANSWER_SECONDS = 30 * 86_400.0
 """CHECK TABLE of a large table takes long; --timeout ends it."""
 _SOCKET_LIMIT = 107  # bytes that the kernel takes
 _VERSION_SECONDS = 60.0
+_SERVER = "--mysqld names mysqld or mariadbd, of the source's version"
+_STARTS = re.compile(r"^Starts the \S+ database server", re.MULTILINE)
 _MARIADB_SCRIPTS = (
     "system_tables",
     "performance_tables",
@@ -314,11 +316,32 @@ def is_empty(data: Path) -> bool:
 
 
 def version_of(program: Path, flavour: Flavour) -> ServerVersion:
-    """The version of a server program. Raises RecoveryError if it is not of this flavour."""
-    hint = "--mysqld names mysqld or mariadbd, of the source's version"
+    """The version of a server program. Raises RecoveryError if it is none of this flavour."""
+    done = _asked(program, "--version")
+    said = re.search(r"\bVer +\d.*", done.stdout)
+    is_mariadb = said is not None and "mariadb" in said[0].lower()
+    what = said[0] if said else " ".join(done.stdout.split()) or ended_with(done.returncode)
+    if done.returncode != 0 or said is None or is_mariadb != (flavour == "mariadb"):
+        name = "MariaDB" if flavour == "mariadb" else "MySQL"
+        raise RecoveryError(
+            f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
+            hint=_SERVER,
+        )
+    if not _STARTS.search(_asked(program, "--help").stdout):  # MySQL's client says the same version
+        raise RecoveryError(
+            f"{program} is another program of {what:.200}: its --help does not say that it starts "
+            "the database server",
+            hint=_SERVER,
+        )
+    number = re.search(r"Ver +(\S+)", said[0])
+    return ServerVersion(number[1] if number else "0")
+
+
+def _asked(program: Path, option: str) -> "subprocess.CompletedProcess[str]":
+    """What a program says of itself."""
     try:
-        done = subprocess.run(
-            [str(program.absolute()), "--no-defaults", "--version"],
+        return subprocess.run(
+            [str(program.absolute()), "--no-defaults", option],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -329,18 +352,8 @@ def version_of(program: Path, flavour: Flavour) -> ServerVersion:
             timeout=_VERSION_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RecoveryError(f"{program} does not say its version: {error}", hint=hint) from error
-    said = re.search(r"\bVer +\d.*", done.stdout)
-    is_mariadb = said is not None and "mariadb" in said[0].lower()
-    if done.returncode != 0 or said is None or is_mariadb != (flavour == "mariadb"):
-        name = "MariaDB" if flavour == "mariadb" else "MySQL"
-        what = said[0] if said else " ".join(done.stdout.split()) or ended_with(done.returncode)
-        raise RecoveryError(
-            f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
-            hint=hint,
-        )
-    number = re.search(r"Ver +(\S+)", said[0])
-    return ServerVersion(number[1] if number else "0")
+        text = f"{program} does not say its {option.removeprefix('--')}: {error}"
+        raise RecoveryError(text, hint=_SERVER) from error
 
 
 def run_on(

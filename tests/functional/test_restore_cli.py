@@ -34,15 +34,22 @@ def bucket(*statements: str) -> Golden:
 def mysqld(tmp_path: Path) -> Path:
     """A program that only says its version."""
     path = tmp_path / "mysqld"
-    path.write_text("#!/bin/sh\necho 'mysqld  Ver 9.7.4 for Linux on x86_64'\n")
+    said = ("mysqld  Ver 9.7.4 for Linux on x86_64", "Starts the MySQL database server.")
+    path.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in said))
     path.chmod(0o755)
     return path
 
 
-def restored(mysqld: Path, *more: str, of: Golden | None = None, by: str = "/bin/false") -> Called:
+def restored(
+    mysqld: Path,
+    *more: str,
+    of: Golden | None = None,
+    by: str = "/bin/false",
+    goal: str = "--latest",
+) -> Called:
     """What the command does, with a restore command that fails."""
     words = ["restore", "--source=orders", "--s3-url=s3://bucket/pre", f"--mysqld={mysqld}"]
-    words += [f"--data-dir={mysqld.parent / 'data'}", "--latest", f"--restore-command={by}"]
+    words += [f"--data-dir={mysqld.parent / 'data'}", goal, f"--restore-command={by}"]
     words += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
     return called(of or bucket(), [*words, *more])
 
@@ -77,6 +84,35 @@ def test_one_that_was_interrupted_before_it_began_says_nothing(mysqld: Path) -> 
     assert done.code != 0
     assert "continues" not in done.err
     assert not (mysqld.parent / "data").exists()
+
+
+# Refused
+
+
+@pytest.mark.parametrize(
+    ("goal", "what"),
+    [
+        ("--to-gtid=3e11fa47-71ca-11e1-9e33-c80aa9429562:9999", "c80aa9429562:9999"),
+        ("--before-gtid=3e11fa47-71ca-11e1-9e33-c80aa9429562:9999", "c80aa9429562:9999"),
+        ("--to-position=mysql-bin.000099:4", "mysql-bin.000099"),
+    ],
+)
+def test_a_goal_that_is_nowhere_is_not_the_backups_fault(
+    mysqld: Path, goal: str, what: str
+) -> None:
+    """It says so, and what can be reached."""
+    done = restored(mysqld, "--dry-run", goal=goal)
+    assert done.code == 8
+    assert done.err.startswith("error: ")
+    assert f"{what} is not in the archive\nhint: within reach: " in done.err, done.err
+
+
+def test_the_client_in_the_place_of_the_server_is_refused(mysqld: Path) -> None:
+    """Before anything is made: MySQL's says the same version as the server."""
+    mysqld.write_text("#!/bin/sh\necho 'mysql  Ver 9.7.4 for Linux on x86_64'\n")
+    done = restored(mysqld, "--dry-run")
+    assert (done.code, "its --help does not say that it starts" in done.err) == (8, True), done.err
+    assert "--mysqld names mysqld or mariadbd" in done.err
 
 
 # --table

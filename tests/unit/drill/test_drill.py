@@ -513,16 +513,18 @@ def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
     program = tmp_path / "mariadb" / "server"
     program.parent.mkdir()
     mysql, mariadb = "Ver 9.7.4-2 for Linux", "Ver 10.11.18-MariaDB-0+deb12u1 for Linux"
-    for says, flavour, is_it in (
-        (mysql, "mysql", True),
-        (mariadb, "mariadb", True),
-        (mariadb, "mysql", False),
-        (mysql, "mariadb", False),
-        ("cat: unrecognized option", "mysql", False),
+    for says, flavour, refusal in (
+        (mysql, "mysql", ""),
+        (mariadb, "mariadb", ""),
+        (mariadb, "mysql", "as the source is"),
+        (mysql, "mariadb", "as the source is"),
+        ("cat: unrecognized option", "mysql", "as the source is"),
+        (f"{mysql}\nUsage: mysql [OPTIONS]", "mysql", "is another program of Ver 9.7.4"),
     ):
-        program.write_text(f"#!/bin/sh\necho $0  '{says}'\n")
+        starts = "" if "Usage" in says else "echo Starts the MySQL database server."
+        program.write_text(f"#!/bin/sh\necho $0  '{says}'\n{starts}\n")
         program.chmod(0o755)
-        with nullcontext() if is_it else pytest.raises(RecoveryError, match="as the source is"):
+        with pytest.raises(RecoveryError, match=refusal) if refusal else nullcontext():
             version_of(program, "mysql" if flavour == "mysql" else "mariadb")
 
 
@@ -539,6 +541,8 @@ def test_of_a_servers_log_its_errors_are_shown(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("a [Note] begin\nb [ERROR] unknown option\nc [Note] end\n")
     assert end_of(log) == "b [ERROR] unknown option"
+    log.write_text("a [Note] begin\nERROR: 1030  Got error 28\n[ERROR] Aborting\n")
+    assert end_of(log) == "ERROR: 1030  Got error 28; [ERROR] Aborting"
     assert end_of(tmp_path / "none") == ""
 
 

@@ -16,6 +16,7 @@ from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
 from binlog2s3.restore.by_stream import Past, _without_sandbox_line, client_argv, programs_for
 from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
+from binlog2s3.restore.engine import pitr_named
 from binlog2s3.restore.scratch import socket_of, version_of
 from binlog2s3.restore.settings import settings_of, settings_of_backup, unusual
 from binlog2s3.restore.workspace import Workspace
@@ -99,6 +100,24 @@ def test_a_program_that_is_no_server_is_told(tmp_path: Path, text: str) -> None:
     program.chmod(0o755)
     with pytest.raises(RecoveryError, match=r"version"):
         version_of(program, "mysql")
+
+
+@pytest.mark.parametrize(
+    ("hint", "added"),
+    [
+        (
+            "stop before there, or leave it out with --skip-gtid",
+            " (--skip-gtid: of `binlog2s3 pitr`",
+        ),
+        ("--to-gtid, or mysqlbinlog -v --start-position=4", ""),
+    ],
+)
+def test_hints_of_pitr_that_restore_cannot_follow_say_whose_they_are(hint: str, added: str) -> None:
+    """`restore` has no such option; its own are for everybody."""
+    with pytest.raises(RecoveryError) as caught, pitr_named():
+        raise RecoveryError("damaged", hint=hint)
+    assert caught.value.hint.startswith(hint + added)
+    assert bool(added) == ("binlog2s3 pitr" in caught.value.hint)
 
 
 def test_the_path_of_a_socket_is_measured_in_bytes() -> None:
