@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from binlog2s3.config.restore import WORK
 from binlog2s3.restore.directory import DataDirectory, Stage
+from lab.disk import temporary_directory
 from tests.documents import BACKUP
 from tests.golden.buckets import CHANGES, LAYOUT, Golden, Source, golden, query
 from tests.golden.outputs import Called, called
@@ -31,9 +33,14 @@ def bucket(*statements: str) -> Golden:
 
 
 @pytest.fixture
-def mysqld(tmp_path: Path) -> Path:
-    """A program that only says its version."""
-    path = tmp_path / "mysqld"
+def mysqld() -> Iterator[Path]:
+    """A program that only says its version; the path of a socket beside it is short enough."""
+    with temporary_directory() as folder:
+        yield program_in(folder)
+
+
+def program_in(folder: Path) -> Path:
+    path = folder / "mysqld"
     said = ("mysqld  Ver 9.7.4 for Linux on x86_64", "Starts the MySQL database server.")
     path.write_text("#!/bin/sh\n" + "".join(f"echo '{line}'\n" for line in said))
     path.chmod(0o755)
