@@ -554,8 +554,11 @@ def _print_next(
     if socket is None:
         file = config.defaults_file
         words = [str(config.mysqld), *([f"--defaults-file={file}"] if file is not None else [])]
+        words.append(f"--datadir={where}")
+        if os.geteuid() == 0:  # it does not start as root
+            words += [one for one in config.mysqld_option if one.startswith("--user=")][:1]
         mine = " (the files belong to this user)" if owner == os.geteuid() else ""
-        line(f"start it: {shlex.join([*words, f'--datadir={where}'])}{mine}")
+        line(f"start it: {shlex.join(words)}{mine}")
     line("its accounts, and their passwords, are those of the source")
     if config.tables:
         line(
