@@ -85,6 +85,26 @@ def _input(given: Path | int | None) -> Iterator[IO[bytes] | int]:
         yield read
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come at the end of the block: who starts a program there knows it by then.
+
+    For the main thread only.
+    """
+    heard = list[int]()
+    before = {
+        one: signal.signal(one, lambda number, _: heard.append(number))
+        for one in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        signal.raise_signal(heard[0])
+
+
 def end_all(id_: str) -> bool:
     """Kill every process of this restore; whether none is left. It waits for their end."""
     until = monotonic() + _END_SECONDS

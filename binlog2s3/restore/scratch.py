@@ -24,7 +24,7 @@ from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.restore.children import bare, end_of, ended_with, started, waited
+from binlog2s3.restore.children import bare, end_of, ended_with, started, undisturbed, waited
 from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.connection import Server
@@ -392,7 +392,7 @@ def run_on(
     added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     process: subprocess.Popen[bytes] | None = None
     try:
-        with os.fdopen(added, "ab") as out:
+        with os.fdopen(added, "ab") as out, undisturbed():
             process = subprocess.Popen(
                 argv,
                 stdin=subprocess.DEVNULL,

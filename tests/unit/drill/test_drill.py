@@ -37,7 +37,7 @@ from binlog2s3.restore.by_command import (
     refuse_values,
     values_of,
 )
-from binlog2s3.restore.children import MARK, end_of, started
+from binlog2s3.restore.children import MARK, end_of, started, undisturbed
 from binlog2s3.restore.engine import is_other_series, version_of_source
 from binlog2s3.restore.scratch import (
     ScratchServer,
@@ -526,6 +526,21 @@ def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
         program.chmod(0o755)
         with pytest.raises(RecoveryError, match=refusal) if refusal else nullcontext():
             version_of(program, "mysql" if flavour == "mysql" else "mariadb")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_starts_a_program_is_interrupted_once_it_knows_it(number: signal.Signals) -> None:
+    """Else nobody could end that program; a handler of the caller is in force again then."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        done = []
+        with pytest.raises(KeyboardInterrupt), undisturbed():
+            os.kill(os.getpid(), number)
+            done.append("known")
+        assert done == ["known"]
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
