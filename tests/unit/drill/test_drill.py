@@ -531,12 +531,17 @@ def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_starts_a_program_is_interrupted_once_it_knows_it(number: signal.Signals) -> None:
     """Else nobody could end that program; a handler of the caller is in force again then."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        done = []
-        with pytest.raises(KeyboardInterrupt), undisturbed():
+    done = []
+
+    def start() -> None:
+        with undisturbed():
             os.kill(os.getpid(), number)
             done.append("known")
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
         assert done == ["known"]
         assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
     finally:
