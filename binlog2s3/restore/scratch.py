@@ -1,9 +1,10 @@
 """The private MySQL or MariaDB of a restore, the scratch server: only this user reaches it.
 
 Law: it listens on a socket in a directory of mode 0700 and on no port. No statement reads or writes
-files elsewhere. Events, replication and SET PERSIST that a base backup brings along do not become
-active. Our account in it has a random password, which is only in files of that directory, and
-is created without a trace in its binary log.
+files elsewhere, and its temporary files are there, too: a MariaDB deletes those of all others in
+its tmpdir when it starts. Events, replication and SET PERSIST that a base backup brings along do
+not become active. Our account in it has a random password, which is only in files of that
+directory, and is created without a trace in its binary log.
 """
 
 import os
@@ -168,16 +169,16 @@ class ScratchServer:
 
     def initialise(self) -> None:
         """Make an empty data directory, for a dump. Raises RecoveryError."""
-        data, own = self.workspace.data, f"--datadir={self.workspace.data}"
-        more = self._settings.more
+        data, more = self.workspace.data, self._settings.more
+        own = [f"--datadir={data}", f"--tmpdir={self.workspace.directory / 'tmp'}"]
         if self._settings.flavour == "mysql":
-            self._run([*self._first(), "--initialize-insecure", own, *more], None)
+            self._run([*self._first(), "--initialize-insecure", *own, *more], None)
             return
         self.workspace.make_data()
         (data / "mysql").mkdir(mode=0o700)
         self.workspace.give(data / "mysql")
         script = self._write("bootstrap.sql", self._bootstrap())
-        argv = [*self._first(), "--bootstrap", own, *more]
+        argv = [*self._first(), "--bootstrap", *own, *more]
         self._run(argv, script)
 
     def start(self) -> None:

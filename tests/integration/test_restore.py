@@ -334,7 +334,11 @@ def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     socket = data / "by-hand.sock"
     argv = [str(restores.place.binaries.server), "--no-defaults", f"--datadir={data}"]
     argv += [f"--socket={socket}", "--skip-networking", "--server-id=9", "--log-bin=mysql-bin"]
-    argv += ["--event-scheduler=OFF", f"--pid-file={data / 'by-hand.pid'}"]
+    argv += [
+        "--event-scheduler=OFF",
+        f"--pid-file={data / 'by-hand.pid'}",
+        f"--tmpdir={data.parent}",
+    ]
     if restores.place.binaries.flavour == "mysql":
         argv += ["--secure-file-priv=NULL", "--mysqlx=OFF"]
     if os.geteuid() == 0:

@@ -23,6 +23,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, newest
 from binlog2s3.archive.layout import Layout
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
 from binlog2s3.drill.checks import check_statements, is_false, statements_in, statements_of
@@ -236,6 +237,29 @@ def test_the_scratch_server_has_the_sources_time_zone() -> None:
             with pytest.raises(RecoveryError):
                 server.initialise()
             assert (directory / "zone").read_text() == found
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_temporary_files_are_in_its_own_directory(flavour: Flavour) -> None:
+    """Also while its data directory is made: a MariaDB that starts deletes those of all others."""
+    with temporary_directory() as directory:  # its path is short: a socket is in it
+        program, said = directory / "mysqld", directory / "said"
+        (directory / "fill_help_tables.sql").touch()
+        program.write_text(
+            f"#!/bin/sh\ncase $* in *--help*) echo lc-messages-dir {directory};; *) "
+            f'echo "$@" >> {said}; exit 1;; esac\n'
+        )
+        program.chmod(0o755)
+        workspace = DrillWorkspace(directory, ID, "orders", TIME)
+        workspace.make()
+        settings = ScratchSettings(flavour=flavour, has_gtids=True, log_bin="b", server_id=9)
+        server = ScratchServer(program, settings, workspace, ID)
+        for step in (server.initialise, server.start):
+            with pytest.raises(RecoveryError):
+                step()
+        lines = said.read_text().splitlines()
+        assert len(lines) == 2
+        assert all(f" --tmpdir={workspace.directory / 'tmp'} " in f"{line} " for line in lines)
 
 
 def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
