@@ -412,7 +412,7 @@ def pitr_named() -> Iterator[None]:
         if its := [word for word in dict.fromkeys(words) if word in _ONLY_OF_PITR]:
             error.hint += (
                 f" ({some(its)}: of `binlog2s3 pitr`, which goes on with the server of a "
-                "`restore --keep-running` to a goal before that)"
+                "`restore --keep-running` to a goal before that: docs/guides/restore.md)"
             )
         raise
 
