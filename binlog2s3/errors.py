@@ -149,7 +149,17 @@ class VersionConflictError(ArchiveError):
 
 
 class ForkError(ArchiveError):
-    """The source has other bytes than the archive at the same place."""
+    """The source has other bytes than the archive at the same place.
+
+    `binlog`: the name of the one of which the bucket has other bytes than we have; "" if the source
+    has other ones.
+    """
+
+    def __init__(
+        self, message: str, *, hint: str = "", transient: bool = False, binlog: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, transient=transient)
+        self.binlog = binlog
 
 
 class TakenError(ForkError):

@@ -29,6 +29,7 @@ from binlog2s3.config.find import FIND_OPTIONS
 from binlog2s3.config.options import Option
 from binlog2s3.config.pitr import PITR_OPTIONS
 from binlog2s3.config.prune import PRUNE_OPTIONS
+from binlog2s3.config.report import REPORT_OPTIONS
 from binlog2s3.config.restore import RESTORE_OPTIONS
 from binlog2s3.config.rows import ROWS_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
@@ -123,6 +124,11 @@ def verify_option_table() -> str:
 def drill_option_table() -> str:
     """The options that `drill` has for itself, a Markdown table."""
     return _own_table("drill", DRILL_OPTIONS)
+
+
+def report_option_table() -> str:
+    """The options that `report` has for itself, a Markdown table."""
+    return _own_table("report", REPORT_OPTIONS)
 
 
 def restore_option_table() -> str:
@@ -304,6 +310,7 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/serve.md": {"options of serve": serve_option_table},
     "docs/reference/backup.md": {"options of backup": backup_option_table},
     "docs/reference/drill.md": {"options of drill": drill_option_table},
+    "docs/reference/report.md": {"options of report": report_option_table},
     "docs/reference/restore.md": {"options of restore": restore_option_table},
     "docs/reference/prune.md": {"options of prune": prune_option_table},
     "docs/reference/configuration.md": {"example": sample_file},

@@ -26,6 +26,7 @@ from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, 
 from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
+from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
@@ -192,6 +193,7 @@ class Mysqlbinlog:
         self._written = 0
         self._file: FileIO | None = None
         self.status: int | None = None
+        self.is_stopped = False
 
     def fetch(self, most: int = 1 << 30) -> bool:
         """Write some bytes, or go on to the next file; whether there was anything."""
@@ -229,6 +231,7 @@ class Mysqlbinlog:
         """It stands still anyway."""
 
     def stop(self) -> int:
+        self.is_stopped = True
         self.close()
         return 0
 
@@ -276,26 +279,37 @@ class NotedSpool(Spool):
             super().note_claim(source, target, rank)
 
 
+def nothing_to_doubt(tip: Tip) -> NoReturn:
+    raise AssertionError(f"nothing contradicts the archive here: {tip}")
+
+
 class Steering(Pilot):
-    """The pilot, who finds mysqlbinlog without looking, and has nothing to doubt."""
+    """The pilot, who finds mysqlbinlog without looking.
+
+    `compared` says what a comparison would show; `doubts` are those that asked for one.
+    """
+
+    compared: Callable[[Tip], Common | None] = staticmethod(nothing_to_doubt)
 
     def __init__(self, config: Config, catalog: Catalog) -> None:
-        super().__init__(config, catalog, NO_SPOOL, threading.Event(), _nobody_works)
+        super().__init__(config, catalog, NO_SPOOL, threading.Event())
+        self.doubts: list[str] = []
+
+    def _finder(self, *_: object) -> Any:
+        return SimpleNamespace(last_common=lambda _: self.compared(self._tip))
 
     def heading(self, server: Any, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
+        self.doubts += [doubt.why] if doubt is not None else []
         listed = server.binlogs()
         plain = Heading(facts=server.facts(), tool=_TOOL, listed=listed, begin=listed[0].name)
         if tip is None:
             return replace(plain, begin=self._first(listed, doubt))
+        self._tip = tip
         course = self._same(server, plain, tip, doubt)
         return self._steered(plain, tip, course, anew=doubt is not None)
 
 
-NO_SPOOL: Any = None  # nothing contradicts the archive here
-
-
-def _nobody_works(_: float) -> NoReturn:
-    raise AssertionError("nothing contradicts the archive here")
+NO_SPOOL: Any = None
 
 
 class Starting(Startup):
@@ -332,7 +346,12 @@ class Quiet(Stop):
 
 
 class AtOnce(Uploads):
-    """Requests that the loop waits for are made at once; a listing is of the clock's time."""
+    """Requests that the loop waits for are made at once; a listing is of the clock's time.
+
+    `before` is called before each step.
+    """
+
+    before: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, made: Config, **given: Any) -> None:
         watch: Any = SimpleNamespace(round_at=math.inf, patience_seconds=0.0)
@@ -341,6 +360,10 @@ class AtOnce(Uploads):
 
     def wait_for(self, request: Callable[[], T]) -> T:
         return request()
+
+    def step(self, wait_seconds: float) -> None:
+        self.before()
+        super().step(wait_seconds)
 
     def hand_in(self, listing: LiveKeys) -> None:
         super().hand_in(replace(listing, asked_at=self._clock()))
@@ -351,11 +374,14 @@ class Reading(Supervisor):
 
     process: "Process"
     noting: Noting
+    refuse: Callable[[], object] = staticmethod(lambda: None)
+    """Called before mysqlbinlog is started."""
 
-    def _facts(self) -> ServerFacts:
-        return self._server.facts()
+    def _answer(self, ask: Callable[[Any], T]) -> T:
+        return ask(self._connect())
 
-    def _start(self, run: SpoolRun, heading: Heading) -> Any:
+    def _start(self, run: SpoolRun, heading: Heading, login: object) -> Any:
+        self.refuse()
         with self.noting("child start"):
             self.process.child = child = Mysqlbinlog(
                 self.process.shown, run, heading, self.process, self.noting
@@ -364,8 +390,7 @@ class Reading(Supervisor):
 
     def work(self, seconds: float) -> None:
         self.process.count()
-        self._judge()
-        self._uploads.step(0.05)
+        self._go_on(0.05)
 
 
 class Requests(InlineWorkers):
@@ -402,7 +427,7 @@ def config(spool: Path, part: int) -> Config:
     nothing: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
     none: dict[str, Any] = dict.fromkeys(S3Config.__slots__)
     return Config(
-        mysql=MysqlConfig(**{**nothing, "connect_timeout": 10.0}),
+        mysql=MysqlConfig(**{**nothing, "user": "u", "connect_timeout": 10.0}),
         s3=S3Config(
             **{**none, "bucket": "b", "prefix": LAYOUT.prefix, "part_size": part, "concurrency": 4}
         ),
@@ -490,19 +515,20 @@ class Process(Loop):
             writer=self._writer,
             uploads=self._uploads,
         )
+        self.pilot = Steering(made, Catalog(store, self._layout))
         self._supervisor = self.supervisor = Reading(
             made,
             spool=spool,
             intake=self._intake,
             uploads=self._uploads,
             writer=self._writer,
-            pilot=Steering(made, Catalog(store, self._layout)),
+            pilot=self.pilot,
             watch=self._watch,
+            connect=lambda: server,
             stop=clock,
             tip=begun.tip,
             heading=begun.heading,
         )
-        self.supervisor._server = server
         self.supervisor.process = self
         self.supervisor.noting = noting
         self._board = None

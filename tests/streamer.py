@@ -234,6 +234,8 @@ class Streamer:
         if track is not None and overlap is None:
             self._forget(track)
             track = None
+        if hasattr(self, "run"):
+            self.spool.end(self.run)
         position = overlap.position if overlap else 4
         self.run: SpoolRun = self.spool.begin(
             RunFacts(

@@ -20,6 +20,7 @@ from binlog2s3.config.file import FILE_OPTIONS, in_force
 from binlog2s3.config.file import example as example_file
 from binlog2s3.config.find import FIND, SHARED_OPTIONS
 from binlog2s3.config.pitr import PITR
+from binlog2s3.config.report import REPORT
 from binlog2s3.config.rows import ROWS
 from binlog2s3.config.serve import SERVE
 from binlog2s3.config.status import HEALTH, STATUS
@@ -238,6 +239,35 @@ def status(ctx: click.Context, /, **given: Any) -> None:
     from binlog2s3.cli.status import show as show_status
 
     ctx.exit(show_status(config_of(ctx, given, STATUS), outside_of(ctx)))
+
+
+@command(
+    examples="""
+    Examples:
+      # one source, with the streamer's own file (reading the bucket is enough)
+      binlog2s3 report --config /etc/binlog2s3/orders-primary.toml --html orders-primary.html
+
+      # all sources below a prefix, those that must exist among them; old proofs are wrong
+      binlog2s3 report --s3-url s3://acme-binlogs/prod --region eu-central-1 --html report.html \\
+          --expect sources.txt --backup-max-age 2d --drill-max-age 7d
+
+      # for a program that takes it from there
+      binlog2s3 report --config /etc/binlog2s3/orders-primary.toml --html - | gzip > report.html.gz
+    """,
+)
+@declared(REPORT.options)
+@click.pass_context
+def report(ctx: click.Context, /, **given: Any) -> None:
+    """Write a page that shows what can be recovered.
+
+    One HTML file without scripts, and without anything from elsewhere: the recovery window, the
+    lineages, base backups and drills on a timeline, what was proved last, and what is wrong now, as
+    `status` judges it from the bucket. It only reads the bucket, from any machine. Times are UTC.
+    The exit code is 0 if the page was written, whatever it says.
+    """
+    from binlog2s3.report.command import run
+
+    run(config_of(ctx, given, REPORT), outside_of(ctx))
 
 
 @command(

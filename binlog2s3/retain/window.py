@@ -37,10 +37,17 @@ class Proofs:
     drill: DrillStatus | None
 
 
-def proofs_of(store: Store, prefix: str, source: str, workers: Workers | None) -> Proofs:
+def proofs_of(
+    store: Store,
+    prefix: str,
+    source: str,
+    workers: Workers | None,
+    survey: Survey | None = None,
+) -> Proofs:
     """Look at them; without `workers`, not at the recovery window, which needs more of the archive.
 
-    Three listings, four with stored backups. Raises StoreError.
+    `survey`: one of this source that the caller has. Three listings, four with stored backups.
+    Raises StoreError.
     """
     catalog = Catalog(store, Layout(prefix, source))
     unreadable: list[ArchiveError] = []
@@ -52,7 +59,7 @@ def proofs_of(store: Store, prefix: str, source: str, workers: Workers | None) -
     if unreadable:
         return Proofs(replace(found, window_why=str(unreadable[0])), drill)
     try:
-        window, why = _window(backups, Survey(store, catalog, workers))
+        window, why = _window(backups, survey or Survey(store, catalog, workers))
     except (ArchiveError, RecoveryError) as error:
         return Proofs(replace(found, window_why=str(error)), drill)
     known = replace(found, window_from=window, window_known=True, window_why=why)

@@ -548,12 +548,16 @@ def _options(tool: Tool, login: Login, plugins: str | None, key: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KnownError:
-    """A pattern of mysqlbinlog's message, what to do about it, whether it may pass by itself."""
+    """A pattern of mysqlbinlog's message, what to do about it, whether it may pass by itself.
+
+    `of_spool`: it could not write there; the server is not to blame.
+    """
 
     pattern: str
     hint: str
     transient: bool = False
     unservable: bool = False
+    of_spool: bool = False
 
 
 _AGAIN = "it is restarted where it stopped"
@@ -629,6 +633,8 @@ _KNOWN_ERRORS = (
     _KnownError(
         r"Could not write into log file|Can't create/write|Could not create log file",
         "is the spool's file system full? never delete run-* there: it may be the only copy",
+        transient=True,
+        of_spool=True,
     ),
     _KnownError(
         r"Too many connections|max_user_connections",
@@ -666,8 +672,8 @@ def explain(status: int | None, lines: list[str]) -> SourceError | SpoolError:
     matching = (one for one in _KNOWN_ERRORS if re.search(one.pattern, text, re.IGNORECASE))
     found = next(matching, unknown)
     message = f"mysqlbinlog ended: {text}"
-    if "full" in found.hint:
-        return SpoolError(message, hint=found.hint, transient=True)
+    if found.of_spool:
+        return SpoolError(message, hint=found.hint, transient=found.transient)
     return SourceError(
         message, hint=found.hint, transient=found.transient, unservable=found.unservable
     )

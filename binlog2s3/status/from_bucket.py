@@ -138,7 +138,7 @@ def look_all(
         if isinstance(outcome.value, Status):
             found.append(outcome.value)
         elif isinstance(outcome.error, StoreError | ArchiveError):
-            found.append(_unread(str(outcome.token), target, now, outcome.error))
+            found.append(unread(str(outcome.token), target, now, outcome.error))
         elif outcome.error is not None:
             raise outcome.error
     return sorted(found, key=urgency)
@@ -197,7 +197,8 @@ def _absent(source: str, target: str, now: datetime) -> Status:
     return replace(_blank(source, target, now), troubles=(trouble,))
 
 
-def _unread(source: str, target: str, now: datetime, error: StoreError | ArchiveError) -> Status:
+def unread(source: str, target: str, now: datetime, error: StoreError | ArchiveError) -> Status:
+    """The Status of a source that could not be read: nothing is known of it."""
     code = "store" if isinstance(error, StoreError) else "unreadable"
     trouble = Trouble(code=code, level="critical", text=str(error), hint=error.hint)
     return replace(_blank(source, target, now), troubles=(trouble,))

@@ -58,6 +58,11 @@ def place_text(position: Position | None) -> str:
     return f"{position.binlog}:{position.offset}" if position else UNKNOWN
 
 
+def window_end(status: Status) -> datetime | None:
+    """The last moment that a recovery reaches now; None if it is unknown."""
+    return status.covered_until or status.latest
+
+
 def style_of(status: Status) -> str:
     """Red if critical or unknown, yellow for a warning, else green."""
     return _STYLES[judged(status).severity]
@@ -286,7 +291,7 @@ def _backups_of(status: Status) -> Iterator[Field]:
         yield "", f"no base backup reaches now without a gap{why}", _WARN
         yield "", "`binlog2s3 backup list` shows what each of them reaches", ""
     else:
-        until = moment_text(status.covered_until or status.latest)
+        until = moment_text(window_end(status))
         yield "", f"recovery window from {moment_text(backups.window_from)} to {until}", ""
 
 

@@ -6,6 +6,7 @@ common, nothing is proved.
 """
 
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -60,11 +61,10 @@ class Common:
 
 
 class Finder:
-    """Compares a source with a lineage.
+    """Compares a source with a lineage. This may take long: `stop` ends it.
 
-    `discard` deletes the run of a probe; `stopped` returns whether to give up; `work` is called
-    with seconds, and does everything else meanwhile. The first `beginning` bytes of a binlog decide
-    whether it may be common. `prove` gets the first bytes that a probe received of a binlog, and
+    `discard` deletes the run of a probe. The first `beginning` bytes of a binlog decide whether it
+    may be common. `prove` gets the first bytes that a probe received of a binlog, and
     raises SourceError if they are of another server: see `prove`.
     """
 
@@ -75,8 +75,7 @@ class Finder:
         *,
         probe: OpenProbe,
         discard: Callable[[SpoolRun], None],
-        stopped: Callable[[], bool],
-        work: Callable[[float], object],
+        stop: threading.Event,
         prove: Callable[[BinlogName, bytes], object],
         beginning: int = _BEGINNING,
     ) -> None:
@@ -84,8 +83,7 @@ class Finder:
         self._lineage = lineage
         self._probe = probe
         self._discard = discard
-        self._stopped = stopped
-        self._work = work
+        self._stop = stop
         self._prove = prove
         self._beginning = beginning
 
@@ -140,8 +138,8 @@ class Finder:
                 if ours.keys() <= theirs.keys():
                     break
                 with self._reading(one) as blocks:
-                    found = _fingerprints(self._working(blocks), ours)
-                if self._stopped():
+                    found = _fingerprints(blocks, ours)
+                if self._stop.is_set():
                     raise SourceError("not compared to the end: stopping", transient=True)
                 if any(ours[gtid] != digest for gtid, digest in found.items()):
                     return False
@@ -151,11 +149,6 @@ class Finder:
             return False
         since = set(dropwhile(lambda gtid: gtid not in theirs, ours))
         return needed <= theirs.keys() and theirs.keys() == since
-
-    def _working(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
-        for block in blocks:
-            yield block
-            self._work(0.0)
 
     def _last_before(
         self, name: BinlogName, offset: int, needed: Collection[str]
@@ -177,7 +170,7 @@ class Finder:
         for one in listed[: -_MOST_OLDER - 1 : -1]:
             binlog = self._catalog.binlog(self._lineage, one)
             end = offset if one == name else binlog.size
-            found = _fingerprints(self._working(binlog.blocks(0, end))) | found
+            found = _fingerprints(binlog.blocks(0, end)) | found
             if set(needed) <= found.keys():
                 break
         return found
@@ -223,7 +216,6 @@ class Finder:
                 scanner.feed(other[:same])
                 if same < len(one):
                     break
-                self._work(0.0)
         return equal == ours.size
 
     @contextmanager
@@ -244,7 +236,7 @@ class Finder:
             self._discard(run)
 
     def _prove_beginning(self, name: BinlogName, head: bytearray) -> None:
-        if head and not self._stopped():
+        if head and not self._stop.is_set():
             self._prove(name, bytes(head))
 
     def _bytes(self, path: Path, child: Child) -> Generator[bytes, None, None]:
@@ -252,7 +244,7 @@ class Finder:
         file = -1
         heard = time.monotonic()
         try:
-            while not self._stopped():
+            while not self._stop.is_set():
                 ended = child.poll()
                 if file < 0 and path.exists():
                     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -271,7 +263,7 @@ class Finder:
                         transient=True,
                     )
                 else:
-                    self._work(_POLL_SECONDS)
+                    self._stop.wait(_POLL_SECONDS)
         finally:
             if file >= 0:
                 os.close(file)

@@ -63,7 +63,8 @@ class Held:
     `object_there`: there is an object under its key; `verified`: it was compared with our bytes;
     `entry_there`: its entry is written; `cleared`: its chunks and unfinished uploads are deleted.
     `upload_id` and `parts` are those of our unfinished upload; `copies`: the store can copy chunks
-    into it. `chunks` have our bytes; `listed` are chunks that were not compared yet.
+    into it. `chunks` have our bytes; `named` are those among them that another process has put:
+    their names say so, and they were not read. `listed` are chunks that were not compared yet.
     """
 
     object_there: bool = False
@@ -75,6 +76,7 @@ class Held:
     copies: bool = True
     chunks: Chunks = field(default_factory=Chunks)
     listed: Chunks = field(default_factory=Chunks)
+    named: frozenset[Chunk] = frozenset()
 
     @property
     def there(self) -> Chunks:
@@ -119,9 +121,10 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Compare these chunks with our bytes."""
+    """Compare these chunks with our bytes; by their names, unless they are to be `read`."""
 
     chunks: frozenset[Chunk]
+    read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,8 +257,12 @@ def decide(observed: Observed, limits: Limits) -> tuple[Action, ...]:
 
 
 def _growing(observed: Observed, held: Held, limits: Limits) -> tuple[Action, ...]:
-    if observed.unfinishable and held.chunks.end >= observed.size:
-        return (Release(),)
+    leaves = observed.unfinishable or (observed.pressed and not observed.closed)
+    if leaves and held.chunks.end >= observed.size:
+        if held.named:  # the spool's bytes go only for what is known to be there
+            return (Compare(held.named, read=True),)
+        if observed.unfinishable:
+            return (Release(),)
     return (*_chunks(observed, held, limits), *_archive(observed, held, limits))
 
 

@@ -48,8 +48,9 @@ class Job:
 
     By part number: `parts` that the store has from us, and `listed` parts that were there already,
     which count once they were compared with our bytes. `acknowledged` says since when a chunk is
-    known to have our bytes; it is kept after an error. `direct` is None until it is decided whether
-    the binlog goes without chunks: see `decide.Observed`. `is_taken`: somebody wrote under its
+    known to have our bytes, and `named` which of them nobody has read (`decide.Held`); both are
+    kept after an error. `direct` is None until it is decided whether the binlog goes without
+    chunks: see `decide.Observed`. `is_taken`: somebody wrote under its
     entry's key before; it gets an entry there when its history has ended.
     """
 
@@ -60,6 +61,7 @@ class Job:
     listed: dict[int, PartInfo] = field(default_factory=dict)
     flying: set[Action] = field(default_factory=set)
     acknowledged: dict[Chunk, float] = field(default_factory=dict)
+    named: set[Chunk] = field(default_factory=set)
     flushes: Flushes = field(default_factory=lambda: Flushes.start(0))
     flushed_at: float = -math.inf
     copies: bool = True
@@ -194,8 +196,8 @@ class Job:
                 assert chunk is not None  # noqa: S101 - from `chunk_for`
                 self.sent_bytes += chunk.size
                 return lambda: place.put_chunk(chunk)
-            case Compare(chunks):
-                return lambda: place.compare(chunks)
+            case Compare(chunks, read):
+                return lambda: place.compare(chunks, read=read)
             case DeleteChunks(chunks):
                 return lambda: place.delete_chunks(chunks)
             case PutPart(part):
@@ -237,17 +239,29 @@ class Job:
         self, held: Held, action: ForChunks, chunk: Chunk | None, value: object, now: float
     ) -> Held:
         match action:
-            case Compare(chunks):
+            case Compare(chunks, read):
                 assert isinstance(value, frozenset)  # noqa: S101 - what compare returns
+                self._lose(chunks - value)
                 self.acknowledged.update(dict.fromkeys(value, now))
-                listed = held.listed.minus(chunks)
-                return replace(held, chunks=held.chunks.plus(value), listed=listed)
+                if read:
+                    self.named -= chunks
+                else:
+                    self.named |= {one for one in value if one.end > self.track.floor}
+                there = held.chunks.minus(chunks).plus(value)
+                named = frozenset(self.named) & there.all
+                return replace(held, chunks=there, listed=held.listed.minus(chunks), named=named)
             case DeleteChunks(chunks):
-                for gone in chunks:
-                    self.acknowledged.pop(gone, None)
-                return replace(held, chunks=held.chunks.minus(chunks))
+                self._lose(chunks)
+                chunks_left, named = held.chunks.minus(chunks), held.named - chunks
+                return replace(held, chunks=chunks_left, named=named)
         assert chunk is not None  # noqa: S101 - from `chunk_for`
         return replace(held, chunks=held.chunks.plus([chunk]))
+
+    def _lose(self, chunks: Iterable[Chunk]) -> None:
+        """Note that these are not there any more."""
+        for chunk in chunks:
+            self.acknowledged.pop(chunk, None)
+            self.named.discard(chunk)
 
     def _learned_archive(self, held: Held, action: ForArchive, value: object) -> Held:
         match action:
@@ -277,6 +291,7 @@ class Job:
             copies=self.copies,
             chunks=Chunks(known),
             listed=found.chunks.minus(known),
+            named=frozenset(self.named) & known,
         )
 
     def has_taken_up(self, action: Action) -> bool:
@@ -333,6 +348,7 @@ class Job:
     def acknowledge(self, action: Flush | Merge | PutChunk, chunk: Chunk, now: float) -> None:
         """The store has this chunk."""
         self.acknowledged[chunk] = now
+        self.named.discard(chunk)
         self._waiting_since = None
         part = self.place.grid.at(chunk.begin)
         if isinstance(action, Merge):
@@ -357,9 +373,9 @@ class Job:
             and self.acknowledged.get(chunk, asked_at) < asked_at
             and str(chunk) not in names
         )
-        self.held = replace(self.held, chunks=self.held.chunks.minus(lost))
-        for chunk in lost:
-            del self.acknowledged[chunk]
+        chunks, named = self.held.chunks.minus(lost), self.held.named - lost
+        self.held = replace(self.held, chunks=chunks, named=named)
+        self._lose(lost)
         return lost
 
     def forget(self) -> None:

@@ -182,6 +182,7 @@ class LiveRun:
         reads it again.
         """
         here = self.run.directory
+        spool.end(self.run)
         if here.exists():
             if last is not None and _is_in(last, here) and not last.gained:
                 last.segments = last.segments[:-1]

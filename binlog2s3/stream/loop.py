@@ -117,14 +117,14 @@ class Loop:
             uploads=self._uploads,
         )
         self._pager = Pager(store=self._store, layout=layout, intake=self._intake, stop=stop)
-        work = self._uploads.step
         self._supervisor = Supervisor(
             config,
             spool=spool,
             intake=self._intake,
             uploads=self._uploads,
             writer=self._writer,
-            pilot=Pilot(config, Catalog(self._store, layout), spool, stop.event, work),
+            pilot=Pilot(config, Catalog(self._store, layout), spool, stop.event),
+            connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,
             tip=begun.tip,

@@ -227,22 +227,25 @@ class RemoteBinlog:
         with self._spool_unchanged(piece, chunk.crc64):
             self._note_md5(chunk, self._bodies.put(key, piece, crc64=chunk.crc64))
 
-    def compare(self, chunks: Iterable[Chunk]) -> frozenset[Chunk]:
+    def compare(self, chunks: Iterable[Chunk], *, read: bool = False) -> frozenset[Chunk]:
         """Compare chunks of another process with our bytes; return those that are equal.
 
-        A chunk whose name has another checksum is read. If its bytes are not those that its name
-        says, it is deleted: it is nobody's chunk, and would only stop readers. Otherwise it is of
-        another history, and ForkError is raised.
+        A chunk whose name has another checksum is read, with `read` each one. If its bytes are not
+        those that its name says, it is deleted: it is nobody's chunk, and would only stop readers.
+        Otherwise, with another checksum, it is of another history, and ForkError is raised.
         """
         same = set()
         for chunk in sorted(chunks):
             beyond = chunk.end > self._track.size
-            if not beyond and self._crc64_of(chunk.begin, chunk.end) == chunk.crc64:
+            ours = not beyond and self._crc64_of(chunk.begin, chunk.end) == chunk.crc64
+            if ours and not read:
                 same.add(chunk)
                 continue
             key, upto = self.chunk_key(chunk), min(chunk.end, self._track.size)
             there, crc64 = self._crc64_there(chunk, upto)
-            if there != chunk.crc64:
+            if ours and there == chunk.crc64:
+                same.add(chunk)
+            elif there != chunk.crc64:
                 _log.warning("deleted: it does not hold what its name says", key=key)
                 self.delete_chunks([chunk])
             elif beyond and not self._track.closed and self._crc64_of(chunk.begin, upto) == crc64:
@@ -253,6 +256,7 @@ class RemoteBinlog:
                     f"{key} {what} the source's {self._track.name}",
                     hint="two histories under one name: was the server restored or rolled back, or "
                     "did it lose commits in a crash? nothing was overwritten",
+                    binlog=str(self._track.name),
                 )
         return frozenset(same)
 
@@ -357,7 +361,11 @@ class RemoteBinlog:
                     hint="it has no entry: was it put there by something else? move it away; "
                     "nothing was overwritten, and the spool keeps our copy",
                 )
-            raise ForkError(what, hint="two histories under one name; nothing was overwritten")
+            raise ForkError(
+                what,
+                hint="two histories under one name; nothing was overwritten",
+                binlog=str(track.name),
+            )
 
     def put_entry(self) -> None:
         """See the function `put_entry`. Raises TakenError if readers could not tell which it is."""
@@ -585,7 +593,7 @@ def where_absent(write: Callable[[bool], object]) -> None:
     try:
         write(True)
     except UnsupportedError as error:
-        _log.warning("the store knows no conditions, writing without", error=error)
+        _log.recurring("the store knows no conditions, writing without", error=error)
         write(False)
 
 

@@ -3,7 +3,8 @@
 The `board`'s thread makes the Status from the latest counts of the loop, so that a loop that hangs
 or a store that does not answer becomes visible.
 
-Law: reporting changes nothing and never waits for the store, the source or the spool's disk.
+Law: reporting changes nothing of the stream and never waits for the store, the source or the
+spool's disk. One thread at a time makes a Status: the board's lock.
 """
 
 import math
@@ -19,7 +20,7 @@ from binlog2s3.archive.drills import newest
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
-from binlog2s3.errors import ArchiveError, Binlog2s3Error, StoreError, UnloggedError
+from binlog2s3.errors import ArchiveError, StoreError, UnloggedError
 from binlog2s3.formatting import moment_of, us_of
 from binlog2s3.log import Log
 from binlog2s3.status.lag import (
@@ -440,6 +441,6 @@ def look_at_history(
             runs = runs_of(catalog, datetime.now(UTC))
             reporter.backups = backups_of(restorable(catalog, registered(catalog)), runs)
             reporter.drill = drill_of(*newest(catalog))
-        except Binlog2s3Error as error:
-            _log.info("lineages not looked at", error=error)
+        except Exception as error:  # noqa: BLE001 - a status without them is better than no stream
+            _log.recurring("lineages not looked at", error=error)
         seen, next_look = id_, time.monotonic() + _HISTORY_SECONDS

@@ -7,7 +7,7 @@ proved again by the bytes of the run itself.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -96,7 +96,7 @@ class Doubt:
 class Pilot:
     """Finds the heading. Its probes run in the spool, in directories that are discarded.
 
-    While bytes are compared, `work` is called with seconds, and does everything else.
+    It may take long, as whole binlogs may be compared: `stop` ends that.
     """
 
     def __init__(
@@ -105,13 +105,11 @@ class Pilot:
         catalog: Catalog,
         spool: Spool,
         stop: threading.Event,
-        work: Callable[[float], object],
     ) -> None:
         self._config = config
         self._catalog = catalog
         self._spool = spool
         self._stop = stop
-        self._work = work
         self._checked: set[str] = set()
 
     def heading(self, server: Server, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
@@ -314,18 +312,8 @@ class Pilot:
         """Compares this server with a lineage."""
         config = self._config
 
-        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
-            run = self._spool.begin(
-                RunFacts(
-                    source=config.stream.source,
-                    target=config.target,
-                    server_uuid=facts.uuid,
-                    binlog=str(name),
-                    position=4,
-                    lineage=PROBE,
-                )
-            )
-            child = Child(
+        def start(run: SpoolRun, name: BinlogName) -> Child:
+            return Child(
                 tool,
                 resolve(config.mysql),
                 server_id=0,
@@ -335,15 +323,24 @@ class Pilot:
                 tls=facts.tls,
                 on_line=lambda line: _log.info("mysqlbinlog says", line=line),
             )
-            return run, child
+
+        def probe(name: BinlogName) -> tuple[SpoolRun, Child]:
+            run = RunFacts(
+                source=config.stream.source,
+                target=config.target,
+                server_uuid=facts.uuid,
+                binlog=str(name),
+                position=4,
+                lineage=PROBE,
+            )
+            return self._spool.started(run, partial(start, name=name))
 
         return Finder(
             self._catalog,
             lineage,
             probe=probe,
             discard=self._spool.discard,
-            stopped=self._stop.is_set,
-            work=self._work,
+            stop=self._stop,
             prove=partial(prove, server, facts.uuid),
         )
 

@@ -18,11 +18,17 @@ from binlog2s3.log import Log
 
 T = TypeVar("T")
 _log = Log("supervisor")
+_MOST_DOUBLINGS = 64
+
+
+def doubled(first: float, times: int, longest: float) -> float:
+    """`first`, doubled so many times, however many they are, but at most `longest`."""
+    return min(longest, first * 2.0 ** min(times, _MOST_DOUBLINGS))
 
 
 def delay(failures: int, timing: Timing) -> float:
     """Seconds to wait after this many failures in a row, with jitter."""
-    most = min(timing.longest_delay_seconds, timing.first_delay_seconds * 2.0**failures)
+    most = doubled(timing.first_delay_seconds, failures, timing.longest_delay_seconds)
     return random.uniform(most / 2, most)  # noqa: S311 - no secret
 
 
@@ -89,12 +95,12 @@ def unless(
     `ask` runs in a thread of this name, and may still have its effect after that. `meanwhile` is
     called again and again until there is an answer: it is what waits. Raises what `ask` raises.
     """
-    answers: SimpleQueue[tuple[T | None, Exception | None]] = SimpleQueue()
+    answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
 
     def run() -> None:
         try:
             answers.put((ask(), None))
-        except Exception as error:  # noqa: BLE001 - raised below
+        except BaseException as error:  # noqa: BLE001 - raised below
             answers.put((None, error))
 
     threading.Thread(target=run, name=name, daemon=True).start()

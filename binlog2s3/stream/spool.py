@@ -4,8 +4,8 @@ Each run of mysqlbinlog writes into a directory of its own.
 
 Law: no checked byte of an earlier run is cut off or overwritten. A file is deleted only if the
 archive has it, or another copy has all of its bytes. A deletion is durable before anything relies
-on it. One streamer holds the spool, by a lock that ends with its process. Nothing that another user
-has put there is followed, read or written (`private`).
+on it. One streamer holds the spool, by a lock that ends with its process. Its threads see changes
+whole. Nothing that another user has put there is followed, read or written (`private`).
 """
 
 import errno
@@ -15,11 +15,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import wraps
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from binlog2s3 import private
 from binlog2s3.binlog.names import BinlogName
@@ -49,7 +52,9 @@ _CLAIM = "claim.json"
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
-_RUN_DIRECTORY = re.compile(r"run-\d{8}T\d{12}Z-[0-9a-f]{4}")
+_RUN_DIRECTORY = re.compile(r"run-(\d{8})T(\d{12})Z-[0-9a-f]{4}")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,8 +189,26 @@ class _Copy:
         )
 
 
+def _alone(
+    method: Callable[Concatenate["Spool", P], T],
+) -> Callable[Concatenate["Spool", P], T]:
+    """One thread at a time does this with a spool; none after it was closed."""
+
+    @wraps(method)
+    def alone(self: "Spool", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self.mutex:
+            if self.is_closed:
+                raise SpoolError(f"spool {self.directory} is closed")
+            return method(self, *args, **kwargs)
+
+    return alone
+
+
 class Spool:
     """The spool directory, held by a lock from construction until `close`.
+
+    A run is live from `begin` to `end`: mysqlbinlog writes into its directory, which stays. Any
+    thread may call its methods.
 
     Raises SpoolError if it cannot be made, written to, is another user's, or is held by another
     streamer.
@@ -193,6 +216,9 @@ class Spool:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.mutex = threading.RLock()
+        self.is_closed = False
+        self._live: set[Path] = set()
         self.reading: Path | None = None  # a copy that is being compared and must stay
         with as_spool_error(directory):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -213,9 +239,12 @@ class Spool:
             os.pwrite(self._lock, f"{os.getpid()}\n".encode(), 0)
 
     def close(self) -> None:
-        """Release the lock."""
-        os.close(self._lock)
+        """Release the lock, after what another thread does at the moment."""
+        with self.mutex:
+            self.is_closed = True
+            os.close(self._lock)
 
+    @_alone
     def runs(self) -> list[SpoolRun]:
         """The runs, oldest first. Removes runs that died before they had a run.json.
 
@@ -241,15 +270,40 @@ class Spool:
                     found.append(run)
         return found
 
+    @_alone
     def begin(self, facts: RunFacts) -> SpoolRun:
         """Make a new, empty directory for a run, durable together with its run.json."""
-        name = f"run-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}-{secrets.token_hex(2)}"
-        run = SpoolRun(self.directory / name, facts)
+        run = SpoolRun(self.directory / self._next_name(), facts)
         with as_spool_error(run.directory):
             run.directory.mkdir(mode=0o700)
             self.note(run)
             sync_directory(self.directory)
+        self._live.add(run.directory)
         return run
+
+    def started(self, facts: RunFacts, start: Callable[[SpoolRun], T]) -> tuple[SpoolRun, T]:
+        """A new run, and the mysqlbinlog that `start` has started for it; no run if it fails."""
+        run = self.begin(facts)
+        try:
+            return run, start(run)
+        except Exception:
+            self.discard(run)
+            raise
+
+    def _next_name(self) -> str:
+        """A name after those of all runs: the time, unless the clock was set back."""
+        number = int(f"{datetime.now(UTC):%Y%m%d%H%M%S%f}")
+        with as_spool_error(self.directory):
+            for path in self.directory.iterdir():
+                if found := _RUN_DIRECTORY.fullmatch(path.name):
+                    number = max(number, int("".join(found.groups())) + 1)
+        digits = f"{number:020}"
+        return f"run-{digits[:8]}T{digits[8:]}Z-{secrets.token_hex(2)}"
+
+    @_alone
+    def end(self, run: SpoolRun) -> None:
+        """Note that mysqlbinlog writes no more into a run's directory."""
+        self._live.discard(run.directory)
 
     def note(self, run: SpoolRun) -> None:
         """Write run.json, all of it or not at all."""
@@ -282,37 +336,40 @@ class Spool:
             _log.warning("the record of the last claim is damaged", path=path, error=error)
             return None
 
+    @_alone
     def release(self, name: BinlogName, lineage: str, paths: Iterable[Path] = ()) -> int:
         """Delete every run's copy of a binlog of this lineage. Returns how many bytes this freed.
 
-        Also the copies at `paths`, whose run may not have its lineage noted, and runs without
-        binlogs, but not the newest run. Call it only for archived binlogs.
+        Also the copies at `paths`, whose run may not have its lineage noted, and runs that have
+        ended and have no binlogs. Call it only for archived binlogs.
         """
-        freed, runs, copies = 0, self.runs(), set(paths)
-        for run in runs:
+        freed, copies = 0, set(paths)
+        for run in self.runs():
             if run.facts.lineage != lineage:
                 continue
             copies.add(run.directory / str(name))
         for path in sorted(copies):
             if path != self.reading:
                 freed += delete_file(path)
-        self.sweep(runs[:-1])
+        self.sweep()
         return freed
 
+    @_alone
     def delete(self, paths: Iterable[Path]) -> int:
-        """Delete these files, and runs without binlogs. Returns how many bytes this freed.
+        """Delete these files, and runs that have ended and have no binlogs.
 
-        Call it only for what the bucket has.
+        Returns how many bytes this freed. Call it only for what the bucket has.
         """
         freed = sum(delete_file(path) for path in paths)
-        self.sweep(self.runs()[:-1])
+        self.sweep()
         return freed
 
+    @_alone
     def drop_prefixes(self) -> int:
         """Delete copies that are a part of another copy. Returns how many bytes this freed.
 
         Each start fetches the end of the open binlog again, so without this every restart would
-        leave one more copy of it.
+        leave one more copy of it. What a program before 0.3 freed of a file is not compared.
         """
         copies: dict[tuple[str | None, BinlogName], list[_Copy]] = {}
         for run in reversed(self.runs()):  # of two equal ones the newer one stays
@@ -335,12 +392,14 @@ class Spool:
                         kept.append(copy)
         return freed
 
-    def sweep(self, runs: list[SpoolRun]) -> None:
-        """Remove those of these runs that have no binlog any more."""
-        for run in runs:
-            if not run.files():
+    @_alone
+    def sweep(self) -> None:
+        """Remove the runs that have ended and have no binlog any more."""
+        for run in self.runs():
+            if run.directory not in self._live and not run.files():
                 self.discard(run)
 
+    @_alone
     def discard(self, run: SpoolRun) -> None:
         """Delete a run with all that is in it: its bytes are not of our history.
 
@@ -354,6 +413,7 @@ class Spool:
         with as_spool_error(run.directory):
             shutil.rmtree(run.directory)
             sync_directory(self.directory)
+        self._live.discard(run.directory)
 
     def cut(self, path: Path, end: int) -> None:
         """Cut off what is after `end` in a file whose mysqlbinlog has ended: it is fetched again.
@@ -364,6 +424,7 @@ class Spool:
             if path.stat().st_size > end:
                 os.truncate(path, end)
 
+    @_alone
     def sync(self) -> None:
         """Make everything in the spool durable, files and directories."""
         for run in self.runs():
@@ -381,6 +442,7 @@ class Spool:
         if why := self.room(limits).short_of():
             raise SpoolError(f"spool {self.directory}: {why}", hint=HINTS[errno.ENOSPC])
 
+    @_alone
     def used_bytes(self) -> int:
         """Bytes that the binlogs in the spool take on its disk."""
         with as_spool_error(self.directory), os.scandir(self.directory) as entries:

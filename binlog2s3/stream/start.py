@@ -252,7 +252,7 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
         nobodys = run.facts.lineage is None and run.directory not in taken and not _has_begun(run)
         if nobodys or run.facts.lineage == PROBE:
             spool.discard(run)
-    spool.sweep(spool.runs())
+    spool.sweep()
 
 
 def _has_begun(run: SpoolRun) -> bool:

@@ -312,8 +312,7 @@ class Startup:
         return tip_of_archive(self.catalog, found.known)
 
     def _pilot(self) -> Pilot:
-        stop = self._stop.event
-        return Pilot(self._config, self.catalog, self._spool, stop, stop.wait)
+        return Pilot(self._config, self.catalog, self._spool, self._stop.event)
 
 
 def _passes_by_itself(error: BaseException) -> bool:

@@ -12,8 +12,10 @@ full spool |
 | after a run | reads the rest, tidies the spool; `lessons.judge` says what the end means | \
 between two runs |
 
-What the ends teach is one value, `lessons.Lessons`; nothing else is remembered between two runs but
-where the known history ends (`_tip`).
+Uploads go on in each state. An error means the same in all of them: what it teaches is one value,
+`lessons.Lessons`, and a run ends with it. Nothing else is remembered between two runs but where the
+known history ends (`_tip`). The source is asked by a thread of its own, for which the loop does not
+wait.
 """
 
 import threading
@@ -24,14 +26,12 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
 
-import tenacity
-
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config
 from binlog2s3.errors import (
     DamageError,
-    ElsewhereError,
     ForkError,
     SourceError,
     SpoolError,
@@ -39,12 +39,12 @@ from binlog2s3.errors import (
 )
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
-from binlog2s3.server.login import resolve
+from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.lessons import EndAction, Lessons, judge
+from binlog2s3.stream.lessons import EndAction, HistoryEnd, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import delay, unless
@@ -68,7 +68,8 @@ class Supervisor:
     """`supervise` returns when `stop` is set, and raises what only the operator can fix.
 
     `tip` is where the known history ends and `heading` where to continue, None if the source could
-    not be asked yet. `run` is the run that is read, None between two runs.
+    not be asked yet. `connect` makes the connection for one question. `run` is the run that is
+    read, None between two runs.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Supervisor:
         writer: Writer,
         pilot: Pilot,
         watch: Watch,
+        connect: Callable[[], Server],
         stop: threading.Event,
         tip: Tip | None,
         heading: Heading | None,
@@ -92,12 +94,11 @@ class Supervisor:
         self._writer = writer
         self._pilot = pilot
         self._watch = watch
+        self._connect = connect
         self._stop = stop
         self._tip = tip
         self._heading = heading
         self._grid = Grid(config.s3.part_size)
-        self._login = lambda: resolve(config.mysql)
-        self._server = Server(self._login)
         self._lessons = Lessons()
         self._read_before = (0, 0)
         self.pressure = Pressure(config.spool_limits, spool, intake, uploads)
@@ -130,33 +131,20 @@ class Supervisor:
 
     def supervise(self) -> None:
         """Run after run, until `stop` is set."""
-        retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(_passes),
-            stop=tenacity.stop_when_event_set(self._stop),
-            wait=lambda _: delay(self._lessons.failures, self._config.timing),
-            sleep=self.work,
-            before_sleep=self._say,
-            reraise=True,
-        )
-        try:
-            while not self._stop.is_set():
-                try:
-                    retrying(self._run)
-                except Exception as error:
-                    if not (self._stop.is_set() and _passes(error)):
-                        raise
-        finally:
-            self._server.close()
+        while not self._stop.is_set():
+            try:
+                self._run()
+            except Exception as error:
+                if not _passes(error):
+                    raise
+                if not self._stop.is_set():
+                    self._rest(error)
 
     def work(self, seconds: float) -> None:
         """Bring in what is there, for so long or until `stop` is set."""
         until = time.monotonic() + seconds
         while not self._stop.is_set() and (left := until - time.monotonic()) > 0:
-            try:
-                self._judge()
-            except ElsewhereError as error:
-                self._learn(error, None)
-            self._uploads.step(min(left, _POLL_SECONDS))
+            self._go_on(min(left, _POLL_SECONDS))
 
     def round(self, wait_seconds: float) -> bool:
         """Read a slice, judge, start requests, take outcomes; whether anything was read."""
@@ -174,9 +162,7 @@ class Supervisor:
             self._believe(run)
             for new in run.take_new():
                 self._intake.admit(new)
-        if run is None or run.state is not RunState.CONFIRMING:
-            self._judge()
-        self._uploads.step(0.0 if read else wait_seconds)
+        self._step(0.0 if read else wait_seconds)
         return read
 
     def reached(self) -> Reached | None:
@@ -187,9 +173,9 @@ class Supervisor:
         run = self.run
         return run.reached() if run is not None else None
 
-    def _say(self, state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        seconds = state.next_action.sleep if state.next_action else 0.0
+    def _rest(self, error: Exception) -> None:
+        """Wait before the next run: the longer, the more runs in a row have brought nothing."""
+        seconds = delay(self._lessons.failures, self._config.timing)
         self.last_error = (datetime.now(UTC), str(error))
         _log.recurring(
             "reading again",
@@ -198,11 +184,24 @@ class Supervisor:
             again_in_seconds=round(seconds, 1),
             failures=self._lessons.failures,
         )
+        self.work(seconds)
 
-    def _judge(self) -> None:
-        listed = self._watch.listed() if self._watch.streams(self._intake.server_uuid) else {}
-        if self._intake.judge(listed, streaming=True):
-            self._watch.list_again()
+    def _go_on(self, wait_seconds: float) -> None:
+        """A step without reading. What it shows ends a run; between two runs it is learned here."""
+        try:
+            self._step(wait_seconds)
+        except ForkError as error:
+            if self.run is not None:
+                raise
+            self._learn(error, None)
+
+    def _step(self, wait_seconds: float) -> None:
+        """Judge what was read, unless nothing is proved yet; start requests, take outcomes."""
+        if self.run is None or self.run.state is not RunState.CONFIRMING:
+            streams = self._watch.streams(self._intake.server_uuid)
+            if self._intake.judge(self._watch.listed() if streams else {}, streaming=True):
+                self._watch.list_again()
+        self._uploads.step(wait_seconds)
 
     def _run(self) -> None:
         """One run of mysqlbinlog. Returns if the spool has no room; raises how it ended."""
@@ -212,7 +211,8 @@ class Supervisor:
         self._lessons = replace(self._lessons, failures=self._lessons.failures + 1)
         if self._lessons.doubt is not None and not self._lessons.doubt.taken:
             self._bring_in()
-        heading, self._heading = self._heading or self._ask(), None
+        given, self._heading = self._heading, None
+        heading = given if given is not None and self._lessons.doubt is None else self._ask()
         self.pressure.refuse(heading.overlap)
         self.run = run = self._begin(heading, self._turn(heading))
         try:
@@ -235,8 +235,8 @@ class Supervisor:
             position=heading.position,
             lineage=PROBE,  # until it is proved
         )
-        directory = self._spool.begin(facts)
-        child = self._start(directory, heading)
+        login = self._answer(lambda _: resolve(self._config.mysql))
+        directory, child = self._spool.started(facts, lambda run: self._start(run, heading, login))
         tailer = Tailer(directory, self._grid, overlap=heading.overlap, track=track)
         if heading.overlap is not None and track is None:
             self._spool.reading = directory.directory / str(heading.begin)
@@ -258,6 +258,7 @@ class Supervisor:
                     break
         except (DamageError, ForkError) as error:
             _log.info("the binlog will be read again", error=error)
+            self._learn(error, run)
         except SpoolError as error:  # of `_believe`
             if not error.transient:
                 raise
@@ -274,30 +275,41 @@ class Supervisor:
         if run is not None:
             run.tailer.close()
 
-    def _answer(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask the server. Meanwhile uploads continue, and a stop ends the wait."""
+    def _answer(self, ask: Callable[[Server], Answer]) -> Answer:
+        """Ask the server, on a new connection: a name may lead elsewhere than it did before.
+
+        Meanwhile uploads continue, and a stop ends the wait.
+        """
+
+        def asked() -> Answer:
+            with self._connect() as server:
+                return ask(server)
+
         found = unless(
             self._stop.is_set,
-            ask,
+            asked,
             name="ask",
             meanwhile=lambda: self.work(_POLL_SECONDS),
         )
-        if found is None:
-            self._server = Server(self._login)  # closing the other one would wait for it
+        if found is None or self._stop.is_set():  # then nothing was compared to its end
             raise SourceError("not waited for the server's answer: stopping", transient=True)
         return found
 
     def _ask(self) -> Heading:
-        self._server.close()  # the name may lead elsewhere, while an old primary keeps it open
-        tip = _where(self._intake, self._tip)
-        lessons = self._lessons.asked_at((tip.last, tip.size) if tip is not None else None)
+        tip, doubt = _where(self._intake, self._tip), self._lessons.doubt
         try:
-            self._answer(self._server.facts)
-            heading = self._pilot.heading(self._server, tip, self._lessons.doubt)
+            heading = self._answer(lambda server: self._pilot.heading(server, tip, doubt))
         except UnloggedError as error:
             self._intake.saw_no_binlog(error.uuid, self._watch.newest)
             raise
-        self._tip, self._lessons = tip, lessons
+        if self._lessons.doubt is not doubt:
+            raise SourceError(
+                "while the source was asked, an upload showed that the histories part",
+                hint="it is asked again",
+                transient=True,
+            )
+        self._tip = tip
+        self._lessons = self._lessons.asked_at(_read_up_to(self._intake, tip))
         return heading
 
     def _turn(self, heading: Heading) -> Track | None:
@@ -338,12 +350,12 @@ class Supervisor:
             return None
         return last
 
-    def _start(self, run: SpoolRun, heading: Heading) -> Child:
+    def _start(self, run: SpoolRun, heading: Heading, login: Login) -> Child:
         mysql, source = self._config.mysql, self._config.stream.source
         server_id = mysql.server_id or derive_server_id(f"{source} {self._config.target}")
         child = Child(
             heading.tool,
-            resolve(mysql),
+            login,
             server_id=server_id,
             directory=run.directory,
             binlog=heading.begin,
@@ -393,7 +405,7 @@ class Supervisor:
         heading, tip, track = run.heading, run.heading.tip, run.tailer.current
         begin, received = run.received()
         self._answer(
-            lambda: prove(self._server, heading.facts.uuid, heading.begin, received, begin)
+            lambda server: prove(server, heading.facts.uuid, heading.begin, received, begin)
         )
         if track is None or tip is None or heading.begin != tip.following:
             return
@@ -418,6 +430,8 @@ class Supervisor:
         self._lessons, verdict = judge(self._lessons, error, run.seen if run is not None else None)
         if isinstance(error, DamageError | ForkError):
             self.close()  # what comes after such a place is not read
+        if isinstance(error, ForkError) and error.binlog:
+            self._intake.forget_from(BinlogName.parse(error.binlog))
         if verdict is EndAction.GO_BACK:
             self._intake.go_back()
         elif run is None:
@@ -455,11 +469,26 @@ def _lineage_of(heading: Heading) -> str | None:
 
 
 def _where(intake: Intake, tip: Tip | None) -> Tip | None:
-    """Where the known history ends: with what was taken in, else where it ended before, `tip`."""
+    """Where the known history ends: with what was taken in, else where it ended before, `tip`.
+
+    While a binlog is read again, more of it is known: the bucket has it.
+    """
     last, lineage = intake.last, intake.lineage
-    if lineage is not None and last is not None:
-        return tip_of(lineage, last, closed=last.closed)
-    return tip
+    if lineage is None or last is None:
+        return tip
+    here = tip_of(lineage, last, closed=last.closed)
+    if tip is None or (tip.lineage.id, tip.last) != (lineage.id, last.name):
+        return here
+    if last.closed or tip.closed or tip.size <= here.size:
+        return here
+    return replace(tip, overlap=here.overlap, track=None)  # a run continues what was read
+
+
+def _read_up_to(intake: Intake, tip: Tip | None) -> HistoryEnd | None:
+    """How far the source has been read; if nothing was, where the known history ends."""
+    if (last := intake.last) is not None:
+        return last.name, last.size
+    return (tip.last, tip.size) if tip is not None else None
 
 
 def _passes(error: BaseException) -> bool:

@@ -196,6 +196,12 @@ class Intake:
         if self.last is track:
             self.last = self._handed
 
+    def forget_from(self, name: BinlogName) -> None:
+        """Forget a binlog and all after it: they are of another history than the bucket's."""
+        for track in {*self._waiting, *self._open, self._handed, self.last} - {None}:
+            if track is not None and track.name >= name:
+                self.forget(track)
+
     def go_back(self) -> None:
         """End the history where it is proved. Forget the binlogs after it, in the spool, too."""
         for track in [*self._waiting]:
@@ -526,5 +532,6 @@ def _check_first(track: Track, lineage: Lineage) -> None:
     if begun != lineage.first_binlog_time:
         raise ForkError(
             f"the server's {track.name} was created at {moment_text(begun)}, the one of "
-            f"lineage {lineage.id} at {moment_text(lineage.first_binlog_time)}"
+            f"lineage {lineage.id} at {moment_text(lineage.first_binlog_time)}",
+            binlog=str(track.name),
         )

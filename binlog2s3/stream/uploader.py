@@ -56,6 +56,7 @@ from binlog2s3.stream.job import Job, urgency
 from binlog2s3.stream.leftovers import Leftovers
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import RemoteBinlog
+from binlog2s3.stream.retry import doubled
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.upload_counts import Counts, UploadPace
@@ -65,7 +66,7 @@ from binlog2s3.workers import Outcome, Workers
 _log = Log("uploader")
 _LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
-_SOONER, _LATEST = 4.0, 900.0
+_LATEST = 900.0
 _DELETE_SECONDS = 60.0
 _WORTH = 4 << 20
 """A file with so many bytes is deleted in a full spool."""
@@ -94,7 +95,7 @@ def take(outcome: Outcome) -> None:
 
 def backoff(failures: int) -> float:
     """Seconds until the next look at the store after this many failures in a row, with jitter."""
-    return random.uniform(0, min(_LONGEST_WAIT, 0.5 * 2**failures))  # noqa: S311 - no secret
+    return random.uniform(0, doubled(0.5, failures, _LONGEST_WAIT))  # noqa: S311 - no secret
 
 
 class Uploader:
@@ -197,7 +198,7 @@ class Uploader:
             return
         if track.size - track.floor < min(self._limits.grid.length(1), _WORTH):
             return
-        if held is None or held.object_there or held.chunks.end < track.size:
+        if held is None or held.object_there or held.named or held.chunks.end < track.size:
             return
         if not track.rewind():  # no run could continue there
             return
@@ -363,6 +364,12 @@ class Uploader:
         assert isinstance(token, _Token)  # noqa: S101 - `take` has seen it
         job, action = token.job, token.action
         job.flying.discard(action)
+        if self._jobs.get(job.track.name) is not job:
+            if error := outcome.error:
+                _log.info(
+                    "a failed request is no longer needed", binlog=job.track.name, error=error
+                )
+            return
         if outcome.error is not None:
             self._failed(job, action, outcome.error)
             return
@@ -470,18 +477,14 @@ class Uploader:
             track.commits.passed(offset)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
-        if self._jobs.get(job.track.name) is not job:
-            _log.info("a failed request is no longer needed", binlog=job.track.name, error=error)
-            return
         if isinstance(error, TakenError):
             job.is_taken = True
             if self._is_past:  # it was asked before
                 return
-        if isinstance(error, ForkError) and self._is_past:
-            self.drop(job.track)
-            _log.error("left in the spool: the bucket has other bytes", error,
-                       binlog=job.track.name)  # fmt: skip
-            return
+        elif isinstance(error, ForkError):
+            self._leave_from(job.track.name, error)
+            if self._is_past:
+                return
         if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
             raise error
         missing = isinstance(error, ObjectMissingError | UploadMissingError)
@@ -509,7 +512,7 @@ class Uploader:
         delay = 0.0 if quick else self._backoff(failing.failures)
         job.not_before = now + delay
         if failing.sent_bytes and job.in_vain.wait(failing.sent_bytes, job.track.size, now) > 0:
-            delay = min(_SOONER**failing.failures, _LATEST)
+            delay = doubled(1.0, 2 * failing.failures, _LATEST)
         failing.not_before = now + delay
         _log.recurring(
             "looking again at the store",
@@ -519,6 +522,14 @@ class Uploader:
             hint=error.hint,
             again_in_seconds=round(delay, 1),
         )
+
+    def _leave_from(self, name: BinlogName, error: ForkError) -> None:
+        """Upload no more of a binlog, nor of those after it: they are of another history."""
+        for job in [*self._jobs.values()]:
+            if job.track.name >= name:
+                self._forget(job.track)
+                _log.error("left in the spool: the bucket has other bytes", error,
+                           binlog=job.track.name)  # fmt: skip
 
     def try_again(self) -> None:
         """Try everything again: the store did not answer at all, and does now."""

@@ -54,6 +54,14 @@ def contains(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
+def test_the_page_shows_it(golden: Golden) -> None:
+    """`report`: each lineage of it, and its base backup."""
+    page = golden.call("report", "--html=-")
+    (listed,) = golden.truth["list"]["sources"]
+    assert all(one["lineage"] in page for one in listed["lineages"])
+    assert "<b>golden</b>" in page
+
+
 def test_list_shows_what_it_showed(golden: Golden) -> None:
     """Lineages, binlogs, times, GTIDs, the floor; an open binlog has its size."""
     found, wanted = json.loads(golden.call("list", "--json")), golden.truth["list"]

@@ -47,13 +47,13 @@ def metadata(wheel: Path) -> Message:
 
 
 def test_the_wheel_is_the_package_and_nothing_else(wheel: Path) -> None:
-    """Every module, the types' marker, licence, manual pages, completions; no tests, no lab."""
+    """Every module, the page's template, licence, manual pages, completions; no tests, no lab."""
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
     info = {name for name in names if ".dist-info/" in name}
     shared = {name for name in names if f"-{binlog2s3.__version__}.data/data/share/" in name}
     ours = {path.relative_to(PACKAGE.parent).as_posix() for path in PACKAGE.rglob("*.py")}
-    ours |= {"binlog2s3/py.typed"}
+    ours |= {"binlog2s3/py.typed", "binlog2s3/report/page.html"}
     assert names - info - shared == ours
     assert shared
     assert any(name.endswith("/licenses/LICENSE") for name in info)

@@ -67,7 +67,16 @@ from binlog2s3.store.versions import ChosenVersions, Hold
 from binlog2s3.stream.adopt import _Bucket, _checked, _File
 from binlog2s3.stream.archive_end import ArchiveEnd
 from binlog2s3.stream.compare import Finder
-from binlog2s3.stream.decide import Held, PutEntry, Verify, _archived, _chunks, decide, is_closed
+from binlog2s3.stream.decide import (
+    Held,
+    PutEntry,
+    Verify,
+    _archived,
+    _chunks,
+    _growing,
+    decide,
+    is_closed,
+)
 from binlog2s3.stream.job import Job
 from binlog2s3.stream.remote import (
     RemoteBinlog,
@@ -83,6 +92,7 @@ from binlog2s3.stream.resume import Pilot
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.spool_files import write_whole
 from binlog2s3.stream.start import _has_begun
+from binlog2s3.stream.supervisor import _where
 from binlog2s3.stream.tail import Tailer
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Uploader
@@ -162,7 +172,7 @@ MUTANTS = (
         "A chunk that another process left counts only after its checksum was compared with "
         "the source's bytes.",
         ("tests/unit/stream/test_job.py::test_what_was_not_compared_is_not_reported",),
-        ((Job._looked, operand(arithmetic(), 1)),),
+        ((Job._looked, operand(arithmetic(1, of=2), 1)),),
     ),
     Mutant(
         "chunk-deletion-acknowledged",
@@ -502,7 +512,41 @@ MUTANTS = (
         (
             "tests/unit/stream/test_safeguards.py::test_what_is_not_in_the_bucket_yet_stays_in_a_full_spool",
         ),
-        ((Uploader._relieve, never(part(when(3, of=5), 3, of=3))),),
+        ((Uploader._relieve, never(part(when(3, of=5), 4, of=4))),),
+    ),
+    Mutant(
+        "names-are-read",
+        Promise.SPOOL,
+        "Before the spool's bytes go, the chunks that another process has put are read.",
+        (
+            "tests/unit/stream/test_uploader.py::test_the_last_copy_is_not_given_up_for_a_chunk_that_only_has_its_name",
+        ),
+        ((_growing, never(when(2, of=3))),),
+    ),
+    Mutant(
+        "names-are-read-in-a-full-spool",
+        Promise.SPOOL,
+        "A file leaves a full spool only once the chunks that another process has put were read.",
+        (
+            "tests/unit/stream/test_uploader.py::test_nothing_leaves_the_spool_that_a_request_may_still_read",
+        ),
+        ((Uploader._relieve, never(part(when(3, of=5), 3, of=4))),),
+    ),
+    Mutant(
+        "live-run-stays",
+        Promise.SPOOL,
+        "The directory into which mysqlbinlog writes stays, though it has no binlog yet.",
+        (
+            "tests/unit/stream/test_spool.py::test_release_removes_runs_that_are_empty_once_they_have_ended",
+        ),
+        ((Spool.sweep, always(part(when(), 1, of=2))),),
+    ),
+    Mutant(
+        "runs-in-order",
+        Promise.MEMORY,
+        "A start reads the runs of the spool in the order in which they began.",
+        ("tests/unit/stream/test_spool.py::test_runs_are_ordered_though_the_clock_was_set_back",),
+        ((Spool._next_name, never(when())),),
     ),
     Mutant(
         "nothing-leaves-that-is-read",
@@ -663,7 +707,34 @@ MUTANTS = (
         "A chunk that holds other bytes than the source has ends the stream of that history: "
         "it is neither used nor deleted.",
         ("tests/unit/stream/test_job.py::test_a_chunk_of_another_history_ends_it",),
-        ((RemoteBinlog.compare, always(part(when(1, of=3), 2, of=2))),),
+        ((RemoteBinlog.compare, always(when(1, of=4))),),
+    ),
+    Mutant(
+        "nothing-behind-a-fork",
+        Promise.HISTORIES,
+        "Behind bytes of another history in the bucket nothing is archived.",
+        (
+            "tests/unit/stream/test_uploader.py::test_nothing_is_archived_behind_what_contradicts_the_bucket",
+        ),
+        ((Uploader._leave_from, compared(comparison(), ast.Eq())),),
+    ),
+    Mutant(
+        "known-stays-known",
+        Promise.RECOVERY,
+        "While a binlog is read again, the lineage that may follow it follows all that is known.",
+        (
+            "tests/unit/stream/test_safeguards.py::test_what_is_read_again_does_not_shorten_what_is_known",
+        ),
+        ((_where, always(when(3, of=3))),),
+    ),
+    Mutant(
+        "forgotten-says-nothing",
+        Promise.AHEAD,
+        "An answer about a binlog that was forgotten moves nothing.",
+        (
+            "tests/unit/stream/test_uploader.py::test_an_answer_of_a_binlog_that_was_forgotten_says_nothing",
+        ),
+        ((Uploader.take, never(when(1, of=11))),),
     ),
     Mutant(
         "another-server-refused",

@@ -52,7 +52,7 @@ WANTED = {
     "child start", "first byte", "discard", "release", "delete",
     "list standby", "note the claim",
 }  # fmt: skip
-WITH_HALVES = {"note the claim", "begin", "note", "discard", "release"}
+WITH_HALVES = {"note the claim", "begin", "note", "discard", "delete"}
 
 FATES: tuple[tuple[Fate, ...], ...] = (("before", "after", "halfway"), ("late",), ("last",))
 RESTARTS = [

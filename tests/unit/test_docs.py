@@ -153,6 +153,7 @@ def test_the_command_has_the_options_of_the_reference() -> None:
         "health",
         "backup",
         "prune",
+        "report",
         "drill",
         "restore",
     ],

@@ -23,7 +23,7 @@ ORDER = (
     {"replication"},
     {"stream", "recover", "inspect"},
     {"serve", "retain", "undo"},
-    {"restore"},
+    {"restore", "report"},
     {"drill"},
     {"cli"},
 )
@@ -37,6 +37,7 @@ ROOMS = {
     "boto3": {"store"},
     "botocore": {"store"},
     "click": {"cli"},
+    "jinja2": {"report"},
     "msgspec": {"archive"},
     "prometheus_client": {"serve", "status"},
     "pymysql": {"server"},

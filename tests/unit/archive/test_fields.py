@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, replace
 from datetime import date
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import pytest
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.catalog import Catalog, read
-from binlog2s3.archive.codec import Document
+from binlog2s3.archive.codec import Document, Printed, hints_of
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage, LineageFloor
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.layout import Layout
@@ -400,3 +400,16 @@ def test_threads_read_the_first_document_of_a_type_at_the_same_time() -> None:
     """msgspec looks at a type when it is first used, and two threads at once end the process."""
     done = subprocess.run([sys.executable, "-c", FIRST_IN_MANY_THREADS], check=False)
     assert done.returncode == 0
+
+
+class Shown(Printed):
+    """A row of it."""
+
+    unit: ClassVar[str] = "bytes"
+    from_: str
+    size: Annotated[int, "bytes"]
+
+
+def test_the_fields_of_what_is_printed_are_those_that_json_has() -> None:
+    """By the names that they have there, with all that their types say."""
+    assert list(hints_of(Shown).items()) == [("from", str), ("size", Annotated[int, "bytes"])]

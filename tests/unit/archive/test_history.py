@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.documents import Lineage, LineageFloor, Parent, SourceServer
-from binlog2s3.archive.history import break_between, follows, line_of, missing_binlogs
+from binlog2s3.archive.history import (
+    Interval,
+    break_between,
+    extent,
+    follows,
+    line_of,
+    missing_binlogs,
+    stretches,
+)
 from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -280,3 +288,17 @@ def test_a_gap_of_which_nothing_is_named() -> None:
     for origin, missing in ((gap, "unknown"), (replace(gap, unlogged=True), "rows without GTIDs")):
         second = lineage(2, origin)
         assert line_of([first, second], second.id).legs[1].missing == missing
+
+
+def test_the_first_of_a_line_follows_nothing() -> None:
+    """Whatever was purged before it: no interval begins with a break."""
+    first = lineage(1)
+    line = line_of([first], first.id)
+    later = [BinlogName("mysql-bin", number) for number in (5, 6, 8)]
+    found = list(stretches(line, lambda _: later))
+    assert [bool(one.broken) for one in found] == [False, False, True]
+    assert list(extent(found)) == [Interval(0, 1, found[2].broken), Interval(2, 2, "")]
+
+
+def test_nothing_has_no_interval() -> None:
+    assert not list(extent([]))

@@ -65,6 +65,10 @@ class Life(Model):
         """A binlog of the last lineage is not there."""
         del self.branch.files[number]
 
+    def purged(self, number: int) -> None:
+        """A binlog of the lineage before it is not there."""
+        del self.branches[-2].files[number]
+
     def damaged(self, begin: int, end: int) -> None:
         self.open.damaged = ((HEAD + begin, HEAD + end),)
 
@@ -172,6 +176,11 @@ CASES: list[Case] = [
     ("2 | 2 without:0", "", "latest", {}, 2),
     # the first binlog of a lineage is missing, though it joins exactly
     ("3 fail_over:0,0 2 | 2 without:0", "2", "latest", {}, "is missing"),
+    # that in which history left is missing, and the cut does not say which GTIDs came before it
+    ("anonymous 2 named | fail_over:0,0 2 purged:1", "0", "latest", {}, "does not reach up to"),
+    ("anonymous 2 named | fail_over:0,0 2", "0", "latest", {}, "without a GTID"),
+    # nothing comes before the cut: who has all that the gap took continues behind it
+    ("gap:2 3", "2", "latest", {}, 3),
     # damage is crossed only if that is allowed: without the transaction that has it, and no other
     *((f"5 damaged:{at}", *rest) for at in DAMAGE for rest in (
         ("0", "latest", {}, "damaged"), ("0", "to 1", {}, 2), ("3", "latest", {}, 2),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import Plan, Request, Start, ToTime
@@ -255,7 +255,13 @@ def test_small_disorder_is_cut_where_it_should_be(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    "steps", ["3 fail_over:0,3 | 1", "3 fail_over:0,3 | | 2", "2 | 1 put_back:0 | 1"]
+    "steps",
+    [
+        "3 fail_over:0,3 | 1",
+        "3 fail_over:0,3 | | 2",
+        "2 | 1 put_back:0 | 1",
+        "2 | 1 fail_over:1,0 1 | 1",
+    ],
 )
 def test_a_goal_before_what_a_fail_over_repeats_is_refused(steps: str) -> None:
     """The binlog before the place where it begins has only that: the one before tells the time."""
@@ -266,3 +272,22 @@ def test_a_goal_before_what_a_fail_over_repeats_is_refused(steps: str) -> None:
             make(Request(goal=ToTime(model.truth[number].commit_us, "then"), start=start), model)
     plan = make(Request(goal=ToTime(model.truth[2].commit_us, "then"), start=start), model)
     assert not plan.pieces
+
+
+def test_without_gtids_what_a_binlog_shares_with_the_one_before_tells_no_time_either() -> None:
+    """The binlog of a server that was put back has the bytes of the one before, and no more."""
+    model = history_of("2 | 1 put_back:0 | 1", gtids=False)
+    start = Start(place=FilePosition(model.open.name, 4), lineage=model.current)
+    with pytest.raises(RecoveryError, match="already past then"):
+        make(Request(goal=ToTime(model.truth[0].commit_us, "then"), start=start), model)
+    plan = make(Request(goal=ToTime(model.truth[2].commit_us, "then"), start=start), model)
+    assert not plan.pieces
+
+
+def test_a_target_that_is_past_a_goal_is_told_the_first_transaction_after_it() -> None:
+    """Neither one before it, nor the one just at it."""
+    model = history_of("3 | 1")
+    start = Start(gtids=having(model.truth[:3]))
+    with pytest.raises(RecoveryError, match="already past then") as caught:
+        make(Request(goal=ToTime(model.truth[1].commit_us, "then"), start=start), model)
+    assert f"it has {model.truth[2].gtid} of" in str(caught.value)

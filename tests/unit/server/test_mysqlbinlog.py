@@ -13,7 +13,7 @@ import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import LINE_MOST
-from binlog2s3.errors import ArchiveError, SourceError
+from binlog2s3.errors import ArchiveError, SourceError, SpoolError
 from binlog2s3.server.login import Login, parse_options
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, explain, find, printed
 from tests.waiting import wait_until
@@ -477,6 +477,7 @@ def test_what_it_says(said: str, hint: str, transient: bool) -> None:
     assert str(error) == f"mysqlbinlog ended: {said}"
     assert hint in error.hint
     assert error.transient is transient
+    assert isinstance(error, SpoolError) is said.startswith("Could not write into log file")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """How far two histories are the same: only equal bytes are proof."""
 
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,7 +122,6 @@ class Source:
         self.probed: list[BinlogName] = []
         self.children: list[Child] = []
         self.discarded: list[SpoolRun] = []
-        self.worked: list[float] = []
         self.status: int | None = 0
         self.own = dict(binlogs)  # what it sends on the connection for questions
 
@@ -140,7 +140,7 @@ class Source:
     def find(
         self,
         catalog: Catalog,
-        stopped: Callable[[], bool] = lambda: False,
+        stop: threading.Event | None = None,
         beginning: int = 64 << 10,
     ) -> Common | None:
         """The last common place, everything put away again."""
@@ -149,8 +149,7 @@ class Source:
             LINEAGE,
             probe=self.probe,  # type: ignore[arg-type]
             discard=self.discarded.append,
-            stopped=stopped,
-            work=self.worked.append,
+            stop=stop or threading.Event(),
             prove=self.prove,
             beginning=beginning,
         )
@@ -187,7 +186,6 @@ def test_the_same_history(store: MemoryStore, tmp_path: Path) -> None:
     )
     assert name(MOST) in server.probed
     assert server.probed == [name(MOST)] * 2  # whether it begins alike, then all of it
-    assert server.worked  # everything else went on
 
 
 @pytest.mark.parametrize("forked_at", [10, 14, 19, 20, 29, 34, 55, 79, 80, 88])
@@ -347,7 +345,9 @@ def test_a_stop_ends_the_comparison(store: MemoryStore, tmp_path: Path) -> None:
     """A child that never ends does not hold it up."""
     server = source(tmp_path, *history())
     server.status = None
-    assert server.find(archive(store, *history()), stopped=lambda: True) is None
+    stop = threading.Event()
+    stop.set()
+    assert server.find(archive(store, *history()), stop) is None
 
 
 # The cut, by GTIDs alone: what another server has executed
@@ -497,8 +497,7 @@ def has_end(
         LINEAGE,
         probe=there.probe,  # type: ignore[arg-type]
         discard=there.discarded.append,
-        stopped=lambda: False,
-        work=there.worked.append,
+        stop=threading.Event(),
         prove=there.prove,
     )
     names = [name(number) for number in range(1, newest + 2)]

@@ -559,15 +559,16 @@ def test_rates_are_of_what_was_gained() -> None:
     assert board.current().rates is None
 
 
-def test_lineages_are_looked_at_when_there_is_another_one() -> None:
-    """A bucket that does not answer is asked again, later, and stops nothing."""
+@pytest.mark.parametrize("error", [StoreError("no answer"), KeyError("a defect of ours")])
+def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> None:
+    """A bucket that does not answer is asked again, later, and stops nothing; nor does a defect."""
     parts = Parts()
     asked: list[int] = []
 
     def lineages(_: object) -> list[Any]:
         asked.append(1)
         if len(asked) == 1:
-            raise StoreError("no answer")
+            raise error
         return [parts.intake.lineage]
 
     ended = threading.Event()

@@ -154,9 +154,7 @@ class Asked(Pilot):
         self, config: Any, found: Common | SourceError | None, others: Sequence[Tip]
     ) -> None:
         nothing: Any = None
-        super().__init__(
-            config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event(), nothing
-        )
+        super().__init__(config, Catalog(MemoryStore(), LAYOUT), nothing, threading.Event())
         self.compared = self.cuts = 0
         self.is_same_end = False
         self._found = found

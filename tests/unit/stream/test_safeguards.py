@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from botocore.exceptions import ClientError
@@ -47,17 +47,21 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
+from binlog2s3.stream.archive_end import tip_of
+from binlog2s3.stream.continuation import unservable
 from binlog2s3.stream.decide import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
+from binlog2s3.stream.retry import delay
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.tail import Overlap, Tailer, Track, overlap_of
+from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
+from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT
@@ -903,6 +907,12 @@ class Asked:
     def close(self) -> None:
         self.facts_now = self._then
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def facts(self) -> ServerFacts:
         return self.facts_now
 
@@ -935,6 +945,7 @@ def supervisor(tmp_path: Path) -> Iterator[Any]:
         writer=SimpleNamespace(blame=lambda: None),  # type: ignore[arg-type]
         pilot=SimpleNamespace(),  # type: ignore[arg-type]
         watch=watch,  # type: ignore[arg-type]
+        connect=lambda: pytest.fail("nobody asks"),
         stop=threading.Event(),
         tip=None,
         heading=None,
@@ -1078,9 +1089,9 @@ def test_what_a_run_begins_with_is_confirmed_on_a_new_connection(
     while run.read(lambda _: ()):
         assert run.take_new() == []
     assert run.state is RunState.CONFIRMING
-    supervisor._server = Asked(FACTS, bytes(ours.data) + b"and more")
+    supervisor._connect = lambda: Asked(FACTS, bytes(ours.data) + b"and more")
     supervisor._confirm(run)
-    supervisor._server = Asked(then, bytes(theirs.data))
+    supervisor._connect = lambda: Asked(then, bytes(theirs.data))
     if short:  # its file begins with an event that mysqlbinlog made up
         words = words.partition(", .*")[0]
     with pytest.raises(SourceError, match=words) as refused:
@@ -1110,7 +1121,7 @@ def test_a_run_that_cannot_be_noted_is_not_read_on(supervisor: Any, tmp_path: Pa
     track = begun_track(ours, ours.ends[3])
     run = begun(tmp_path, ours, overlap_of(track))
     run.run = replace(run.run, facts=replace(run.run.facts, lineage=PROBE))
-    supervisor.run, supervisor._server = run, Asked(FACTS, bytes(ours.data))
+    supervisor.run, supervisor._connect = run, lambda: Asked(FACTS, bytes(ours.data))
 
     def rounds() -> None:
         for _ in range(9):
@@ -1133,10 +1144,99 @@ def test_a_run_that_cannot_be_noted_is_not_read_on(supervisor: Any, tmp_path: Pa
 def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> None:
     """After a fail-over by DNS the old primary may live on, and keep the connection open."""
     new = replace(FACTS, uuid=UUID_B)
-    supervisor._server = Asked(new, b"")
+    connections = [Asked(FACTS, b""), Asked(new, b"")]
+    connections[1].close()  # it is made anew
+    supervisor._connect = lambda: connections.pop(0)
     supervisor._intake.last = supervisor._intake.lineage = None
     supervisor._pilot.heading = lambda server, *_: server.facts()
-    assert supervisor._ask() == new
+    assert [supervisor._ask(), supervisor._ask()] == [FACTS, new]
+
+
+@pytest.mark.parametrize("failures", [0, 1, 10, 1023, 1024, 10**6])
+def test_a_source_or_a_store_may_be_away_for_days(failures: int) -> None:
+    """After an hour there have been more failures than a number can be doubled."""
+    waits = [backoff(failures) / 10.0, delay(failures, DEFAULT) / DEFAULT.longest_delay_seconds]
+    assert all(0 <= wait <= 1 for wait in waits)
+
+
+def test_the_loop_goes_on_while_the_source_is_asked(supervisor: Any) -> None:
+    """Whole binlogs may be compared for the answer: uploads and watchdog do not wait for it."""
+    stepped = threading.Event()
+    supervisor._uploads.step = lambda _: stepped.set()
+    supervisor._connect = lambda: Asked(FACTS, b"")
+    supervisor._intake.last = supervisor._intake.lineage = None
+
+    def heading(*_: object) -> str:
+        for _ in range(3):
+            stepped.clear()
+            assert stepped.wait(20), "nobody works meanwhile"
+        return "there"
+
+    supervisor._pilot.heading = heading
+    assert supervisor._ask() == "there"
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_what_is_read_again_does_not_shorten_what_is_known(
+    supervisor: Any, *, closed: bool
+) -> None:
+    """A lineage that begins when the source gives no more of it follows all that the bucket has.
+
+    A run continues where the reading has come to. One that has ended there is that long.
+    """
+    made = two_of_a_server(NOW)[0]
+    known = begun_track(made, len(made.data))
+    tip = tip_of(HISTORY, known, closed=False)
+    again = Track(FIRST, None, Grid(5 << 20))
+    again.feed(memoryview(bytes(made.data[: made.ends[3]])))
+    again.state = TrackState.CLOSED if closed else again.state
+    assert again.size < known.size
+    supervisor._tip = tip
+    supervisor._intake.lineage, supervisor._intake.last = HISTORY, again
+    supervisor._connect = lambda: Asked(FACTS, b"")
+    supervisor._pilot.heading = lambda _, tip, __: tip
+    asked = supervisor._ask()
+    assert supervisor._lessons.at == (FIRST, again.size)
+    assert asked.overlap.end == again.size
+    if closed:
+        assert (asked.size, asked.gtids) == (again.size, again.gtids_after())
+    else:
+        assert (asked.size, asked.gtids) == (known.size, known.gtids_after())
+        given_up = unservable(
+            asked, [ServerBinlog(name=SECOND, size=9, encrypted=False)], lambda _: None
+        )
+        assert given_up is not None
+        assert given_up.parent is not None
+        assert given_up.parent.offset == known.size
+
+
+def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(supervisor: Any) -> None:
+    """The answer is out of date: it was given to another question."""
+    asked = threading.Event()
+    doubts: list[Any] = []
+
+    def heading(_: object, __: object, doubt: Any) -> str:
+        doubts.append(doubt)
+        if len(doubts) == 1:
+            asked.set()
+            assert learned.wait(20)
+        return "there"
+
+    learned = threading.Event()
+
+    def step(_: float) -> None:
+        if asked.is_set() and not learned.is_set():
+            learned.set()
+            raise ForkError("two histories")
+
+    supervisor._uploads.step = step
+    supervisor._connect = lambda: Asked(FACTS, b"")
+    supervisor._intake.last = supervisor._intake.lineage = None
+    supervisor._pilot.heading = heading
+    with pytest.raises(SourceError, match="the histories part"):
+        supervisor._ask()
+    assert supervisor._ask() == "there"
+    assert [doubt and doubt.why for doubt in doubts] == [None, "two histories"]
 
 
 def program_of_nobody() -> Tool:

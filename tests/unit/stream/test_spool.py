@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,8 @@ import pytest
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import SpoolLimits
-from binlog2s3.errors import SpoolError
-from binlog2s3.stream.spool import Room, RunFacts, Spool, default_min_free
+from binlog2s3.errors import SourceError, SpoolError
+from binlog2s3.stream.spool import Room, RunFacts, Spool, SpoolRun, default_min_free
 from tests.binlog_writer import BinlogWriter
 
 FACTS = RunFacts(
@@ -159,6 +160,7 @@ def test_release_deletes_every_runs_copy_of_this_lineage_alone(spool: Spool) -> 
 def test_a_copy_that_is_being_compared_is_not_released(spool: Spool) -> None:
     """What a run brings again of an archived binlog is read to its end before it goes."""
     old, new = spool.begin(FACTS), spool.begin(FACTS)
+    spool.end(old)
     for run in (old, new):
         (run.directory / "b.000001").write_bytes(b"12345")
     spool.reading = new.directory / "b.000001"
@@ -166,13 +168,83 @@ def test_a_copy_that_is_being_compared_is_not_released(spool: Spool) -> None:
     assert (spool.runs(), list(new.files())) == ([new], [ONE])
 
 
-def test_release_removes_runs_that_are_empty_but_for_the_newest(spool: Spool) -> None:
-    """The newest is where mysqlbinlog writes."""
-    old, new = spool.begin(FACTS), spool.begin(FACTS)
-    for run in (old, new):
+def test_release_removes_runs_that_are_empty_once_they_have_ended(spool: Spool) -> None:
+    """Into the others mysqlbinlog writes, whichever is the newest."""
+    old, live, probe = spool.begin(FACTS), spool.begin(FACTS), spool.begin(FACTS)
+    spool.end(old)
+    for run in (old, live, probe):
         (run.directory / "b.000001").write_bytes(b"x")
     spool.release(ONE, "L")
-    assert spool.runs() == [new]
+    assert spool.runs() == [live, probe]
+    spool.end(live)
+    spool.delete([])
+    assert spool.runs() == [probe]
+
+
+def test_a_run_whose_mysqlbinlog_cannot_be_started_is_none(spool: Spool) -> None:
+    """Else each attempt would leave a directory, until a binlog is archived."""
+
+    def start(run: SpoolRun) -> None:
+        (run.directory / "plugins").mkdir()
+        raise SourceError("no such program")
+
+    for _ in range(2):
+        with pytest.raises(SourceError):
+            spool.started(FACTS, start)
+    assert spool.runs() == []
+    assert not list(spool.directory.glob("run-*"))
+
+
+def test_runs_are_ordered_though_the_clock_was_set_back(spool: Spool) -> None:
+    """One that begins now comes after one that began in what was the future then."""
+    first = spool.begin(FACTS)
+    future = spool.directory / "run-29991231T235959999999Z-ffff"
+    first.directory.rename(future)
+    runs = [spool.begin(FACTS) for _ in range(3)]
+    assert [run.directory for run in spool.runs()] == [future, *(run.directory for run in runs)]
+
+
+def test_nothing_is_seen_half_done_by_another_thread(spool: Spool) -> None:
+    """Runs are begun and discarded to compare binlogs, while the loop releases and counts."""
+    errors: list[BaseException] = []
+    over = threading.Event()
+
+    def probe() -> None:
+        try:
+            while not over.is_set():
+                run = spool.begin(FACTS)
+                (run.directory / "b.000001").write_bytes(b"x")
+                (run.directory / "b.000002").write_bytes(b"x")
+                spool.discard(run)
+        except SpoolError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=probe) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(150):
+            spool.release(ONE, "other")
+            spool.used_bytes()
+            spool.sync()
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    assert spool.runs() == []
+
+
+def test_a_spool_that_was_given_up_is_left_alone(tmp_path: Path) -> None:
+    """A thread that outlives its stream changes nothing: the next streamer may hold it."""
+    spool = Spool(tmp_path)
+    run = spool.begin(FACTS)
+    spool.close()
+    with closing(Spool(tmp_path)) as other:
+        for late in (lambda: spool.discard(run), lambda: spool.begin(FACTS)):
+            with pytest.raises(SpoolError, match="is closed"):
+                late()
+        assert other.runs() == [run]
 
 
 def test_a_run_whose_lineage_is_not_known_is_not_released(spool: Spool) -> None:
@@ -184,11 +256,13 @@ def test_a_run_whose_lineage_is_not_known_is_not_released(spool: Spool) -> None:
 
 
 def test_sweep_removes_only_what_holds_no_binlog(spool: Spool) -> None:
-    """Of the runs it is given."""
-    empty, full, not_given = (spool.begin(FACTS) for _ in range(3))
+    """Of the runs that have ended."""
+    empty, full, live = (spool.begin(FACTS) for _ in range(3))
     (full.directory / "b.000001").write_bytes(b"x")
-    spool.sweep([empty, full])
-    assert spool.runs() == [full, not_given]
+    spool.end(empty)
+    spool.end(full)
+    spool.sweep()
+    assert spool.runs() == [full, live]
 
 
 def test_a_spool_that_vanishes_is_an_error(spool: Spool) -> None:

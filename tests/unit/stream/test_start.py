@@ -398,6 +398,7 @@ def put_run(spool: Spool, files: dict[int, bytes], **facts: Any) -> SpoolRun:
     """A run that left these files."""
     first = min(files, default=1)
     run = spool.begin(replace(RUN, **{"lineage": FIRST.id, "binlog": str(name(first)), **facts}))
+    spool.end(run)
     for number, data in files.items():
         (run.directory / str(name(number))).write_bytes(data)
     return run

@@ -300,6 +300,27 @@ def test_what_is_given_up_before_it_has_come_as_far_as_the_bucket(
     assert world.readable() == data
 
 
+@pytest.mark.parametrize("rotten", [False, True])
+def test_the_last_copy_is_not_given_up_for_a_chunk_that_only_has_its_name(
+    world: World, *, rotten: bool
+) -> None:
+    """Another process has put it; before the spool's bytes go it is read, and put again."""
+    first, streamer = world.start("first"), world.start("second")
+    for _ in range(10):
+        world.source.write(20)
+    world.work(first)
+    world.read(streamer)
+    if rotten:
+        data = bytearray(world.store.get(world.live()[3]))
+        data[3] ^= 1
+        world.store.put(world.live()[3], bytes(data))
+    streamer.uploader.abandon(streamer.tracks[FIRST])
+    world.settle(streamer)
+    assert streamer.uploader.empty
+    assert not streamer.files(FIRST)
+    assert world.readable() == world.source.data(FIRST)
+
+
 def test_beside_what_another_writer_has_finished_nothing_is_put(world: World) -> None:
     """It had all of it, or something else lies there: ours stays in the spool, and is forgotten."""
     streamer = world.start()
@@ -329,6 +350,29 @@ def test_another_track_of_the_same_name_is_not_meant(world: World) -> None:
     assert not streamer.uploader.empty
 
 
+@pytest.mark.parametrize("read_again", [False, True])
+def test_an_answer_of_a_binlog_that_was_forgotten_says_nothing(
+    world: World, *, read_again: bool
+) -> None:
+    """Its run was of another history: what was put of it is not durable in this one."""
+    streamer = world.start(part=5000)
+    world.source.write(20)
+    world.work(streamer, 3)
+    world.source.write(20)
+    world.read(streamer)
+    streamer.uploader.step()
+    assert flying(streamer, Flush)
+    durable, counted = streamer.coverage.durable, streamer.uploader.totals.durable_bytes
+    assert durable is not None
+    track = streamer.tracks[FIRST]
+    streamer.uploader.drop(track)
+    if read_again:
+        streamer.uploader.add(track)
+    world.answer(streamer)
+    assert streamer.coverage.durable == durable
+    assert streamer.uploader.totals.durable_bytes == counted
+
+
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_what_contradicts_the_bucket_stays_in_the_spool(world: World, *, has_ended: bool) -> None:
     """A history that goes on stops, to find where they part; one that has ended holds up nothing.
@@ -348,6 +392,29 @@ def test_what_contradicts_the_bucket_stays_in_the_spool(world: World, *, has_end
         with pytest.raises(ForkError, match="holds other bytes than"):
             world.settle(streamer)
     assert list(streamer.run.files()) == [FIRST]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_nothing_is_archived_behind_what_contradicts_the_bucket(
+    world: World, *, has_ended: bool
+) -> None:
+    """What follows it is of its history: behind the bucket's bytes it would be spliced."""
+    world.put_chunk(0, b"x" * 30)
+    streamer = world.start()
+    for _ in range(3):
+        world.source.write(300)
+        world.source.rotate()
+    world.read(streamer)
+    if has_ended:
+        streamer.uploader.end_history()
+        world.settle(streamer)
+    else:
+        with pytest.raises(ForkError, match="holds other bytes than"):
+            world.settle(streamer)
+        world.settle(streamer)
+    assert streamer.uploader.empty
+    assert not [key for key in world.store.objects if LAYOUT.place_of(key).kind == "entry"]  # type: ignore[union-attr]
+    assert len(streamer.run.files()) == 4
 
 
 def test_an_entry_that_somebody_planted_ends_the_history(world: World) -> None:
@@ -420,12 +487,14 @@ def test_what_is_in_the_bucket_leaves_a_full_spool(
 
 
 def test_nothing_leaves_the_spool_that_a_request_may_still_read(world: World) -> None:
-    """Or that is only listed, and was not compared."""
+    """Or that is only listed, and was not compared, or by its name alone."""
     first, streamer = world.start("first"), world.start("second")
     world.source.write(950)
     world.work(first)
     world.read(streamer)
-    for _ in range(2):  # it looks, then compares
+    for _ in range(3):  # it looks, then compares, then reads
+        streamer.press(pressed=True)
+        assert streamer.files(FIRST)
         streamer.uploader.step()
         assert streamer.workers.tasks
         streamer.press(pressed=True)
@@ -555,6 +624,40 @@ def test_a_chunk_that_is_taken_below_a_floor_is_an_error(world: World) -> None:
     with pytest.raises(FloorError, match="is needed again, and is no longer in the bucket"):
         world.settle(streamer)
     assert taken not in world.store.objects
+
+
+@pytest.mark.parametrize("copies_parts", [False, True])
+def test_a_chunk_that_rots_below_a_floor_ends_the_process_once(
+    world: World, *, copies_parts: bool
+) -> None:
+    """It goes, so that the next one puts it again, though its spool is full at the same place."""
+    world.store = MemoryStore(min_part_bytes=1, copies_parts=copies_parts)
+    streamer = world.start()
+    for _ in range(12):
+        world.source.write(20)
+    world.work(streamer)
+    streamer.press(pressed=True)
+    rotten = world.live()[2]
+    data = bytearray(world.store.get(rotten))
+    data[3] ^= 1
+    world.store.put(rotten, bytes(data))
+    others = [key for key in world.live() if key != rotten]
+    streamer.press(pressed=False)
+    world.source.rotate()
+    with pytest.raises(FloorError, match="is needed again"):
+        world.work(streamer, 100)
+    assert {*others} <= {*world.live()}
+    world.stop(streamer)
+    world.store.delete(world.live()[4:])  # this time the spool is full before it has come so far
+    streamer = world.start("another")
+    world.read(streamer, 900)
+    for _ in range(2):
+        streamer.press(pressed=True)
+        world.settle(streamer)
+    assert floor_of(streamer) > Chunk.parse(rotten.rpartition("/")[2]).end
+    streamer.press(pressed=False)
+    world.work(streamer, 100)
+    assert world.archived() == world.source.data(FIRST)
 
 
 @pytest.mark.parametrize("closed", [True, False])

@@ -1,0 +1,123 @@
+"""Reads what the page shows: what `status`, `list`, `backup list` and the drills say.
+
+Law: nothing is judged or computed here that another command says, too. The page and the commands
+cannot disagree about what can be recovered, because the same functions say it.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from binlog2s3.archive.catalog import Catalog
+from binlog2s3.archive.drills import DrillResult, latest
+from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.listing import Advance, LineageListing, gather
+from binlog2s3.archive.sources import nothing_of
+from binlog2s3.config.bucket import ListConfig, url
+from binlog2s3.config.report import ReportConfig
+from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.retain.backup import Row, listed
+from binlog2s3.retain.window import proofs_of, with_proofs
+from binlog2s3.status.expected import NOTHING_EXPECTED, read_expected
+from binlog2s3.status.from_bucket import look, look_all, unread
+from binlog2s3.status.model import Status
+from binlog2s3.status.severity import urgency
+from binlog2s3.store.contract import Store
+from binlog2s3.workers import Workers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looked:
+    """What was read of one source. `notes`: what could not be read, or was ignored."""
+
+    status: Status
+    lineages: Sequence[LineageListing] = ()
+    backups: Sequence[Row] = ()
+    drills: Sequence[DrillResult] = ()
+    notes: Sequence[str] = ()
+
+
+def look_at(
+    store: Store,
+    config: ReportConfig,
+    workers: Workers,
+    now: datetime,
+    advance: Advance = lambda _, __: None,
+) -> list[Looked]:
+    """The named source, or all of them, the worst first.
+
+    Of many sources, one that cannot be read is `unknown`. Raises StoreError, ArchiveError if there
+    is nothing to show, and ConfigError for the file of --expect.
+    """
+    if config.source is not None:
+        return [_one(store, config, config.source, workers, now, advance)]
+    expected = read_expected(config.expect) if config.expect else NOTHING_EXPECTED
+    prefix, target = config.s3.prefix, url(config.s3)
+    glances = look_all(store, prefix, target, workers, now=now, expect=expected)
+    if not glances:
+        raise nothing_of(store, prefix, None, target)
+    found = [_each(store, config, glance, workers, now, advance) for glance in glances]
+    return sorted(found, key=lambda one: urgency(one.status))
+
+
+def _each(
+    store: Store,
+    config: ReportConfig,
+    glance: Status,
+    workers: Workers,
+    now: datetime,
+    advance: Advance,
+) -> Looked:
+    """One of many; those that are ignored, or not there, are not looked at."""
+    is_absent = any(trouble.code == "missing" for trouble in glance.troubles)
+    if glance.ignored or is_absent:
+        return Looked(status=glance)
+    try:
+        return _one(store, config, glance.source, workers, now, advance)
+    except (StoreError, ArchiveError) as error:
+        return Looked(status=unread(glance.source, glance.target, now, error))
+
+
+def _one(
+    store: Store,
+    config: ReportConfig,
+    source: str,
+    workers: Workers,
+    now: datetime,
+    advance: Advance,
+) -> Looked:
+    prefix = config.s3.prefix
+    status = look(store, prefix, source, url(config.s3), now=now)
+    catalog = Catalog(store, Layout(prefix, source))
+    survey = Survey(store, catalog, workers)
+    status = with_proofs(
+        status,
+        proofs_of(store, prefix, source, workers, survey),
+        max_age=config.backup_max_age,
+        drill_max_age=config.drill_max_age,
+    )
+    notes: list[str] = []
+    lineages: Sequence[LineageListing] = ()
+    try:
+        listing = gather(store, ListConfig(s3=config.s3, source=source), workers, advance)
+    except ArchiveError as error:
+        notes.append(str(error))
+    else:
+        lineages = [each for one in listing.sources for each in one.lineages]
+        notes += listing.warnings
+    return Looked(
+        status=status,
+        lineages=lineages,
+        backups=[*_backups(catalog, survey, notes)],
+        drills=latest(catalog),
+        notes=notes,
+    )
+
+
+def _backups(catalog: Catalog, survey: Survey, notes: list[str]) -> Iterator[Row]:
+    """As `backup list` says; a note if nobody can say it."""
+    try:
+        yield from listed(catalog, survey)
+    except (ArchiveError, RecoveryError) as error:
+        notes.append(str(error))
