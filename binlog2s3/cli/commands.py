@@ -333,9 +333,9 @@ def find(ctx: click.Context, /, **given: Any) -> None:
     """Find transactions: by table, type, time, GTID, size.
 
     For each transaction it shows the time of its commit, its GTID and position, what it does to
-    which tables, its statements, and the `pitr` command that brings a restored server to
-    immediately before it. It only reads the bucket, with the binlog that is still open, and changes
-    nothing. An uncertain match is shown and marked. Times are UTC.
+    which tables, its statements, and the commands that take it back: `undo` on the living server,
+    or `restore` to immediately before it. It only reads the bucket, with the binlog that is still
+    open, and changes nothing. An uncertain match is shown and marked. Times are UTC.
     """
     config = config_of(ctx, given, FIND)
     from binlog2s3.inspect.find.command import run as search

@@ -66,6 +66,23 @@ def test_what_is_not_durable_goes_before_copies(world: World, workers: int) -> N
     assert streamer.coverage.has(FIRST)
 
 
+def test_the_time_from_a_commit_is_counted_once(world: World) -> None:
+    """By the process whose request makes it durable; what the bucket already had is not timed."""
+    streamer = world.start()
+    for _ in range(3):
+        world.source.write(50)
+        world.work(streamer, 10)
+        world.settle(streamer)
+    (timed,) = streamer.uploader.totals.durable.read()
+    assert timed.buckets[-1][1] == 3
+    world.stop(streamer)
+    again = world.start()
+    world.read(again)
+    world.settle(again)
+    assert again.coverage.durable is not None
+    assert again.uploader.totals.durable.read() == []
+
+
 def a_backlog(world: World, pace: float, *binlogs: int) -> Streamer:
     """Closed binlogs of so many transactions, not read yet; what the link carries is known."""
     streamer = world.start(workers=16)
