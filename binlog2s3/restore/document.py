@@ -38,12 +38,12 @@ class PrintedRestore(Printed):
     binlog: str = of("reached.binlog")
     position: int = of("reached.position")
     transactions: int = of("reached.transactions")
-    only_tables: tuple[str, ...] | None
     is_proved: bool = of("reached.is_proved")
     proof: tuple[str, ...] = of("reached.proof")
     events: tuple[str, ...] = of("reached.events")
-    without_history: tuple[str, ...] = of("reached.without_history")
     prepared: tuple[str, ...] = of("reached.prepared")
+    without_history: tuple[str, ...] = of("reached.without_history")
+    only_tables: tuple[str, ...] | None
     started_at: When
     finished_at: When
     socket: AsText | None
