@@ -186,6 +186,10 @@ class RecoveryError(Binlog2s3Error):
     exit_code = 8
 
 
+class GoalError(RecoveryError):
+    """The goal is no place of the history, whatever base backup is brought to it."""
+
+
 class SupersededError(Binlog2s3Error):
     """Another writer of the same source has taken over."""
 

@@ -332,7 +332,9 @@ class MariadbServer(MysqlServer):
             names = (f"mariadb_{part}.sql", f"mysql_{part}.sql", f"{part}.sql")
             found = [self.binaries.share / name for name in names]
             script += [path.read_text() for path in found if path.is_file()]
-        bootstrap = ["--bootstrap", f"--datadir={datadir}", "--enforce-storage-engine="]
+        # a MariaDB that starts meanwhile deletes the temporary tables of all others in its tmpdir
+        own = [f"--datadir={datadir}", f"--tmpdir={datadir.parent}"]
+        bootstrap = ["--bootstrap", *own, "--enforce-storage-engine="]
         _run([*self._first(), *bootstrap, *self._lasting()], log, given="\n".join(script) + "\n")
 
     def _own_options(self) -> list[str]:

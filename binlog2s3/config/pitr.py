@@ -359,7 +359,8 @@ def _flavour_problems(given: Given) -> Iterable[str]:
         yield f"{mysql} has MySQL's GTIDs and {mariadb} MariaDB's"
 
 
-def _table_problems(given: Given) -> Iterable[str]:
+def table_problems(given: Given) -> Iterable[str]:
+    """What is wrong with the names that --table gives: a replication filter must take them."""
     for database, name in given.values.get("table") or ():
         if name == "*":
             yield f"{given.called('table')} takes single tables, not {database}.*: name each one"
@@ -368,6 +369,9 @@ def _table_problems(given: Given) -> Iterable[str]:
                 f"{given.called('table')} {database}.{name}: a replication filter cannot have a "
                 "name with other characters than letters, digits, _ $ - and spaces within"
             )
+
+
+def _scratch_problems(given: Given) -> Iterable[str]:
     for other in ("output-dir", "allow-source", "allow-extra-gtids"):
         if given.wants("table") and given.wants(other):
             yield contradiction(given, "table", other, "--table is for a scratch server")
@@ -428,7 +432,8 @@ def _problems(given: Given) -> Iterable[str]:
     yield from _flavour_problems(given)
     yield from _serve_problems(given)
     yield from _output_problems(given)
-    yield from _table_problems(given)
+    yield from table_problems(given)
+    yield from _scratch_problems(given)
     yield from _target_problems(given)
     yield from file_problems(given, TARGET_OPTIONS)
 

@@ -21,7 +21,7 @@ from binlog2s3.config.given import (
     path_problems,
 )
 from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.pitr import PitrConfig, goal_problems
+from binlog2s3.config.pitr import PitrConfig, goal_problems, table_problems
 from binlog2s3.config.points import Moment
 from binlog2s3.config.values import S3Config, s3_of
 
@@ -155,6 +155,18 @@ class RestoreConfig(Restoring):
             "ID", "Follow the history that ends in this lineage.", otherwise="the last writer's"
         ),
     ] = None
+    tables: Annotated[
+        tuple[tuple[str, str], ...],
+        Option(
+            "DB.TABLE",
+            "Apply only the changes of this table, as `pitr --table` does. May be given several "
+            "times. The result is a scratch server: its other tables are as in the base backup. "
+            "Put a name with a space in backquotes.",
+            "table",
+            name="table",
+            otherwise="all tables",
+        ),
+    ] = ()
     defaults_file: Annotated[
         Path | None,
         Option(
@@ -184,6 +196,7 @@ class RestoreConfig(Restoring):
             to_position=self.to_position,
             latest=self.latest,
             lineage=self.lineage,
+            tables=self.tables,
             accept_times=self.accept_times,
             accept_time_zone=self.accept_time_zone,
             yes=True,
@@ -310,6 +323,7 @@ def _data_dir_problems(given: Given) -> Iterable[str]:
 def _problems(given: Given) -> Iterable[str]:
     yield from restoring_problems(given, "restore")
     yield from goal_problems(given)
+    yield from table_problems(given)
     yield from _data_dir_problems(given)
     yield from file_problems(given, RESTORE_OPTIONS)
 

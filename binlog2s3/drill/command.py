@@ -178,10 +178,10 @@ class _Drill:
         self._backup = choice.backup
         engine.refuse_programs(choice)
         self._at("restore")
-        said = engine.load(choice)
+        loaded = engine.load(choice)
         self._at("start")
         server = engine.start(choice)
-        found = engine.compare(choice, server, said)
+        found = engine.compare(choice, server, loaded)
         self._result = replace(self._result, restored=found.by, server_version=found.version)
         self._at("apply")
         engine.apply(choice, server, self._applied)

@@ -16,7 +16,7 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, transactions_with
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
-from binlog2s3.errors import ArchiveError, RecoveryError
+from binlog2s3.errors import ArchiveError, GoalError, RecoveryError
 from binlog2s3.formatting import iso_text
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import (
@@ -242,7 +242,7 @@ class Search:
             leg.lineage.is_below_floor(name) and leg.holds(name) for leg in self.route.line.legs
         ):
             return self.refused(f"{name} was pruned", "restore a later base backup")
-        return self.refused(f"{name} is not in this history")
+        return self.refused(f"{name} is not in {self._searched()}")
 
     # GTIDs
 
@@ -300,7 +300,11 @@ class Search:
                     "history",
                     f"--lineage {lineage} chooses that history instead",
                 )
-        return self.refused(f"{gtid} is not in this history")
+        return self.refused(f"{gtid} is not in {self._searched()}")
+
+    def _searched(self) -> str:
+        """Where it was looked for, in words: without other lineages that is all that there is."""
+        return "this history" if len(self.route.history.lineages) > 1 else "the archive"
 
     def _scanned(self, number: int, gtid: str) -> Transaction | None:
         """Read from the block that seems to have it; if it is not there, read all."""
@@ -318,10 +322,21 @@ class Search:
     # The goal
 
     def stop(self, start: Spot, have: ExecutedPart | None) -> Spot:
-        """Where the goal is."""
-        match self.request.goal:
-            case ToTime() as goal:
-                return _TimeSearch(self, goal, start, have).stop()
+        """Where the goal is. Raises GoalError if it is nowhere, whatever the base backup is."""
+        if isinstance(self.request.goal, ToTime):
+            return _TimeSearch(self, self.request.goal, start, have).stop()
+        try:
+            return self._place_of(self.request.goal, start, have)
+        except RecoveryError as error:
+            raise GoalError(str(error), hint=error.hint) from error
+
+    def _place_of(
+        self,
+        goal: ToGtid | BeforeGtid | ToPosition | Latest,
+        start: Spot,
+        have: ExecutedPart | None,
+    ) -> Spot:
+        match goal:
             case ToGtid(gtid):
                 number, found = self.gtid(gtid, start.number, have)
                 return Spot(number, found.end)

@@ -333,7 +333,8 @@ class _Recovery:
                 "no target, and no base backup is registered that could be restored",
                 hint="name the target that was restored: --target-host or --target-socket; or "
                 "where the base backup ends: --dry-run with --from-backup, --from-gtid-set or "
-                "--from-binlog; `binlog2s3 backup add` registers a base backup",
+                "--from-binlog; `binlog2s3 backup run` makes a base backup, `backup add` registers "
+                "one",
             )
         goal, lineage = goal_of(self._config), self._config.lineage
         found = best_for(backups, goal, survey, lineage)

@@ -17,7 +17,7 @@ from pathlib import Path
 from binlog2s3.archive.backups import Backup
 from binlog2s3.config.restore import RestoreInto
 from binlog2s3.errors import RecoveryError
-from binlog2s3.restore.children import end_of, ended_with, started
+from binlog2s3.restore.children import end_of, ended_with, started, waited
 from binlog2s3.restore.scratch import socket_of
 from binlog2s3.restore.workspace import Workspace
 
@@ -140,7 +140,7 @@ def restore(
         directory=workspace.directory,
         environment={**os.environ, **environment_of(values)},
     )
-    code = process.wait()
+    code = waited(process)
     if code != 0:
         said = end_of(workspace.restore_log) or "it printed nothing"
         raise RecoveryError(

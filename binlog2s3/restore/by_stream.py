@@ -11,12 +11,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.errors import RecoveryError
-from binlog2s3.restore.children import bare, end_of, ended_with, started
+from binlog2s3.restore.children import bare, end_of, ended_with, started, waited
 from binlog2s3.restore.scratch import ScratchServer
 from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
@@ -81,30 +82,70 @@ def _found(names: Sequence[str], mysqld: Path, given: Path | None, *, is_given: 
     )
 
 
-def load(stream: Iterator[bytes], client: Path, server: ScratchServer, flavour: Flavour) -> None:
-    """Load a dump into the running private server. Raises RecoveryError, and what reading raises.
+def load(
+    stream: Iterator[bytes],
+    client: Path,
+    server: ScratchServer,
+    flavour: Flavour,
+    made_at: datetime,
+) -> bool:
+    """Load a dump into the running private server; whether it has the past of versioned tables.
 
-    Nothing of it gets into the server's binary log: it is no part of the history.
+    Raises RecoveryError, and what reading raises. Nothing of it gets into the server's binary log:
+    it is no part of the history. `made_at`: when the dump was made.
     """
+    past = Past()
     workspace = server.workspace
-    argv = [
+    argv = client_argv(client, server.socket, flavour, made_at)
+    _feed(_without_sandbox_line(past.seen_in(stream)), argv, workspace, server.id)
+    # what a dump may have set for the starts of the server is not the source's
+    (workspace.data / "mysqld-auto.cnf").unlink(missing_ok=True)
+    return past.is_there
+
+
+def client_argv(client: Path, socket: Path, flavour: Flavour, made_at: datetime) -> list[str]:
+    """The program that loads a dump, and its options.
+
+    The session's time is that of the dump. At another one a server takes an event whose end has
+    come since for an expired one: it disables it, or does not create it.
+    """
+    return [
         str(client),
         "--no-defaults",
         "--protocol=socket",
         "--host=localhost",
-        f"--socket={server.socket}",
+        f"--socket={socket}",
         # of an empty server, without a password: the one account that a dump brings along, too, so
         # that its rights last when the dump puts its accounts in force
         "--user=root",
         "--binary-mode",
         "--local-infile=0",
         "--max-allowed-packet=1G",
-        "--init-command=SET SESSION sql_log_bin=0",
+        f"--init-command=SET SESSION sql_log_bin=0, SESSION timestamp={int(made_at.timestamp())}",
         *_CLIENT[flavour],
     ]
-    _feed(_without_sandbox_line(stream), argv, workspace, server.id)
-    # what a dump may have set for the starts of the server is not the source's
-    (workspace.data / "mysqld-auto.cnf").unlink(missing_ok=True)
+
+
+_PAST = re.compile(rb"^/\*M?!\d+ SET @old_system_versioning_insert_history=", re.MULTILINE)
+"""What mariadb-dump --dump-history writes before such rows. A value has no line of its own."""
+_PAST_MOST = 80
+
+
+class Past:
+    """Looks through a dump for the history of system-versioned tables."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def seen_in(self, stream: Iterator[bytes]) -> Iterator[bytes]:
+        """The same stream."""
+        last = b"\n"
+        for block in stream:
+            if not self.is_there:
+                text = last + block
+                self.is_there = _PAST.search(text, 1) is not None
+                last = text[-_PAST_MOST:]
+            yield block
 
 
 def _without_sandbox_line(stream: Iterator[bytes]) -> Iterator[bytes]:
@@ -130,7 +171,7 @@ def unpack(
     process = started(
         id_, argv, workspace.restore_log, directory=workspace.directory, environment=bare()
     )
-    _check(process.wait(), argv[0], workspace)
+    _check(waited(process), argv[0], workspace)
     # the link to where the source has a table of DATA DIRECTORY: here its file is beside the link
     for link in workspace.data.rglob("*.isl"):
         if link.with_suffix(".ibd").is_file():

@@ -85,6 +85,26 @@ def _input(given: Path | int | None) -> Iterator[IO[bytes] | int]:
         yield read
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM come at the end of the block: who starts a program there knows it by then.
+
+    For the main thread only.
+    """
+    heard = list[int]()
+    before = {
+        one: signal.signal(one, lambda number, _: heard.append(number))
+        for one in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if heard:
+        signal.raise_signal(heard[0])
+
+
 def end_all(id_: str) -> bool:
     """Kill every process of this restore; whether none is left. It waits for their end."""
     until = monotonic() + _END_SECONDS
@@ -110,17 +130,30 @@ def marked(id_: str) -> list[int]:
     return found
 
 
+def waited(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for its end; its code. If the wait is interrupted, it is killed first."""
+    try:
+        return process.wait()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+
+
 def ended_with(code: int) -> str:
     """How a program ended, for a message."""
     return f"status {code}" if code >= 0 else f"signal {-code}"
 
 
 def end_of(log: Path, most: int = 400) -> str:
-    """The last lines of a log on one line; of a server's log, those that are errors."""
+    """The last lines of a log on one line; of a server's log, those that are errors.
+
+    A MariaDB that is made by statements tells the error of one by a line of its own: ERROR: 1030.
+    """
     with suppress(OSError):
         with open(private.open_here(log, os.O_RDONLY), "rb") as file:  # noqa: PTH123 - a descriptor
             lines = file.read()[-100 * most :].decode(errors="replace").split("\n")
-        errors = [line for line in lines if "[ERROR]" in line]
+        errors = [line for line in lines if "[ERROR]" in line or line.startswith("ERROR")]
         text = "; ".join(line.strip() for line in errors or lines if line.strip())
         return text[:most] if errors else text[-most:]
     return ""

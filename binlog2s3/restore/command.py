@@ -33,13 +33,14 @@ from binlog2s3.recover.document import whole
 from binlog2s3.recover.events import Event, events_of, give
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
+from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.pitr import goal_of
 from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_lines
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
 from binlog2s3.restore.document import PrintedChoice, PrintedRestore
-from binlog2s3.restore.engine import Choice, Engine, has_gtids, is_other_series
+from binlog2s3.restore.engine import Choice, Engine, Loaded, has_gtids, is_other_series
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
 from binlog2s3.restore.watchdog import Watchdog
@@ -76,11 +77,16 @@ def run(config: RestoreConfig, outside: Outside = OUTSIDE) -> int:
         directory = stack.enter_context(
             held(config.data_dir, server_user=user, dry_run=config.dry_run)
         )
-        reached = _Restore(config, catalog, directory, outside).run()
+        try:
+            reached = _Restore(config, catalog, directory, outside).run()
+        except KeyboardInterrupt:  # SIGTERM, too
+            if directory.workspace.directory.is_dir():
+                page_on(sys.stderr).line("interrupted; run the same command again: it continues")
+            raise
         for text in store.version_notes():
             say("warning", text)
-    if reached is not None:
-        _finish(config, *reached)
+        if reached is not None:
+            _finish(config, *reached)
     return 0
 
 
@@ -94,6 +100,7 @@ class _Restore:
         self._catalog = catalog
         self._directory = directory
         self._goal = goal_text(goal_of(config.recovery))
+        self._tables = texts_of(config.tables)
         self._left = directory.left()
         now = datetime.now(UTC)
         self._marker = self._left or Marker(
@@ -163,6 +170,10 @@ class _Restore:
             raise self._unlike(f"of {left.source}")
         if left.stage in ("finish", "place") and left.goal != self._goal:
             raise self._unlike(left.goal)
+        # what only some tables were applied to is marked: `pitr` refuses it others
+        is_over = left.stage in ("finish", "place")
+        if (is_over or (left.stage == "apply" and not left.tables)) and left.tables != self._tables:
+            raise self._unlike(f"of {_tables_text(left.tables)}")
 
     def _unlike(self, what: str) -> RecoveryError:
         return RecoveryError(
@@ -215,6 +226,8 @@ class _Restore:
         if config.as_json:
             for warning in choice.plan.warnings:
                 say("warning", warning)
+            for text in choice.only.unsafe if choice.only is not None else ():
+                say("warning", f"cannot be filtered safely: {text}")
             if config.dry_run:
                 print(printed(PrintedChoice, self._document(choice, about)))  # noqa: T201
             return
@@ -231,6 +244,7 @@ class _Restore:
             archive=url(self._config.s3),
             start=f"the registered {choice.backup.tool} {choice.backup.name}",
             applies=True,
+            only=choice.only,
         )
 
     def _document(self, choice: Choice, about: About) -> dict[str, Any]:
@@ -305,6 +319,7 @@ class _Restore:
                 backup=choice.backup.id,
                 tz=choice.tz,
                 has_gtids=has_gtids(choice),
+                tables=self._tables,
                 made_by=self._version.text,
             )
             self._directory.begin(self._marker)
@@ -319,8 +334,8 @@ class _Restore:
                 stage = "restore"
             if stage == "restore":
                 self._tell("restore")
-                said = self._engine.load(choice)
-                self._note("start", said=said)
+                loaded = self._engine.load(choice)
+                self._note("start", said=loaded.said, has_past=loaded.has_past)
                 stage = "start"
             if stage in ("start", "apply"):
                 self._forward(choice, is_new=stage == "start")
@@ -336,10 +351,20 @@ class _Restore:
         self._tell("start")
         server = self._engine.start(choice)
         if is_new:
-            found = self._engine.compare(choice, server, self._marker.said)
+            loaded = Loaded(self._marker.said, self._marker.has_past)
+            found = self._engine.compare(choice, server, loaded)
             with server.connection() as connection:
                 events = events_of(connection)
-            self._note("apply", said=found.by, server_version=found.version, events=events)
+            self._note(
+                "apply",
+                said=found.by,
+                without_past=found.without_past,
+                server_version=found.version,
+                events=events,
+                tables=self._tables,
+            )
+        elif self._marker.tables != self._tables:
+            self._note("apply", tables=self._tables)
         self._tell("apply")
         self._engine.apply(choice, server, self._applied)
         assert self._pitr is not None  # noqa: S101 - pitr has told it
@@ -405,6 +430,7 @@ class _Restore:
             is_proved=result is not None and bool(result.proved),
             proof=tuple(lines),
             prepared=(result.prepared or ()) if result is not None else (),
+            without_history=marker.without_past,
         )
 
     def _settle(self, server: ScratchServer) -> None:
@@ -443,6 +469,10 @@ class _Restore:
             page_on(sys.stderr).line(f"{_WORDS[stage]} ...")
 
 
+def _tables_text(tables: Sequence[str]) -> str:
+    return f"only {', '.join(tables)}" if tables else "all tables"
+
+
 def _size(size: int | None, before: str = "") -> str:
     return f"{before}{size_text(size)}" if size is not None else "unknown"
 
@@ -461,13 +491,20 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
             mode = "ON" if marker.has_gtids else "OFF"
             options += [f"--gtid-mode={mode}", f"--enforce-gtid-consistency={mode}"]
         options += [*settings_of_backup(where), *settings.options, *config.mysqld_option]
-        socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
+        try:
+            socket = run_on(config.mysqld, where, options, reached.flavour, marker.tz)
+        except KeyboardInterrupt:
+            page_on(sys.stderr).line(
+                f"interrupted; {where} is restored, {marker.goal}; its server was shut down again"
+            )
+            raise
     if config.as_json:
         said = {
             "source": config.source,
             "goal": marker.goal,
             "data_dir": where,
             "reached": reached,
+            "only_tables": marker.tables or None,
             "started_at": marker.started_at,
             "finished_at": datetime.now(UTC),
             "socket": socket,
@@ -476,7 +513,8 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
         return
     page = page_on(sys.stdout)
     took = duration_text((datetime.now(UTC) - marker.started_at).total_seconds())
-    page.line(f"restored: {where}, {marker.goal}, in {took}", "bold green")
+    what = f", {_tables_text(marker.tables)}" if marker.tables else ""
+    page.line(f"restored: {where}, {marker.goal}{what}, in {took}", "bold green")
     fields: list[Field] = [
         ("base backup", f"{reached.backup} {reached.label}".rstrip(), ""),
         ("shown by", reached.restored, ""),
@@ -487,6 +525,12 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
     page.fields(fields, _ROOM)
     for line in reached.proof:
         page.line(line)
+    if reached.without_history:
+        page.line(
+            "the dump was made without history; these system-versioned tables have only what was "
+            f"current then, and what came since: {', '.join(reached.without_history)}",
+            "yellow",
+        )
     for name in reached.prepared:
         page.line(f"prepared, neither committed nor rolled back: XA {name}", "yellow")
     if reached.events:
@@ -508,10 +552,19 @@ def _print_next(
     if socket is None:
         file = config.defaults_file
         words = [str(config.mysqld), *([f"--defaults-file={file}"] if file is not None else [])]
+        words.append(f"--datadir={where}")
+        if os.geteuid() == 0:  # it does not start as root
+            words += [one for one in config.mysqld_option if one.startswith("--user=")][:1]
         mine = " (the files belong to this user)" if owner == os.geteuid() else ""
-        line(f"start it: {shlex.join([*words, f'--datadir={where}'])}{mine}")
+        line(f"start it: {shlex.join(words)}{mine}")
     line("its accounts, and their passwords, are those of the source")
-    line("let a replica follow it, or copy one table: docs/guides/restore.md")
+    if config.tables:
+        line(
+            "it is a scratch server: its other tables are as in the base backup, whatever its "
+            "GTIDs say; copy the table, and delete it: docs/recovery/one-table.md"
+        )
+    else:
+        line("let a replica follow it, or copy one table: docs/guides/restore.md")
     if socket is not None:
         line("it listens on its socket only, and its event scheduler is off, until it is restarted")
         line(f"socket: {socket}")

@@ -37,7 +37,8 @@ class Reached:
 
     `restored`: what has shown that it is the registered backup. `events`: those that are disabled
     because a replica disables them, and of which it is unknown whether the source had enabled them,
-    with the statement that does.
+    with the statement that does. `without_history`: the system-versioned tables of which the dump
+    had the current rows only.
     """
 
     backup: str
@@ -53,6 +54,7 @@ class Reached:
     proof: tuple[str, ...]
     events: tuple[str, ...] = ()
     prepared: tuple[str, ...] = ()
+    without_history: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +63,9 @@ class Marker:
 
     `id`: it is in the name of our account, and our processes are known by it. `made_by`: the
     version of the server program that began it. `said`: what has shown that the backup is the
-    registered one. `events`: those of the backup. `wanted`: those whose status at the goal is
-    known, with it.
+    registered one; `has_past`: as `Loaded` has it, and `without_past` as `Compared`. `events`:
+    those of the backup. `wanted`: those whose status at the goal is known, with it. `tables`: only
+    these are applied; none: all.
     """
 
     id: BackupId
@@ -75,9 +78,12 @@ class Marker:
     has_gtids: bool = False
     made_by: str = ""
     said: str = ""
+    has_past: bool = True
+    without_past: tuple[str, ...] = ()
     server_version: str = ""
     events: tuple[Event, ...] = ()
     wanted: tuple[Event, ...] = ()
+    tables: tuple[str, ...] = ()
     reached: Reached | None = None
     what: str = _WHAT
 

@@ -42,6 +42,8 @@ class PrintedRestore(Printed):
     proof: tuple[str, ...] = of("reached.proof")
     events: tuple[str, ...] = of("reached.events")
     prepared: tuple[str, ...] = of("reached.prepared")
+    without_history: tuple[str, ...] = of("reached.without_history")
+    only_tables: tuple[str, ...] | None
     started_at: When
     finished_at: When
     socket: AsText | None

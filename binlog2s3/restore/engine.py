@@ -6,9 +6,10 @@ of. The bucket is only read.
 """
 
 import os
+import re
 import secrets
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,10 +19,10 @@ from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
 from binlog2s3.config.bucket import MOST_THREADS, url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.config.pitr import PitrConfig
-from binlog2s3.config.restore import Restoring
-from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import one_line
+from binlog2s3.config.pitr import PITR, PitrConfig
+from binlog2s3.config.restore import RESTORE, Restoring
+from binlog2s3.errors import ArchiveError, Binlog2s3Error, GoalError, RecoveryError
+from binlog2s3.formatting import one_line, some
 from binlog2s3.output import say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
@@ -36,6 +37,7 @@ from binlog2s3.recover.model import (
     Request,
     ToPosition,
 )
+from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import Done, goal_of
 from binlog2s3.recover.plan import make
@@ -62,9 +64,12 @@ from binlog2s3.restore.scratch import (
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.retain.backup import survey_of
 from binlog2s3.server.version import ServerVersion
+from binlog2s3.server.versioned import versioned_tables
 from binlog2s3.workers import Workers
 
 _STREAM = "its stream in the bucket"
+_OURS = {option.name for option in RESTORE.options}
+_ONLY_OF_PITR = {f"--{option.name}" for option in PITR.options if option.name not in _OURS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +78,8 @@ class Choice:
 
     `version`: of the server that wrote the last binlog. `tz`: the value of TZ with which the server
     has the source's system time zone. `is_place_sure`: the backup's place, if it has no GTIDs, is
-    in one history only.
+    in one history only. `only`: if only some tables are applied, what that cannot do safely, as far
+    as the binlogs show it.
     """
 
     backup: Backup
@@ -81,14 +87,30 @@ class Choice:
     version: str
     tz: str | None
     is_place_sure: bool
+    only: OnlyTables | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was restored. `said`: what has shown that it is the registered backup, "" if nothing.
+
+    `has_past`: the past of system-versioned tables is in it, or nobody knows that it is not.
+    """
+
+    said: str
+    has_past: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """What has shown that the registered backup was restored, and the version that runs it."""
+    """What has shown that the registered backup was restored, and the version that runs it.
+
+    `without_past`: the system-versioned tables of which the dump had the current rows only.
+    """
 
     by: str
     version: str
+    without_past: tuple[str, ...] = ()
 
 
 class Engine:
@@ -129,7 +151,11 @@ class Engine:
             )
 
     def choose(self, named: str | None = None) -> Choice:
-        """The newest registered backup that reaches the goal, or the one that is named."""
+        """The newest registered backup that reaches the goal, or the one that is named.
+
+        Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
+        be applied: `pitr` would refuse that only after the backup was restored.
+        """
         workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
             survey = survey_of(
@@ -142,7 +168,16 @@ class Engine:
                 version=version_of_source(plan, survey),
                 tz=_tz(plan, survey),
                 is_place_sure=is_place_sure(backup, survey),
+                only=self._only(plan, survey) if self._recovery.tables else None,
             )
+
+    def _only(self, plan: Plan, survey: Survey) -> OnlyTables:
+        extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
+        with pitr_named():
+            found = Examination(self._recovery.tables, plan, extract.stream)
+            for refusal in found.refusals:
+                raise refusal
+            return found.found()
 
     def refuse_programs(self, choice: Choice) -> ServerVersion:
         """See that the programs can restore it; the version of the server program.
@@ -176,7 +211,8 @@ class Engine:
                 )
             raise RecoveryError(
                 "no base backup is registered",
-                hint="`binlog2s3 backup add` registers one after it was made",
+                hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "
+                "backup add`",
             )
         usable = [one for one in backups if self._can_restore(one)]
         if not usable:
@@ -187,6 +223,8 @@ class Engine:
         chosen = best_for(usable, goal, survey, lineage)
         if chosen is None:
             why = _refusal(usable[-1], goal, survey, lineage)
+            if isinstance(why, GoalError):
+                raise why
             which = "the newest, " if len(usable) > 1 or named is None else ""
             raise RecoveryError(
                 f"no registered base backup reaches the goal; {which}"
@@ -201,25 +239,25 @@ class Engine:
 
     # restore
 
-    def load(self, choice: Choice) -> str:
-        """Restore the backup; what has shown that it is this one, "" if only the server can say.
+    def load(self, choice: Choice) -> Loaded:
+        """Restore the backup. What has shown that it is this one is "" if only the server can say.
 
         Everything is on the disk then, and the private server is down.
         """
         backup, workspace = choice.backup, self._workspace
-        server, said = self._server(choice), ""
+        server, loaded = self._server(choice), Loaded("")
         if self._goes_into_server(backup):
             server.initialise()
             server.start()
             if self._config.restore_command is None:
-                said = self._load_stream(choice, server)
+                loaded = self._load_stream(choice, server)
             else:
                 self._run_command(backup, into_server=True)
             server.stop()
         else:
             workspace.make_data()
             if self._config.restore_command is None:
-                said = self._load_stream(choice, server)
+                loaded = self._load_stream(choice, server)
             else:
                 self._run_command(backup, into_server=False)
             if is_empty(workspace.data):
@@ -234,10 +272,10 @@ class Engine:
             found = found or identity.by_binlogs(workspace.data, backup)
             if not choice.is_place_sure:  # a backup of the other history says the same
                 found = ""
-            said = said or found
+            loaded = replace(loaded, said=loaded.said or found)
         take_identity(workspace.data)
         os.sync()  # what the next step begins with must be there after a power cut, too
-        return said
+        return loaded
 
     def _goes_into_server(self, backup: Backup) -> bool:
         if self._config.restore_command is None:
@@ -248,7 +286,8 @@ class Engine:
         command = self._config.restore_command or ""
         restore(command, backup, self._workspace, self._id, into_server=into_server)
 
-    def _load_stream(self, choice: Choice, server: ScratchServer) -> str:
+    def _load_stream(self, choice: Choice, server: ScratchServer) -> Loaded:
+        has_past = True
         backup, config = choice.backup, self._config
         assert backup.stored is not None  # noqa: S101 - only such ones are chosen
         programs = by_stream.programs_for(backup.tool, config.mysqld, config.program)
@@ -256,10 +295,11 @@ class Engine:
         with progress_of("bytes of the base backup") as advance:
             stream = read_stored(self._catalog.store, layout, backup.id, backup.stored, advance)
             if by_stream.is_dump(backup):
-                by_stream.load(stream, programs[0], server, choice.plan.flavour)
+                flavour, made_at = choice.plan.flavour, backup.stored.began_at
+                has_past = by_stream.load(stream, programs[0], server, flavour, made_at)
             else:
                 by_stream.unpack(stream, programs, self._workspace, self._id)
-        return _STREAM
+        return Loaded(_STREAM, has_past)
 
     def _give_data(self) -> None:
         """Give the files to the server's user, if this is root."""
@@ -285,13 +325,14 @@ class Engine:
             self._running.stop()
             self._running = None
 
-    def compare(self, choice: Choice, server: ScratchServer, said: str) -> Compared:
-        """See that what was restored is the registered backup. `said`: what has shown it already.
+    def compare(self, choice: Choice, server: ScratchServer, loaded: Loaded) -> Compared:
+        """See that what was restored is the registered backup.
 
         Raises RecoveryError if it is another one, or, without --trust-restore-command, if nothing
         says so.
         """
         data, backup, flavour = self._workspace.data, choice.backup, choice.plan.flavour
+        said, without_past = loaded.said, tuple[str, ...]()
         with server.connection() as connection:
             row = connection.rows("SELECT @@version AS version")[0]
             version = one_line(str(row["version"]))
@@ -305,17 +346,26 @@ class Engine:
             # MySQL's GTIDs always say it; MariaDB's may be those that the source had replicated
             if has_gtids(choice) and (flavour == "mysql" or not said):
                 said = identity.by_gtids(connection, data, backup, flavour) or said
+            if flavour == "mariadb" and not loaded.has_past:
+                without_past = versioned_tables(connection).tables
         if not said and not self._config.trust_restore_command:
             raise identity.unknown(backup, flavour, is_dump=self._goes_into_server(backup))
-        return Compared(said or ON_TRUST, version)
+        if without_past:
+            say(
+                "warning",
+                "the dump was made without the history of system-versioned tables; these have the "
+                f"current rows only: {some(without_past)}",
+            )
+        return Compared(said or ON_TRUST, version, without_past)
 
     def apply(self, choice: Choice, server: ScratchServer, done: Done) -> None:
         """Roll it forward to the goal by `pitr`, which tells `done` what it has proved."""
-        pitr.run(
-            replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
-            done,
-            self._outside,
-        )
+        with pitr_named():
+            pitr.run(
+                replace(self._recovery, target=server.account, from_backup_id=choice.backup.id),
+                done,
+                self._outside,
+            )
 
     def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
@@ -350,6 +400,21 @@ class Engine:
             tz=choice.tz,
         )
         return ScratchServer(self._config.mysqld, settings, self._workspace, self._id)
+
+
+@contextmanager
+def pitr_named() -> Iterator[None]:
+    """Errors of pitr whose hints name its own options say whose they are, and how to use them."""
+    try:
+        yield
+    except Binlog2s3Error as error:
+        words = re.findall(r"--[a-z][a-z-]+", error.hint)
+        if its := [word for word in dict.fromkeys(words) if word in _ONLY_OF_PITR]:
+            error.hint += (
+                f" ({some(its)}: of `binlog2s3 pitr`, which goes on with the server of a "
+                "`restore --keep-running` to a goal before that: docs/guides/restore.md)"
+            )
+        raise
 
 
 def has_gtids(choice: Choice) -> bool:
@@ -397,12 +462,14 @@ def _tz(plan: Plan, history: Survey) -> str | None:
     return tz
 
 
-def _refusal(backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None) -> str:
+def _refusal(
+    backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None
+) -> RecoveryError | ArchiveError | str:
     """Why a backup cannot be brought to the goal."""
     try:
         flavour = history_flavour(history, lineage)
         start = start_of_registered(backup, flavour)
         make(Request(goal=goal, start=start, lineage=lineage), history)
     except (RecoveryError, ArchiveError) as error:
-        return str(error)
+        return error
     return "it was registered meanwhile"

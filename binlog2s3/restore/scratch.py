@@ -1,9 +1,10 @@
 """The private MySQL or MariaDB of a restore, the scratch server: only this user reaches it.
 
 Law: it listens on a socket in a directory of mode 0700 and on no port. No statement reads or writes
-files elsewhere. Events, replication and SET PERSIST that a base backup brings along do not become
-active. Our account in it has a random password, which is only in files of that directory, and
-is created without a trace in its binary log.
+files elsewhere, and its temporary files are there, too: a MariaDB deletes those of all others in
+its tmpdir when it starts. Events, replication and SET PERSIST that a base backup brings along do
+not become active. Our account in it has a random password, which is only in files of that
+directory, and is created without a trace in its binary log.
 """
 
 import os
@@ -24,7 +25,7 @@ from binlog2s3 import private
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.restore.children import bare, end_of, ended_with, started
+from binlog2s3.restore.children import bare, end_of, ended_with, started, undisturbed, waited
 from binlog2s3.restore.settings import settings_of_backup
 from binlog2s3.restore.workspace import Workspace
 from binlog2s3.server.connection import Server
@@ -35,6 +36,8 @@ _ANSWER_SECONDS = 30 * 86_400.0
 """CHECK TABLE of a large table takes long; --timeout ends it."""
 _SOCKET_LIMIT = 107  # bytes that the kernel takes
 _VERSION_SECONDS = 60.0
+_SERVER = "--mysqld names mysqld or mariadbd, of the source's version"
+_STARTS = re.compile(r"^Starts the \S+ database server", re.MULTILINE)
 _MARIADB_SCRIPTS = (
     "system_tables",
     "performance_tables",
@@ -166,16 +169,16 @@ class ScratchServer:
 
     def initialise(self) -> None:
         """Make an empty data directory, for a dump. Raises RecoveryError."""
-        data, own = self.workspace.data, f"--datadir={self.workspace.data}"
-        more = self._settings.more
+        data, more = self.workspace.data, self._settings.more
+        own = [f"--datadir={data}", f"--tmpdir={self.workspace.directory / 'tmp'}"]
         if self._settings.flavour == "mysql":
-            self._run([*self._first(), "--initialize-insecure", own, *more], None)
+            self._run([*self._first(), "--initialize-insecure", *own, *more], None)
             return
         self.workspace.make_data()
         (data / "mysql").mkdir(mode=0o700)
         self.workspace.give(data / "mysql")
         script = self._write("bootstrap.sql", self._bootstrap())
-        argv = [*self._first(), "--bootstrap", own, *more]
+        argv = [*self._first(), "--bootstrap", *own, *more]
         self._run(argv, script)
 
     def start(self) -> None:
@@ -227,7 +230,7 @@ class ScratchServer:
         )
 
     def _run(self, argv: Sequence[str], given: Path | None) -> None:
-        code = self._started(argv, given).wait()
+        code = waited(self._started(argv, given))
         if code != 0:
             raise self._ended("cannot make an empty data directory", code)
 
@@ -314,11 +317,32 @@ def is_empty(data: Path) -> bool:
 
 
 def version_of(program: Path, flavour: Flavour) -> ServerVersion:
-    """The version of a server program. Raises RecoveryError if it is not of this flavour."""
-    hint = "--mysqld names mysqld or mariadbd, of the source's version"
+    """The version of a server program. Raises RecoveryError if it is none of this flavour."""
+    done = _asked(program, "--version")
+    said = re.search(r"\bVer +\d.*", done.stdout)
+    is_mariadb = said is not None and "mariadb" in said[0].lower()
+    what = said[0] if said else " ".join(done.stdout.split()) or ended_with(done.returncode)
+    if done.returncode != 0 or said is None or is_mariadb != (flavour == "mariadb"):
+        name = "MariaDB" if flavour == "mariadb" else "MySQL"
+        raise RecoveryError(
+            f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
+            hint=_SERVER,
+        )
+    if not _STARTS.search(_asked(program, "--help").stdout):  # MySQL's client says the same version
+        raise RecoveryError(
+            f"{program} is another program of {what:.200}: its --help does not say that it starts "
+            "the database server",
+            hint=_SERVER,
+        )
+    number = re.search(r"Ver +(\S+)", said[0])
+    return ServerVersion(number[1] if number else "0")
+
+
+def _asked(program: Path, option: str) -> "subprocess.CompletedProcess[str]":
+    """What a program says of itself."""
     try:
-        done = subprocess.run(
-            [str(program.absolute()), "--no-defaults", "--version"],
+        return subprocess.run(
+            [str(program.absolute()), "--no-defaults", option],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -329,18 +353,8 @@ def version_of(program: Path, flavour: Flavour) -> ServerVersion:
             timeout=_VERSION_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RecoveryError(f"{program} does not say its version: {error}", hint=hint) from error
-    said = re.search(r"\bVer +\d.*", done.stdout)
-    is_mariadb = said is not None and "mariadb" in said[0].lower()
-    if done.returncode != 0 or said is None or is_mariadb != (flavour == "mariadb"):
-        name = "MariaDB" if flavour == "mariadb" else "MySQL"
-        what = said[0] if said else " ".join(done.stdout.split()) or ended_with(done.returncode)
-        raise RecoveryError(
-            f"{program} is not a {name} server, as the source is: its --version says: {what:.200}",
-            hint=hint,
-        )
-    number = re.search(r"Ver +(\S+)", said[0])
-    return ServerVersion(number[1] if number else "0")
+        text = f"{program} does not say its {option.removeprefix('--')}: {error}"
+        raise RecoveryError(text, hint=_SERVER) from error
 
 
 def run_on(
@@ -377,17 +391,18 @@ def run_on(
         *options,
     ]
     added = private.open_here(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    with os.fdopen(added, "ab") as out:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            cwd=data,
-            env=bare(**({"TZ": tz} if tz is not None else {})),
-            start_new_session=True,
-        )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        with os.fdopen(added, "ab") as out, undisturbed():
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                cwd=data,
+                env=bare(**({"TZ": tz} if tz is not None else {})),
+                start_new_session=True,
+            )
         while not greets(at):
             if process.poll() is not None:
                 raise RecoveryError(
@@ -397,8 +412,9 @@ def run_on(
                 )
             sleep(0.1)
     except KeyboardInterrupt:  # who was not told of it does not end it
-        process.terminate()
-        process.wait()
+        if process is not None:
+            process.terminate()
+            process.wait()
         raise
     return at
 

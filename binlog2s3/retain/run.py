@@ -35,7 +35,7 @@ from binlog2s3.config.bucket import MOST_THREADS, for_storing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, SourceError, StoreError
-from binlog2s3.formatting import cut, duration_text, one_line, size_text
+from binlog2s3.formatting import cut, duration_text, one_line, size_text, some
 from binlog2s3.output import say
 from binlog2s3.progress import ProgressDisplay
 from binlog2s3.recover.backup import StreamedDump
@@ -55,6 +55,7 @@ from binlog2s3.server.backup_program import (
 )
 from binlog2s3.server.connection import Server, ServerFacts
 from binlog2s3.server.login import resolve
+from binlog2s3.server.versioned import Versioned, versioned_tables
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.contract import RetryPolicy
 from binlog2s3.store.errors import MendableError
@@ -160,6 +161,12 @@ def asked(config: MysqlConfig) -> ServerFacts:
         return server.facts()
 
 
+def versioned_of(config: MysqlConfig) -> Versioned:
+    """The system-versioned tables of the server that answers there. Raises SourceError."""
+    with Server(lambda: resolve(config)) as server:
+        return versioned_tables(server)
+
+
 @dataclass(frozen=True, slots=True)
 class Bucket:
     """The source's part of the bucket: a survey of it, its clock, and what Object Lock keeps."""
@@ -173,7 +180,8 @@ class Bucket:
 class BackupStorer:
     """One run of the command.
 
-    `ask` says which server answers a login; `part_size` is that of the first parts.
+    `ask` says which server answers a login, `versioned` which tables it keeps the past of;
+    `part_size` is that of the first parts.
     """
 
     def __init__(
@@ -183,6 +191,7 @@ class BackupStorer:
         outside: Outside,
         *,
         ask: Callable[[MysqlConfig], ServerFacts] = asked,
+        versioned: Callable[[MysqlConfig], Versioned] = versioned_of,
         part_size: int = PART_SIZE,
     ) -> None:
         self._config = config
@@ -190,6 +199,7 @@ class BackupStorer:
         self._catalog = bucket.catalog
         self._outside = outside
         self._ask = ask
+        self._versioned = versioned
         self._part_size = part_size
         self._read = 0
         self._sent: Callable[[], int] = lambda: 0
@@ -246,7 +256,21 @@ class BackupStorer:
                 f"{flavour_of(config.tool)}",
                 hint="choose the --tool of the server's flavour",
             )
-        return program_of(config.tool, login, config.program, config.tool_option)
+        assert config.server is not None  # noqa: S101 - so were these
+        keeps = self._versioned(config.server) if config.tool == "mariadb-dump" else Versioned()
+        history = bool(keeps.tables) and not keeps.obstacle
+        program = program_of(
+            config.tool, login, config.program, config.tool_option, history=history
+        )
+        if keeps.tables and not program.has_history:
+            why = keeps.obstacle or "it is not given --dump-history, or does not have it (10.11)"
+            say(
+                "warning",
+                "the dump leaves out the history of the system-versioned tables "
+                f"{some(keeps.tables)}: {why}. What is restored from it has their current rows "
+                "only; --tool mariabackup keeps it",
+            )
+        return program
 
     def _server_uuid(self, flavour: Flavour) -> str:
         """The uuid of the server that answers the login; "" without one, and of a MariaDB."""

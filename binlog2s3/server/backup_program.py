@@ -88,6 +88,9 @@ _KINDS: dict[BackupTool, _Kind] = {
         "--program",
     ),
 }
+_DUMP_HISTORY = "--dump-history"
+_HISTORY = {_DUMP_HISTORY: True, "-H": True, "--skip-dump-history": False}
+"""The options of mariadb-dump that decide on it; the last one counts."""
 # "mysqldump  Ver 9.7.4 for ...", "mariadb-dump from 11.4.5-MariaDB, ...",
 # "mariabackup based on MariaDB server 10.11.18-MariaDB ...", "xtrabackup version 8.0.35-30 ..."
 _SAYS = r"(?:Ver|from|based on|version)\b"
@@ -120,12 +123,23 @@ class BackupProgram:
     temporary: bool = False
     inherits: bool = False
 
+    @property
+    def has_history(self) -> bool:
+        """Whether a mariadb-dump is to write the history of system-versioned tables."""
+        return [_HISTORY[one] for one in self.arguments if one in _HISTORY][-1:] == [True]
+
 
 def program_of(
-    tool: BackupTool, login: Login, given: Path | None, options: Sequence[str]
+    tool: BackupTool,
+    login: Login,
+    given: Path | None,
+    options: Sequence[str],
+    *,
+    history: bool = False,
 ) -> BackupProgram:
     """An installed tool with its options, and those of the operator after them.
 
+    `history`: a mariadb-dump that can (10.11 and later) writes that of system-versioned tables.
     Raises SourceError if it is not there, or is another program.
     """
     kind = _KINDS[tool]
@@ -141,6 +155,8 @@ def program_of(
     chosen = [*kind.options]
     if tool == "mysqldump" and "--source-data" not in help_:  # before 8.0.26
         chosen[chosen.index("--source-data=2")] = "--master-data=2"
+    if history and _DUMP_HISTORY in help_:
+        chosen.append(_DUMP_HISTORY)
     program = Tool(
         path=path,
         flavour=flavour,

@@ -279,7 +279,7 @@ def _backups_of(status: Status) -> Iterator[Field]:
     if backups is None:
         return
     if not backups.count:
-        yield "backups", "none is registered: `binlog2s3 backup add`", ""
+        yield "backups", "none: `binlog2s3 backup run` makes one, `backup add` registers one", ""
         return
     newest = f"newest {age_text(backups.newest_at, status.at)} ago" if backups.newest_at else ""
     yield "backups", f"{count_text(backups.count, 'base backup')}, {newest}", ""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 
@@ -148,9 +148,16 @@ def account_of(tool: str) -> list[str]:
 
 @contextmanager
 def placed(
-    tool: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str, **server: Any
+    tool: str,
+    request: pytest.FixtureRequest,
+    minio: MinioServer,
+    bucket: str,
+    *,
+    binaries: ServerBinaries | None = None,
+    **server: Any,
 ) -> Iterator[Place]:
-    binaries: ServerBinaries = request.getfixturevalue(f"{TOOLS[tool]}_binaries")
+    if binaries is None:
+        binaries = cast("ServerBinaries", request.getfixturevalue(f"{TOOLS[tool]}_binaries"))
     program = binaries.client.with_name(tool)
     if tool == "mariabackup":
         program = Path(request.getfixturevalue("mariadb_backup")) / tool

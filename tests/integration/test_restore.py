@@ -6,6 +6,7 @@ import pwd
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ import pytest
 
 from binlog2s3.config.restore import WORK
 from binlog2s3.restore.scratch import greets
+from lab import get
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
@@ -26,9 +28,10 @@ from tests.integration.least_privilege import given, policy
 from tests.integration.small_disk import mount_small
 from tests.integration.test_backup_run import Place, placed
 from tests.waiting import PATIENCE, wait_until
-from tests.world.servers import dump_of
+from tests.world.servers import RELAXED, dump_of
 
-MOMENTS = 2
+MOMENTS = 3
+KINDS = ("position", "gtid", "time")
 FLAVOURS = ("mysqldump", "mariadb-dump", "mariabackup")
 STAGES = ("restore", "start", "apply", "finish", "place")
 SCHEMAS = "('mysql', 'sys', 'information_schema', 'performance_schema')"
@@ -184,11 +187,30 @@ class Life:
         }  # fmt: skip
         return [*rows, *other.get(n % 20, [])]
 
-    def moment(self) -> tuple[str, dict[str, Any]]:
+    def moment(self, kind: str = "position") -> tuple[str, dict[str, Any]]:
         """A goal, and what the server is there."""
-        words = "MASTER" if self._server.binaries.flavour == "mariadb" else "BINARY LOG"
-        (row, *_) = self._server.query(f"SHOW {words} STATUS")
-        return f"--to-position={row[0]}:{row[1]}", state_of(self._server)
+        return getattr(self, f"_{kind}")(), state_of(self._server)
+
+    def _position(self) -> str:
+        name, offset = self._server.binlogs()[-1]
+        return f"--to-position={name}:{offset}"
+
+    def _gtid(self) -> str:
+        """The last one that was executed; there is one server and one domain."""
+        if self._server.binaries.flavour == "mariadb":
+            return f"--to-gtid={self._server.query('SELECT @@gtid_binlog_pos')[0][0]}"
+        text = str(self._server.query("SELECT @@global.gtid_executed")[0][0])
+        return f"--to-gtid={text.partition(':')[0]}:{re.split('[:-]', text)[-1]}"
+
+    def _time(self) -> str:
+        """What is committed from now on is of another second: MariaDB has no exact times."""
+        text = "SELECT UNIX_TIMESTAMP(), DATE_FORMAT(UTC_TIMESTAMP(), '%Y-%m-%dT%H:%i:%sZ')"
+        [(now, at)] = self._server.query(text)
+        wait_until(
+            lambda: self._server.query("SELECT UNIX_TIMESTAMP()")[0][0] > now,
+            what="another second",
+        )
+        return f"--to-time={at.replace('Z', '.999999Z')}"
 
 
 @pytest.fixture(params=FLAVOURS)
@@ -212,7 +234,7 @@ def test_what_is_restored_is_what_the_source_was(restores: Restores) -> None:
     moments = []
     for number in range(count):
         life.go_on(chance.randrange(1, 25) if number else 22)
-        moments.append(life.moment())
+        moments.append(life.moment(KINDS[number % len(KINDS)]))
         if number == count // 2:
             backups.append(place.backup()["id"])
     life.go_on(10)
@@ -312,7 +334,11 @@ def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     socket = data / "by-hand.sock"
     argv = [str(restores.place.binaries.server), "--no-defaults", f"--datadir={data}"]
     argv += [f"--socket={socket}", "--skip-networking", "--server-id=9", "--log-bin=mysql-bin"]
-    argv += ["--event-scheduler=OFF", f"--pid-file={data / 'by-hand.pid'}"]
+    argv += [
+        "--event-scheduler=OFF",
+        f"--pid-file={data / 'by-hand.pid'}",
+        f"--tmpdir={data.parent}",
+    ]
     if restores.place.binaries.flavour == "mysql":
         argv += ["--secure-file-priv=NULL", "--mysqlx=OFF"]
     if os.geteuid() == 0:
@@ -644,3 +670,248 @@ def test_a_backup_elsewhere_is_restored_by_the_operators_command(
             assert server.query("SELECT @@event_scheduler, @@skip_networking") == [("OFF", 1)]
             threads = server.query("SELECT command FROM information_schema.processlist")
             assert {("Query",)} == set(threads)
+
+
+OLDER = {"mysql-8.0.31": "mysqldump", "mariadb-11.8": "mariadb-dump"}
+ZONES = "SELECT COUNT(*) FROM mysql.time_zone_name"
+
+
+def dump_program_of_8_0(place: Place) -> Path:
+    """The program of 9.x, which an 8.0 does not tell its place: nobody writes there meanwhile."""
+    name, offset = place.source.binlogs()[-1]
+    said = f"-- CHANGE MASTER TO MASTER_LOG_FILE='{name}', MASTER_LOG_POS={offset};"
+    path = place.folder / "mysqldump"
+    path.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *--version*|*--help*) exec {place.program} "$@";; esac\n'
+        'for one; do shift; [ "$one" = --source-data=2 ] || set -- "$@" "$one"; done\n'
+        f"""{place.program} "$@" | sed "0,/^-- Current Database/s//{said}\\n\\n&/"\n"""
+    )
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("version", OLDER)
+def test_servers_of_other_series_are_restored(
+    version: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """With the programs of theirs, as the source was."""
+    binaries = get.VERSIONS[version]()
+    with placed(OLDER[version], request, minio, bucket, binaries=binaries) as place:
+        restores, life = Restores(place, place.folder), Life(place.source, seed=8)
+        life.go_on(20)
+        if version == "mysql-8.0.31":
+            place.program = dump_program_of_8_0(place)
+        place.backup()
+        life.go_on(25)
+        goal, truth = life.moment()
+        place.wait()
+        with restores.running(place.folder / "d", goal) as (_, server):
+            assert shown(state_of(server), truth) == {}
+
+
+@pytest.mark.parametrize("tool", ["mysqldump", "mariadb-dump"])
+def test_settings_by_which_data_are_kept_are_those_of_the_option_file(
+    tool: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """Names in lower case, pages of 8 KiB; filled time zone tables and their zones come along."""
+    kept = ("--lower-case-table-names=1", "--innodb-page-size=8k")
+    with placed(tool, request, minio, bucket, options=(*RELAXED, *kept)) as place:
+        restores, source = Restores(place, place.folder), place.source
+        source.query(
+            "INSERT INTO mysql.time_zone (Time_zone_id, Use_leap_seconds) VALUES (1, 'N')",
+            "INSERT INTO mysql.time_zone_name VALUES ('Europe/Berlin', 1)",
+            "INSERT INTO mysql.time_zone_transition_type VALUES (1, 0, 3600, 0, 'CET')",
+            "CREATE TABLE shop.UPPER (a INT PRIMARY KEY)",
+        )
+        place.backup()
+        source.query("INSERT INTO shop.upper VALUES (1)")
+        place.wait()
+        file = place.folder / "my.cnf"
+        file.write_text("[mysqld]\nlower_case_table_names = 1\ninnodb_page_size = 8k\n")
+        truth, data = state_of(source), place.folder / "d"
+        with restores.running(data, "--latest", f"--defaults-file={file}") as (_, server):
+            assert shown(state_of(server), truth) == {}
+            asked = "SELECT @@lower_case_table_names, @@innodb_page_size"
+            assert server.query(asked) == [(1, 8192)]
+            assert server.query(ZONES) == [(1,)]
+
+
+def test_a_copy_of_the_files_of_a_mysql_gets_a_new_uuid(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """It would be the source's, and no replica of it."""
+    with placed("mysqldump", request, minio, bucket) as place:
+        restores, source, copy = Restores(place, place.folder), place.source, place.folder / "copy"
+        source.query("INSERT INTO shop.t VALUES (1, 1, 'x')")
+        gtids = str(source.query("SELECT @@global.gtid_executed")[0][0])
+        source.stop()
+        shutil.copytree(source.datadir, copy)
+        source.start()
+        place.wait()
+        place.document(
+            "backup", "add", f"--gtid-set={gtids}", f"--location={copy}", "--label=files"
+        )
+        source.query("INSERT INTO shop.t VALUES (2, 1, 'x')")
+        place.wait()
+        data = place.folder / "d"
+        words = [word for word in restores.argv(data, "--latest") if "--program" not in word]
+        words += ["--restore-command=cp -a {location}/. {datadir}", "--restore-into=directory"]
+        done = command.run(*words, "--keep-running", "--json", **restores.rights)
+        assert done.returncode == 0, done.stderr
+        with left_running(data) as server:
+            assert server.query("SELECT COUNT(*) FROM shop.t") == [(2,)]
+            uuid = source.query("SELECT @@server_uuid")
+            assert server.query("SELECT @@server_uuid") != [tuple(row) for row in uuid]
+
+
+def test_a_real_server_of_another_series_is_refused(
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+) -> None:
+    """For the files of an 8.0, before anything is made; a stand-in tells what xtrabackup tells."""
+    later, older = get.mysql().server, get.VERSIONS["mysql-8.0.31"]()
+    with placed("mysqldump", request, minio, bucket, binaries=older) as place:
+        restores, data, tools = Restores(place, place.folder), place.folder / "d", place.folder
+        place.source.query("INSERT INTO shop.t VALUES (1, 1, 'x')")
+        name, offset = place.source.binlogs()[-1]
+        gtids = str(place.source.query("SELECT @@global.gtid_executed")[0][0])
+        (tools / "log").write_text(
+            f"MySQL binlog position: filename '{name}', position '{offset}', "
+            f"GTID of the last change '{gtids}'\ncompleted OK!\n"
+        )
+        for program in ("xtrabackup", "xbstream"):
+            (tools / program).write_text(f"#!/bin/sh\necho files; cat {tools / 'log'} >&2\n")
+            (tools / program).chmod(0o755)
+        place.wait()
+        asked = [f"--command={tools / 'xtrabackup'}", "--position-from=xtrabackup-log"]
+        done = command.run("backup", "run", *place.where, *asked, **place.minio.env())
+        assert done.returncode == 0, done.stderr
+        place.commit("INSERT INTO shop.t VALUES (2, 1, 'x')")
+        words = (f"--mysqld={later}", f"--program={tools / 'xtrabackup'}")
+        done = restores.run(data, "--latest", *words)
+        assert done.returncode == 8, done.stderr
+        assert "the source of 8.0.31" in done.stderr, done.stderr
+        assert "need a server of its series" in done.stderr
+        assert not (data / WORK).exists()
+
+
+@pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
+def test_one_table_alone_is_restored(place: Place, restores: Restores) -> None:
+    """Only its changes are applied, also after a kill; the server is marked."""
+    place.source.query("CREATE TABLE shop.other (a INT PRIMARY KEY)")
+    place.backup()
+    for number in range(60):
+        place.source.query(
+            f"INSERT INTO shop.t VALUES ({number}, 1, 'x')",
+            f"INSERT INTO shop.other VALUES ({number})",
+        )
+    place.wait()
+    data, asked = restores.folder / "d", ("--latest", "--table=shop.t")
+    killed(restores, restores.argv(data, *asked), data, "apply", 0.1)
+    with restores.running(data, *asked) as (said, server):
+        assert said["only_tables"] == ["shop.t"]
+        assert server.query("SELECT COUNT(*) FROM shop.t") == [(60,)]
+        assert server.query("SELECT COUNT(*) FROM shop.other") == [(0,)]
+        marks = server.query("SHOW DATABASES LIKE 'binlog2s3_recovery_%'")
+        assert len(marks) == 1
+
+
+VERSIONED = (
+    "CREATE TABLE shop.v (id INT PRIMARY KEY, n INT) WITH SYSTEM VERSIONING",
+    "INSERT INTO shop.v VALUES (1, 1)",
+    "UPDATE shop.v SET n = 2",
+)
+
+
+@pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
+def test_the_past_of_versioned_tables_is_restored(place: Place, restores: Restores) -> None:
+    """As it was on the source; a dump without it is told when it is made and when it is loaded."""
+    ask = "SELECT id, n, ROW_START, ROW_END FROM shop.v FOR SYSTEM_TIME ALL ORDER BY n"
+    place.source.query(*VERSIONED)
+    place.backup("--label=with")
+    without = command.run(
+        *place.run_argv("--label=without", "--tool-option=--skip-dump-history"),
+        **place.minio.env(),
+    )
+    assert without.returncode == 0, without.stderr
+    assert "leaves out the history of the system-versioned tables shop.v" in without.stderr
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    data = restores.folder / "with"
+    with restores.running(data, "--latest", "--from-backup-id=with") as (said, server):
+        assert said["without_history"] == []
+        assert server.query(ask) == [tuple(row) for row in place.source.query(ask)]
+    data = restores.folder / "without"
+    with restores.running(data, "--latest", "--from-backup-id=without") as (said, server):
+        assert said["without_history"] == ["shop.v"]
+        assert [row[:2] for row in server.query(ask)] == [(1, 2)]
+
+
+def running_on(data: Path) -> list[str]:
+    """The processes that were started with this data directory."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if f"--datadir={data}".encode() in file.read_bytes().split(b"\0"):
+                found.append(file.parent.name)
+    return found
+
+
+def test_sigterm_while_the_server_is_started_ends_it(dumped: Restores) -> None:
+    """Nobody was told of it; the data directory is whole."""
+    data = dumped.folder / "d"
+    with subprocess.Popen(
+        command.argv(*dumped.argv(data, "--latest", "--keep-running")),
+        env=command.environment(**dumped.rights),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        wait_until(
+            lambda: (data / "mysqld.err").exists() or process.poll() is not None,
+            3 * PATIENCE,
+            "the server is started",
+            interval=0.001,
+        )
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate()
+    assert process.returncode == 130, said
+    assert f"interrupted; {data} is restored" in said
+    assert not running_on(data)
+    with started_on(dumped, data) as server:
+        assert shown(state_of(server), state_of(dumped.place.source)) == {}
+
+
+@pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
+def test_an_event_that_has_expired_since_is_as_on_the_source(
+    place: Place, restores: Restores
+) -> None:
+    """Its end came after the backup; the source, whose scheduler is off, calls it enabled."""
+    place.source.query(
+        "SET GLOBAL event_scheduler = OFF",
+        "CREATE EVENT shop.kept ON SCHEDULE EVERY 1 DAY ENDS CURRENT_TIMESTAMP + INTERVAL 1 MINUTE "
+        "ON COMPLETION PRESERVE DO SELECT 1",
+        "CREATE EVENT shop.gone ON SCHEDULE EVERY 1 DAY ENDS CURRENT_TIMESTAMP + INTERVAL 1 MINUTE "
+        "DO SELECT 1",
+    )
+    place.backup()
+    place.commit("INSERT INTO shop.t VALUES (1, 1, 'x')")
+    wait_until(
+        lambda: bool(
+            place.source.query(
+                "SELECT 1 FROM information_schema.events WHERE event_name = 'gone' AND ends < NOW()"
+            )
+        ),
+        3 * PATIENCE,
+        "the events expire",
+    )
+    truth = state_of(place.source)["events"]
+    assert {row[1]: row[2] for row in truth if row[1] in ("kept", "gone")} == {
+        "kept": "ENABLED",
+        "gone": "ENABLED",
+    }
+    done = restores.done(restores.folder / "d", "--latest")
+    assert done["events"] == []
+    with started_on(restores, restores.folder / "d") as server:
+        found = {row[1]: row[2] for row in state_of(server)["events"]}
+    assert found["kept"] == "ENABLED"

@@ -48,7 +48,9 @@ from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
 from binlog2s3.restore.by_command import refuse_values
+from binlog2s3.restore.command import _Restore
 from binlog2s3.restore.directory import DataDirectory
+from binlog2s3.restore.scratch import version_of
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
 from binlog2s3.serve.directory import Directory, _manifest, recovered
@@ -949,6 +951,34 @@ MUTANTS = (
         "A restore moves no file over one that somebody else has put there.",
         ("tests/unit/restore/test_restore.py::test_no_file_is_moved_over_another_one",),
         ((DataDirectory.place, never(when(2, of=2))),),
+    ),
+    Mutant(
+        "restored-for-the-same-tables",
+        Promise.RECOVERY,
+        "An unfinished restore goes on with the same tables only.",
+        (
+            (
+                "tests/functional/test_restore_cli.py::"
+                "test_what_all_was_applied_to_does_not_go_on_with_some_tables"
+            ),
+            (
+                "tests/functional/test_restore_cli.py::"
+                "test_one_that_has_only_some_tables_goes_on_with_those"
+            ),
+        ),
+        ((_Restore._refuse_another, never(when(4, of=4))),),
+    ),
+    Mutant(
+        "the-server-is-a-server",
+        Promise.RECOVERY,
+        "A restore begins nothing with a client in the place of the server program.",
+        (
+            (
+                "tests/functional/test_restore_cli.py::"
+                "test_the_client_in_the_place_of_the_server_is_refused"
+            ),
+        ),
+        ((version_of, never(when(2, of=2))),),
     ),
     Mutant(
         "location-is-no-code",

@@ -153,6 +153,15 @@ def test_the_trial_is_confined_and_in_order() -> None:
     assert serve["ports"] == [f"127.0.0.1:{port}:{port}" for port in (listen, status)]
 
 
+def test_the_trial_rolls_forward_by_pitr_while_our_image_has_no_server() -> None:
+    """`restore` needs mysqld: as soon as the image has it, the profile is to use `restore`."""
+    carried = re.findall(r"RUN sh /carry\.sh \w+ (.*)", DOCKERFILE.read_text())
+    programs = {name for line in carried for name in line.split()}
+    assert programs == {"mysqlbinlog", "mysqldump", "mariadb-binlog", "mariadb-dump"}
+    assert "pitr" in loaded(COMPOSE)["services"]["pitr"]["entrypoint"]
+    assert "ours no server program" in COMPOSE.read_text()
+
+
 def test_the_guide_names_what_the_trial_has() -> None:
     """Services and the password in the guide's commands are those of the trial."""
     text = (ROOT / "docs/guides/docker.md").read_text()

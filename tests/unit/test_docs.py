@@ -80,7 +80,8 @@ OF_OTHERS = {
         --initialize-insecure --skip-replica-start --skip-slave-start --user""",
     "mysqldump and mariadb-dump": """--all-databases --compact --dump-history --events --master-data
         --no-create-info --no-data --routines --set-gtid-purged --single-transaction
-        --skip-add-drop-table --skip-triggers --skip-tz-utc --source-data --triggers""",
+        --skip-add-drop-table --skip-dump-history --skip-triggers --skip-tz-utc --source-data
+        --triggers""",
     "pipx and systemctl": "--global --now",
     "pmm-admin": "--external-name --listen-port --metrics-path --scheme --service-name",
     "tools of the comparison": "--flashback --with-history",

@@ -23,6 +23,7 @@ import pytest
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, newest
 from binlog2s3.archive.layout import Layout
+from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.given import Given
 from binlog2s3.drill.checks import check_statements, is_false, statements_in, statements_of
@@ -37,7 +38,7 @@ from binlog2s3.restore.by_command import (
     refuse_values,
     values_of,
 )
-from binlog2s3.restore.children import MARK, end_of, started
+from binlog2s3.restore.children import MARK, end_of, started, undisturbed
 from binlog2s3.restore.engine import is_other_series, version_of_source
 from binlog2s3.restore.scratch import (
     ScratchServer,
@@ -236,6 +237,29 @@ def test_the_scratch_server_has_the_sources_time_zone() -> None:
             with pytest.raises(RecoveryError):
                 server.initialise()
             assert (directory / "zone").read_text() == found
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_temporary_files_are_in_its_own_directory(flavour: Flavour) -> None:
+    """Also while its data directory is made: a MariaDB that starts deletes those of all others."""
+    with temporary_directory() as directory:  # its path is short: a socket is in it
+        program, said = directory / "mysqld", directory / "said"
+        (directory / "fill_help_tables.sql").touch()
+        program.write_text(
+            f"#!/bin/sh\ncase $* in *--help*) echo lc-messages-dir {directory};; *) "
+            f'echo "$@" >> {said}; exit 1;; esac\n'
+        )
+        program.chmod(0o755)
+        workspace = DrillWorkspace(directory, ID, "orders", TIME)
+        workspace.make()
+        settings = ScratchSettings(flavour=flavour, has_gtids=True, log_bin="b", server_id=9)
+        server = ScratchServer(program, settings, workspace, ID)
+        for step in (server.initialise, server.start):
+            with pytest.raises(RecoveryError):
+                step()
+        lines = said.read_text().splitlines()
+        assert len(lines) == 2
+        assert all(f" --tmpdir={workspace.directory / 'tmp'} " in f"{line} " for line in lines)
 
 
 def test_its_account_leaves_no_trace_in_the_binary_log() -> None:
@@ -513,17 +537,39 @@ def test_a_server_of_the_other_flavour_is_told(tmp_path: Path) -> None:
     program = tmp_path / "mariadb" / "server"
     program.parent.mkdir()
     mysql, mariadb = "Ver 9.7.4-2 for Linux", "Ver 10.11.18-MariaDB-0+deb12u1 for Linux"
-    for says, flavour, is_it in (
-        (mysql, "mysql", True),
-        (mariadb, "mariadb", True),
-        (mariadb, "mysql", False),
-        (mysql, "mariadb", False),
-        ("cat: unrecognized option", "mysql", False),
+    for says, flavour, refusal in (
+        (mysql, "mysql", ""),
+        (mariadb, "mariadb", ""),
+        (mariadb, "mysql", "as the source is"),
+        (mysql, "mariadb", "as the source is"),
+        ("cat: unrecognized option", "mysql", "as the source is"),
+        (f"{mysql}\nUsage: mysql [OPTIONS]", "mysql", "is another program of Ver 9.7.4"),
     ):
-        program.write_text(f"#!/bin/sh\necho $0  '{says}'\n")
+        starts = "" if "Usage" in says else "echo Starts the MySQL database server."
+        program.write_text(f"#!/bin/sh\necho $0  '{says}'\n{starts}\n")
         program.chmod(0o755)
-        with nullcontext() if is_it else pytest.raises(RecoveryError, match="as the source is"):
+        with pytest.raises(RecoveryError, match=refusal) if refusal else nullcontext():
             version_of(program, "mysql" if flavour == "mysql" else "mariadb")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_starts_a_program_is_interrupted_once_it_knows_it(number: signal.Signals) -> None:
+    """Else nobody could end that program; a handler of the caller is in force again then."""
+    done = []
+
+    def start() -> None:
+        with undisturbed():
+            os.kill(os.getpid(), number)
+            done.append("known")
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            start()
+        assert done == ["known"]
+        assert signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -539,6 +585,8 @@ def test_of_a_servers_log_its_errors_are_shown(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("a [Note] begin\nb [ERROR] unknown option\nc [Note] end\n")
     assert end_of(log) == "b [ERROR] unknown option"
+    log.write_text("a [Note] begin\nERROR: 1030  Got error 28\n[ERROR] Aborting\n")
+    assert end_of(log) == "ERROR: 1030  Got error 28; [ERROR] Aborting"
     assert end_of(tmp_path / "none") == ""
 
 

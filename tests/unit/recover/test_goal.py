@@ -184,7 +184,7 @@ def test_a_gtid_from_before_the_archive_is_no_goal() -> None:
     start = start_of_gtids(str(model.open.before), "mysql")
     assert "before the archive begins" in refused(model, ToGtid(first), start)
     unknown = "11111111-0000-0000-0000-000000000000:1"
-    assert "not in this history" in refused(model, ToGtid(unknown), start)
+    assert "not in the archive" in refused(model, ToGtid(unknown), start)
 
 
 class Unreadable(Model):
@@ -383,7 +383,7 @@ def test_damage_elsewhere_does_not_take_the_place_of_a_refusal() -> None:
     """What is asked for is refused with its reason; that the reach is unknown is in the hint."""
     model = lived("1 | 1 | 1 |", Damaged)
     start = Start(place=FilePosition(FIRST, HEAD))
-    with pytest.raises(RecoveryError, match=r"000077 is not in this history") as caught:
+    with pytest.raises(RecoveryError, match=r"000077 is not in the archive") as caught:
         planned(model, ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)), start)
     assert caught.value.hint == "what is within reach is unknown: the entry is damaged"
 
@@ -392,7 +392,8 @@ def test_what_lies_before_a_gap_is_within_reach_of_a_backup_from_there() -> None
     """The hint of a refusal says so, if there is a gap."""
     for steps, is_there in (("1 | 1", False), ("2 gap:1 1", True)):
         model = lived(steps)
-        with pytest.raises(RecoveryError, match="000077 is not in this history") as caught:
+        where = "this history" if is_there else "the archive"
+        with pytest.raises(RecoveryError, match=f"000077 is not in {where}") as caught:
             planned(
                 model,
                 ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)),

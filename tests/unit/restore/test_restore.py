@@ -14,8 +14,9 @@ from binlog2s3.config.given import Given
 from binlog2s3.config.restore import RESTORE, WORK
 from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.events import Event, Status, Statuses
-from binlog2s3.restore.by_stream import _without_sandbox_line, programs_for
+from binlog2s3.restore.by_stream import Past, _without_sandbox_line, client_argv, programs_for
 from binlog2s3.restore.directory import MARKER, DataDirectory, Marker, Reached, held
+from binlog2s3.restore.engine import pitr_named
 from binlog2s3.restore.scratch import socket_of, version_of
 from binlog2s3.restore.settings import settings_of, settings_of_backup, unusual
 from binlog2s3.restore.workspace import Workspace
@@ -87,6 +88,8 @@ def test_one_goal_is_needed(tmp_path: Path) -> None:
     both = problems_of(tmp_path, restore_command="cp x y", program=Path("/bin/true"))
     assert "contradict" in both
     assert "needs --restore-command" in problems_of(tmp_path, trust_restore_command=True)
+    assert "takes single tables" in problems_of(tmp_path, table=(("shop", "*"),))
+    assert "a replication filter cannot" in problems_of(tmp_path, table=(("shop", "a`b"),))
 
 
 @pytest.mark.parametrize("text", ["no program", "#!/bin/sh\necho no version\n"])
@@ -97,6 +100,24 @@ def test_a_program_that_is_no_server_is_told(tmp_path: Path, text: str) -> None:
     program.chmod(0o755)
     with pytest.raises(RecoveryError, match=r"version"):
         version_of(program, "mysql")
+
+
+@pytest.mark.parametrize(
+    ("hint", "added"),
+    [
+        (
+            "stop before there, or leave it out with --skip-gtid",
+            " (--skip-gtid: of `binlog2s3 pitr`",
+        ),
+        ("--to-gtid, or mysqlbinlog -v --start-position=4", ""),
+    ],
+)
+def test_hints_of_pitr_that_restore_cannot_follow_say_whose_they_are(hint: str, added: str) -> None:
+    """`restore` has no such option; its own are for everybody."""
+    with pytest.raises(RecoveryError) as caught, pitr_named():
+        raise RecoveryError("damaged", hint=hint)
+    assert caught.value.hint.startswith(hint + added)
+    assert bool(added) == ("binlog2s3 pitr" in caught.value.hint)
 
 
 def test_the_path_of_a_socket_is_measured_in_bytes() -> None:
@@ -335,6 +356,26 @@ def test_the_sandbox_line_of_mariadb_is_left_to_the_clients_option(size: int) ->
         blocks = (whole[at : at + size] for at in range(0, len(whole), size))
         assert b"".join(_without_sandbox_line(blocks)) == body
     assert b"".join(_without_sandbox_line(iter([body[:10], body[10:]]))) == body
+
+
+@pytest.mark.parametrize("size", [1, 7, 79, 81, 1000])
+def test_whether_a_dump_has_the_past_is_seen_in_it(size: int) -> None:
+    """However it is cut, and not in a value."""
+    line = b"/*M!101100 SET @old_system_versioning_insert_history=@@session.x=1 */;\n"
+    value = b"INSERT INTO t VALUES ('" + line[:-1] + b"');\n"
+    for text, is_there in ((line, True), (value * 9 + line, True), (value * 9, False)):
+        past = Past()
+        blocks = (text[at : at + size] for at in range(0, len(text), size))
+        assert b"".join(past.seen_in(blocks)) == text
+        assert past.is_there == is_there
+
+
+def test_a_dump_is_loaded_at_the_time_that_it_was_made() -> None:
+    """Else a server disables, or leaves out, an event that has expired since."""
+    made = client_argv(Path("/bin/mysql"), Path("/w/mysql.sock"), "mysql", TIME)
+    at = int(TIME.timestamp())
+    assert f"--init-command=SET SESSION sql_log_bin=0, SESSION timestamp={at}" in made
+    assert made[1] == "--no-defaults"
 
 
 # Events

@@ -26,17 +26,19 @@ REACHED = Reached(
     is_proved=True,
     proof=("one", "two"),
     prepared=("'x'",),
+    without_history=("shop.v",),
 )
 
 
 def test_a_restore_is_printed_as_before() -> None:
     """Every field of what was reached, in its order."""
-    for socket in (None, Path("/data/mysqld.sock")):
+    for socket, tables in ((None, ()), (Path("/data/mysqld.sock"), ("shop.orders",))):
         said = {
             "source": "orders",
             "goal": "to the end",
             "data_dir": "/data",
             **as_fields(REACHED),
+            "only_tables": list(tables) or None,
             "started_at": iso_text(BEGAN),
             "finished_at": iso_text(ENDED),
             "socket": str(socket) if socket is not None else None,
@@ -46,6 +48,7 @@ def test_a_restore_is_printed_as_before() -> None:
             "goal": "to the end",
             "data_dir": Path("/data"),
             "reached": REACHED,
+            "only_tables": tables or None,
             "started_at": BEGAN,
             "finished_at": ENDED,
             "socket": socket,

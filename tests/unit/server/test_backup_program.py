@@ -1,6 +1,7 @@
 """The program of a base backup: whether it is the right one, and what it is given."""
 
 import os
+import re
 import sys
 import tracemalloc
 from dataclasses import replace
@@ -18,6 +19,8 @@ from binlog2s3.server.backup_program import (
     program_of,
 )
 from binlog2s3.server.login import Login, resolve
+from binlog2s3.server.versioned import Versioned, versioned_tables
+from tests.unit.recover.fake_server import fake
 
 PASSWORD = "horse # battery"
 SAYS = {
@@ -81,6 +84,50 @@ def test_an_older_mysqldump_gets_its_own_option(tmp_path: Path, login: Login) ->
     assert "--master-data=2" in arguments
     assert "--source-data=2" not in arguments
     assert arguments[-1] == "--hex-blob"
+
+
+@pytest.mark.parametrize(
+    ("help_", "options", "has_history"),
+    [
+        ("--dump-history", (), True),
+        ("--dump-history", ("--skip-dump-history",), False),
+        ("--hex-blob", (), False),
+        ("--hex-blob", ("-H",), True),
+    ],
+)
+def test_the_history_of_versioned_tables_is_dumped(
+    help_: str, options: tuple[str, ...], has_history: bool, tmp_path: Path, login: Login
+) -> None:
+    """By a program that has the option, if it is asked for; the operator's options come last."""
+    path = program(tmp_path, SAYS["mariadb-dump"], help_)
+    made = program_of("mariadb-dump", login, path, options, history=True)
+    assert made.has_history == has_history
+    without = program_of("mariadb-dump", login, path, options)
+    assert without.has_history == (options == ("-H",))
+
+
+@pytest.mark.parametrize(
+    ("version", "by_transaction", "obstacle"),
+    [
+        ("10.11.18-MariaDB", [], "$"),
+        ("11.8.2-MariaDB", [{"db": "shop", "name": "b"}], "--dump-history refuses .*: shop.b"),
+        ("10.6.5-MariaDB", [], "a server of 10.6.5-MariaDB cannot load it"),
+    ],
+)
+def test_why_no_dump_has_the_history_of_a_server(
+    version: str, by_transaction: list[dict[str, str]], obstacle: str
+) -> None:
+    """An older server takes no rows of the past; the option refuses tables with transaction ids."""
+    tables = [{"db": "shop", "name": "a"}, {"db": "shop", "name": "b"}]
+    answers = {
+        "SYSTEM VERSIONED": tables,
+        "@@version": [{"it": version}],
+        "ROW START": by_transaction,
+    }
+    found = versioned_tables(fake(answers))
+    assert found.tables == ("shop.a", "shop.b")
+    assert re.match(obstacle, found.obstacle)
+    assert versioned_tables(fake({})) == Versioned()
 
 
 SHOW = """
