@@ -51,6 +51,10 @@ _ANSWER_WAIT = 3600.0
 _PACKET_RATIO = 1.4
 """A statement is so much larger than its rows: base64."""
 _PACKET_MORE = 64 << 10
+_IN_CLUSTER = (
+    "set the rows right by hand (`binlog2s3 rows` shows them), or restore the table to another "
+    "server (docs/recovery/one-table.md)"
+)
 
 
 def run(config: UndoConfig, outside: Outside = OUTSIDE) -> int:
@@ -155,7 +159,17 @@ class _Undo:
         if found.get("binlog_format", "ROW") not in ("ROW", "MIXED"):
             raise refuse(f"binlog_format is {found['binlog_format']}", "it must be ROW or MIXED")
         if is_on(found.get("wsrep_on")):
-            raise refuse("it is in a Galera cluster: not supported")
+            raise refuse(
+                "it is in a Galera cluster, whose other nodes would get the scratch tables, too, "
+                "and write them to their binlogs",
+                _IN_CLUSTER,
+            )
+        if _in_galera(server):
+            raise refuse(
+                "it is in a Galera cluster, and wsrep_on is OFF: the other nodes would not get the "
+                "undo",
+                _IN_CLUSTER,
+            )
         if found.get("rbr_exec_mode", "STRICT") != "STRICT":
             raise refuse("rbr_exec_mode is not STRICT: errors would be ignored")
         if facts.flavour == "mariadb":
@@ -164,7 +178,9 @@ class _Undo:
             if found.get("slave_run_triggers_for_rbr", "NO") != "NO":
                 raise refuse("slave_run_triggers_for_rbr is not NO: triggers would fire")
         elif _in_group(server):
-            raise refuse("it is in a group (Group Replication): not supported")
+            raise refuse(
+                "it is in a group (Group Replication): not tried, so not supported", _IN_CLUSTER
+            )
         self._packet = int(found.get("max_allowed_packet", 0))
         notes = ["triggers do not fire: rows that they changed are in the transaction itself"]
         if found.get("binlog_row_image", "FULL") != "FULL":
@@ -387,6 +403,12 @@ def _query_body(text: bytes) -> bytes:
 
 _NEXT_GTID = b"SET gtid_next = 'AUTOMATIC'"
 """The format event leaves it undetermined."""
+
+
+def _in_galera(server: Server) -> bool:
+    """Whether it is a node of a cluster, also after SET GLOBAL wsrep_on = OFF."""
+    rows = server.rows("SHOW GLOBAL STATUS LIKE 'wsrep_connected'")
+    return any(is_on(row["Value"]) for row in rows)
 
 
 def _in_group(server: Server) -> bool:

@@ -22,6 +22,7 @@ from lab.s3 import MinioServer
 from tests.integration.bucket import Bucket
 from tests.integration.site import FIRST, Site
 from tests.integration.stream_process import StreamProcess
+from tests.integration.test_undo import K, Place
 from tests.waiting import wait_until
 from tests.world.archive import wait_durable
 from tests.world.commands import Recovery, read_only
@@ -206,3 +207,21 @@ def test_the_other_node_with_the_same_ids(
         recovery.to(target, *FIRST, "--latest")
         assert target.query("SELECT id FROM shop.items ORDER BY id") == want
         assert len(want) == 40
+
+
+def test_an_undo_is_refused_on_a_node(cluster: Cluster) -> None:
+    """With the reason, also with wsrep_on = OFF; nothing changes on either node."""
+    places = [Place(server=node, columns={}) for node in (cluster.first, cluster.second)]
+    cluster.first.query("CREATE DATABASE shop", "USE shop", *K)
+    gtid = places[0].transaction("DELETE FROM k WHERE id < 3")
+    wait_until(
+        lambda: all(place.last_gtid() == gtid for place in places), what="both have executed it"
+    )
+    before = [(place.state("k"), place.server.binlogs()) for place in places]
+    for setting, why in (("ON", "scratch tables"), ("OFF", "would not get the undo")):
+        for place in places:
+            place.server.query(f"SET GLOBAL wsrep_on = {setting}")
+            place.refused(f"--gtid={gtid}", why=why)
+            place.refused(f"--gtid={gtid}", "--dry-run", why=why)
+            place.server.query("SET GLOBAL wsrep_on = ON")
+    assert [(place.state("k"), place.server.binlogs()) for place in places] == before
