@@ -21,7 +21,7 @@ $(STAMP): pyproject.toml lab/venv.py
 	$(PYTHON) -m lab.venv $(VENV)
 	@touch $@
 
-demo: $(STAMP)  ## stream a throwaway MySQL into a throwaway S3 store, compare, drop a table, bring it back
+demo: $(STAMP)  ## stream a throwaway MySQL into a throwaway S3 store, compare, undo a DELETE, drop a table, bring it back
 	$(VENV)/bin/python -m lab.demo
 
 test: $(STAMP)  ## the gate: lint, types, tests; minutes (CI=true: a server that cannot be had fails)

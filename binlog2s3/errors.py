@@ -41,7 +41,7 @@ class SourceError(Binlog2s3Error):
 
     `answered`: the server, or its host, answered with an error. `unservable`: it cannot send the
     binlog from this position. `refused`: binlog2s3 refuses this server. `needs_privilege`: the
-    account is missing a privilege.
+    account is missing a privilege. `locked`: another transaction holds a lock that was waited for.
     """
 
     exit_code = 4
@@ -56,12 +56,14 @@ class SourceError(Binlog2s3Error):
         unservable: bool = False,
         refused: bool = False,
         needs_privilege: bool = False,
+        locked: bool = False,
     ) -> None:
         super().__init__(message, hint=hint, transient=transient)
         self.answered = answered
         self.unservable = unservable
         self.refused = refused
         self.needs_privilege = needs_privilege
+        self.locked = locked
 
 
 class UnloggedError(SourceError):

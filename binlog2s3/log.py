@@ -1,15 +1,16 @@
-"""Logging: a fixed event name and fields, as text on a terminal and JSON lines elsewhere.
+"""Logging: a fixed message and fields, as text on a terminal and JSON lines elsewhere.
 
-Law: one line per event, on standard error. Fields have values, never secrets. The name of an event
-does not depend on the values, so that a log can be searched and counted by name. An error is logged
-with its hint. What recurs during an outage is logged once a minute, with a count; at level debug,
-each time. docs/reference/events.md lists every event.
+Law: one line per event, on standard error. Fields have values, never secrets. The message of an
+event does not depend on the values, and each has an id for programs, which stays when the words
+change. An error is logged with its hint. What recurs during an outage is logged once a minute, with
+a count; at level debug, each time. docs/reference/events.md lists every event.
 """
 
 import json
 import logging
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -21,12 +22,42 @@ from typing import TextIO
 
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.formatting import duration_text
+from binlog2s3.journal import is_journal, priority
 
 _RECURS_SECONDS = 60.0
 """How often a warning that recurs is logged."""
 _OVER_SECONDS = 15.0
 """After so long without it an outage is over: the next one is logged at once."""
 _MOST_KEYS = 1000
+_ECS = "8.11.0"
+"""The version of the Elastic Common Schema whose fields are used."""
+EVENT_IDS = {
+    "another server with the same server_id and gtid_domain_id: "
+    "it has the archive's transactions": "another_node_has_taken_over",
+    "cannot be compared": "end_not_compared",
+    "cannot be read to find the last common transaction": "archived_binlog_skipped",
+    "deleted: it does not hold what its name says": "damaged_chunk_deleted",
+    "ended": "process_ended",
+    "left in the spool: an archived one is there": "left_in_spool_archived_one_is_there",
+    "left in the spool: nothing proves its history": "left_in_spool_unproved_history",
+    "left in the spool: the bucket has other bytes": "left_in_spool_bucket_has_other_bytes",
+    "an archived binlog without an entry has damage": "archived_without_entry_damaged",
+    "an archived binlog without an entry is not whole": "archived_without_entry_torn",
+    "an internal error; all is looked at again": "internal_error",
+    "left alone: not of this archive's format": "unknown_object_left_alone",
+    "left in the spool, to be fetched again": "leftover_is_damaged",
+    "not all is in the bucket": "ended_before_all_was_uploaded",
+    "not looked for what somebody put there before": "earlier_versions_not_looked_for",
+    "paused: the spool has no room": "spool_full",
+    "resumed: the spool has room": "spool_has_room",
+    "somebody wrote under this key before the streamer did": "key_was_taken",
+    "the archive begins after a binlog that cannot be read": "archive_begins_after_damage",
+    "the source cannot continue; uploading what the spool has": "source_cannot_continue",
+    "the source writes no binlog: a gap will be recorded": "source_without_binlog_gap",
+    "the source's binlog is damaged: archived as it is": "damaged_source_binlog_archived",
+    "the store knows no conditions, writing without": "store_without_conditions",
+}
+"""The ids of messages whose words make no good id, or had other words when the id was made."""
 
 
 class Log:
@@ -122,18 +153,60 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
     return fields if isinstance(fields, dict) else {}
 
 
+def event_id(message: str) -> str:
+    """The id of an event, which stays when its message gets other words.
+
+    >>> event_id("binlog archived"), event_id("the server's name leads to another address")
+    ('binlog_archived', 'servers_name_leads_to_another_address')
+    """
+    words = re.sub(r"[^a-z0-9_]+", "_", message.lower().replace("'", "")).strip("_")
+    return EVENT_IDS.get(message) or re.sub(r"^(the|an?)_", "", words)
+
+
 class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "part": record.name.removeprefix("binlog2s3."),
-            "event": record.getMessage(),
-        }
-        line |= {key: value for key, value in _fields(record).items() if key not in line}
+        line = self._line(record)
         shown = json.dumps(line, default=str, ensure_ascii=False)
         # escape what a terminal would obey, and what is not UTF-8
         return shown if shown.isprintable() else json.dumps(line, default=str)
+
+    def _line(self, record: logging.LogRecord) -> dict[str, object]:
+        line: dict[str, object] = {
+            "time": _utc(record),
+            "level": record.levelname.lower(),
+            "part": record.name.removeprefix("binlog2s3."),
+            "event": event_id(record.getMessage()),
+            "message": record.getMessage(),
+        }
+        return line | {key: value for key, value in _fields(record).items() if key not in line}
+
+
+class _Ecs(_Json):
+    """Elastic Common Schema: our own fields are below `binlog2s3`, where no other can be meant."""
+
+    def _line(self, record: logging.LogRecord) -> dict[str, object]:
+        fields = _fields(record)
+        line: dict[str, object] = {
+            "@timestamp": _utc(record),
+            "log.level": record.levelname.lower(),
+            "message": record.getMessage(),
+            "ecs.version": _ECS,
+            "service.name": "binlog2s3",
+            "event.dataset": "binlog2s3.log",
+            "event.action": event_id(record.getMessage()),
+            "log.logger": record.name,
+            "process.pid": record.process,
+        }
+        if "error" in fields:
+            line["error.message"] = str(fields["error"])
+        own = {key: value for key, value in fields.items() if key != "error"}
+        return line | ({"binlog2s3": own} if own else {})
+
+
+def _utc(record: logging.LogRecord) -> str:
+    """When it was logged, as RFC 3339 in UTC."""
+    at = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
+    return f"{at.isoformat(timespec='milliseconds')}Z"
 
 
 class _Text(logging.Formatter):
@@ -144,7 +217,11 @@ class _Text(logging.Formatter):
         self._colours = colours
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created).astimezone().strftime("%H:%M:%S.%f")[:-3]
+        time = (
+            datetime.fromtimestamp(record.created, UTC)
+            .astimezone()
+            .isoformat(timespec="milliseconds")
+        )
         fields = "  ".join(starmap(_field_text, _fields(record).items()))
         line = f"{time} {record.levelname:<7} {record.getMessage()}{'  ' if fields else ''}{fields}"
         colour = self._COLOURS.get(record.levelname, "") if self._colours else ""
@@ -166,18 +243,32 @@ def _text(value: object) -> str:
     return json.dumps(text, ensure_ascii=False) if not text or set(text) & set(' "=') else text
 
 
+class _Prioritized(logging.Formatter):
+    """Each line with its priority before it, for the journal."""
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{priority(record.levelname.lower())}{self._lines.format(record)}"
+
+
 def configure(style: str, level: str, stream: TextIO | None = None) -> None:
     """Send the program's log to `stream`, by default standard error.
 
-    `style` is text, json, or auto: text on a terminal. Another call replaces the settings.
+    `style` is text, json, ecs, or auto: text on a terminal, else json. Another call replaces the
+    settings.
     """
     stream = stream or sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     terminal = stream.isatty()
     handler = logging.StreamHandler(stream)
+    lines: logging.Formatter
     if style == "text" or (style == "auto" and terminal):
-        handler.setFormatter(_Text(terminal))
+        lines = _Text(terminal)
     else:
-        handler.setFormatter(_Json())
+        lines = _Ecs() if style == "ecs" else _Json()
+    handler.setFormatter(_Prioritized(lines) if is_journal(stream) else lines)
     handler.addFilter(Thinning(each=level == "debug"))
     root = logging.getLogger("binlog2s3")
     root.handlers[:] = [handler]

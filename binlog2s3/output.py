@@ -15,6 +15,7 @@ from rich.console import Console, Group
 from rich.text import Text
 
 from binlog2s3.errors import RecoveryError
+from binlog2s3.journal import is_journal, priority
 
 Field = tuple[str, str, str]
 """A name, its value, a style; without a name it continues the field above."""
@@ -255,7 +256,9 @@ def say(kind: Literal["error", "hint", "warning"], text: str, out: TextIO | None
     >>> say("error", "no b\n\x1b[31merror: forged", sys.stdout)
     error: no b\n\x1b[31merror: forged
     """
-    print(f"{kind}: {clean(text)}", file=out or sys.stderr)
+    out = out or sys.stderr
+    before = priority(kind) if out and is_journal(out) else ""
+    print(f"{before}{kind}: {clean(text)}", file=out)
 
 
 NO_CHANGE = "dry run: nothing was changed"

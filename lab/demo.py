@@ -1,10 +1,11 @@
 """`make demo`: a real MySQL (--flavour mariadb: MariaDB) under load, streamed into S3, and back.
 
 Starts throwaway servers, runs `binlog2s3 stream` as a process of its own, and shows what reaches
-the bucket. `binlog2s3 backup run` stores a base backup early, later a table is dropped. Then the
-source is killed, and `binlog2s3 restore` makes a second server of the moment before the DROP. The
-last line says whether every object equals the server's own file, and whether the second server
-holds what the source held just before. Leaves no process and no file behind, Ctrl-C included.
+the bucket. `binlog2s3 backup run` stores a base backup early. Later a DELETE loses its WHERE, and
+`binlog2s3 undo` takes it back while the writers go on; then a table is dropped, the source is
+killed, and `binlog2s3 restore` makes a second server of the moment before the DROP. The last line
+says whether every object equals the server's own file, and whether both servers hold what the
+source held before the mistakes. Leaves no process and no file behind, Ctrl-C included.
 """
 
 import argparse
@@ -38,8 +39,8 @@ SOURCE = "demo"
 PREFIX = "binlogs"
 LOOK_SECONDS = 0.25
 FLUSH_SECONDS = 2.0
-BACKUP_AT, DROP_AT = 0.4, 0.6
-"""When the backup is made and the table dropped, in parts of the time that is written."""
+BACKUP_AT, DELETE_AT, DROP_AT = 0.3, 0.5, 0.7
+"""When the backup is made, rows are deleted and the table dropped, in parts of the time."""
 ARCHIVE_TIMEOUT_SECONDS = 60
 STOP_TIMEOUT_SECONDS = 20
 SHAPE = Shape(row_bytes=(10, 2_000), large_chance=0.01, large_bytes=(100_000, 2_000_000))
@@ -210,7 +211,8 @@ def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour)
         binaries = get.mariadb() if flavour == "mariadb" else get.mysql()
         folder = stack.enter_context(temporary_directory("binlog2s3-demo-"))
         store = _store(stack, folder / "store")
-        server = stack.enter_context(_kind(binaries)(binaries, folder / "mysql"))
+        rows = ["--binlog-format=ROW"]  # MariaDB's default writes a DELETE as a statement
+        server = stack.enter_context(_kind(binaries)(binaries, folder / "mysql", options=rows))
         bucket = store.make_bucket("demo")
         client = stack.enter_context(closing(store.client()))
         spool = folder / "spool"
@@ -238,8 +240,25 @@ def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour)
             argv += recovery.backup_options(server)
             recovery.run(console, argv, {**os.environ, **store.env()})
 
+        def undo(gtid: str) -> None:
+            argv = [*_program(), "undo", *_archive(store, bucket)]
+            argv += recovery.undo_options(server, gtid)
+            recovery.run(console, argv, {**os.environ, **store.env()})
+
+        def found() -> str:
+            argv = [*_program(), "find", *_archive(store, bucket), f"--table={recovery.DROPPED}"]
+            argv += ["--type=delete", "--limit=1", "--print=gtid"]
+            environment = {**os.environ, **store.env()}
+            done = subprocess.run(
+                argv, env=environment, capture_output=True, text=True, timeout=60, check=False
+            )
+            return done.stdout.strip()
+
         try:
-            checksums = _stream(console, watcher, streamer, load, seconds=seconds, backup=backup)
+            checksums = _stream(
+                console, watcher, streamer, load,
+                seconds=seconds, backup=backup, found=found, undo=undo,
+            )  # fmt: skip
             streamer.stop()
             equal = _prove(console, server, client, bucket, folder)
         except DemoFailedError as error:
@@ -262,7 +281,8 @@ def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour)
             checksums=checksums,
         )
         return (
-            f"OK: {equal}; {recovery.DROPPED} is back: a second server, restored to"
+            f"OK: {equal}; a DELETE without WHERE was undone on the living server;"
+            f" {recovery.DROPPED} is back after its DROP: a second server, restored to"
             f" just before the DROP, holds what the source held then (CHECKSUM TABLE)"
         )
 
@@ -307,10 +327,13 @@ def _stream(
     *,
     seconds: float,
     backup: Callable[[], None],
+    found: Callable[[], str],
+    undo: Callable[[str], None],
 ) -> dict[str, int]:
     """Write, look, close the last binlog, and wait until all that is closed is archived.
 
-    Meanwhile a backup and a DROP TABLE; the answer are the tables' checksums just before that.
+    Meanwhile a backup, a DELETE that is undone, and a DROP TABLE; the answer are the tables'
+    checksums just before that. `found`: the GTID of the DELETE, "" if it is not in the bucket yet.
     """
     recovery.prepare(load.server)
     pause = Event()
@@ -330,7 +353,13 @@ def _stream(
             until(lambda: False, seconds * BACKUP_AT, "writing")
             backup()
             recovery.order(load.server, recovery.ROWS)
-            until(lambda: False, seconds * (DROP_AT - BACKUP_AT), "backed up, writing")
+            until(lambda: False, seconds * (DELETE_AT - BACKUP_AT), "backed up, writing")
+            before, count = recovery.delete_all(load.server), load.transactions
+            if not until(lambda: found() != "", ARCHIVE_TIMEOUT_SECONDS, "deleted, writing"):
+                raise DemoFailedError(f"the DELETE was not found in {ARCHIVE_TIMEOUT_SECONDS} s")
+            undo(found())
+            _check_undone(console, load, before, count)
+            until(lambda: False, seconds * (DROP_AT - DELETE_AT), "undone, writing")
             checksums = recovery.drop(load.server)
             until(lambda: False, seconds * (1 - DROP_AT), "dropped, writing")
         closed = {binlog.name for binlog in closed_binlogs(load.server)}
@@ -340,6 +369,22 @@ def _stream(
         late = ", ".join(sorted(closed - watcher.archived())[:5])
         raise DemoFailedError(f"not archived {ARCHIVE_TIMEOUT_SECONDS} s after closing: {late}")
     return checksums
+
+
+def _check_undone(console: Console, load: Load, before: int, count: int) -> None:
+    """Raise where the table is not as it was before the DELETE, or nobody wrote meanwhile."""
+    checksum, more = recovery.checksum_of(load.server), load.transactions - count
+    if checksum != before or not more:
+        raise DemoFailedError(
+            f"{recovery.DROPPED} has checksum {checksum}, and had {before} before the DELETE; "
+            f"{more} transactions of others since"
+        )
+    console.print(
+        f"CHECKSUM TABLE {recovery.DROPPED}: {checksum}, as before the DELETE; others have"
+        f" committed {more:,} transactions meanwhile",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _prove(

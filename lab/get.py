@@ -219,6 +219,12 @@ def kustomize() -> Path:
     return on_path_or_built("kustomize", module, "kustomize", "20 to 60 s", version="v5.7.1")
 
 
+def helm() -> Path:
+    """helm, for the chart: the one on PATH, else built."""
+    module = "helm.sh/helm/v3/cmd/helm"
+    return on_path_or_built("helm", module, "helm", "2 to 8 minutes", version="v3.18.6")
+
+
 def nfpm() -> Path:
     """nfpm, which makes packages: on PATH, else built; newer ones need what no proxy may serve."""
     module = "github.com/goreleaser/nfpm/v2/cmd/nfpm"
@@ -421,6 +427,7 @@ def main(names: list[str]) -> int:
         "mc": mc,
         "s5cmd": s5cmd,
         "kustomize": kustomize,
+        "helm": helm,
         "nfpm": nfpm,
         "actionlint": actionlint,
         "patchelf": patchelf,

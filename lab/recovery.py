@@ -1,4 +1,7 @@
-"""The demo's second half: a table is dropped by mistake, and a server without the mistake is made.
+"""The demo's mistakes: a DELETE is undone, then a table is dropped, and a server with it is made.
+
+A DELETE without WHERE under load: `binlog2s3 undo` takes it back on the living server while the
+others write. What the table must hold then is what it held before, as nobody else changes it.
 
 An early backup, a DROP TABLE under load, then, from the bucket alone, a second server that stops
 just before the DROP. What it must hold was recorded by the source itself in the moment
@@ -78,6 +81,29 @@ def drop(server: MysqlServer) -> dict[str, int]:
     return checksums
 
 
+def delete_all(server: MysqlServer) -> int:
+    """DELETE without WHERE; the table's checksum before it."""
+    checksum = checksum_of(server)
+    server.query(f"DELETE FROM {DROPPED}")
+    return checksum
+
+
+def checksum_of(server: MysqlServer) -> int:
+    """CHECKSUM TABLE of the table that others do not write to."""
+    return int(str(server.query(f"CHECKSUM TABLE {DROPPED}")[0][1]))
+
+
+def undo_options(server: MysqlServer, gtid: str) -> list[str]:
+    """What `binlog2s3 undo` takes back, and on which server."""
+    return [
+        f"--gtid={gtid}",
+        f"--mysqlbinlog={server.binaries.binlog}",
+        f"--target-socket={server.socket}",
+        "--target-user=root",
+        "--yes",
+    ]
+
+
 def find_drop(server: MysqlServer) -> str:
     """The GTID of the DROP TABLE, as an operator finds it: in SHOW BINLOG EVENTS, newest first."""
     dropped = re.compile(r"DROP TABLE `?" + DROPPED.replace(".", "`?.`?") + r"\b")
@@ -120,7 +146,7 @@ def running(data: Path) -> Iterator["Connection[Cursor]"]:
 
 def run(console: Console, argv: Sequence[str], environment: Mapping[str, str]) -> None:
     """Run one of our commands and show what it says, its question aside."""
-    words = next(at for at, word in enumerate(argv) if word in ("backup", "restore"))
+    words = next(at for at, word in enumerate(argv) if word in ("backup", "restore", "undo"))
     console.print("$ binlog2s3 " + " ".join(argv[words:]), highlight=False, soft_wrap=True)
     done = subprocess.run(
         argv,

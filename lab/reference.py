@@ -41,9 +41,11 @@ from binlog2s3.inspect.find import view as find
 from binlog2s3.inspect.verify import view as verify
 from binlog2s3.inspect.verify.report import WORDS
 from binlog2s3.recover import document as recovery
+from binlog2s3.restore import document as restore
 from binlog2s3.retain import backup
 from binlog2s3.retain import view as prune
 from binlog2s3.status.document import PrintedStatus
+from binlog2s3.undo import view as undo
 from lab import pitr_examples, screens, status_examples
 
 ROOT = Path(__file__).parent.parent
@@ -356,6 +358,16 @@ FIELDS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "field of `base_backup`": hints_of(recovery.PrintedBase),
     },
     "docs/reference/prune.md": {"field of the document": hints_of(prune.PrintedPrune)},
+    "docs/reference/restore.md": {
+        "field of the document": hints_of(restore.PrintedRestore),
+        "field of `--dry-run`": hints_of(restore.PrintedChoice),
+    },
+    "docs/reference/undo.md": {
+        "field of the document": hints_of(undo.PrintedUndo),
+        "field of a transaction": hints_of(undo.PrintedTransaction),
+        "field of a table": hints_of(undo.PrintedTable),
+        "field of a conflict": hints_of(undo.PrintedConflict),
+    },
     "docs/reference/status-document.md": {"field of the status": dict(inner_hints(PrintedStatus))},
     "docs/reference/verify.md": {
         "field of the document": hints_of(verify.PrintedReport),

@@ -8,12 +8,14 @@ esac
 if [ -d /run/systemd/system ]; then
     systemctl stop binlog2s3.service 'binlog2s3@*.service' 'binlog2s3-serve@*.service' \
         'binlog2s3-drill@*.timer' 'binlog2s3-drill@*.service' \
-        'binlog2s3-backup@*.timer' 'binlog2s3-backup@*.service' || :
+        'binlog2s3-backup@*.timer' 'binlog2s3-backup@*.service' \
+        'binlog2s3-prune@*.timer' 'binlog2s3-prune@*.service' || :
     for link in /etc/systemd/system/*.wants/binlog2s3.service \
         /etc/systemd/system/*.wants/binlog2s3@*.service \
         /etc/systemd/system/*.wants/binlog2s3-serve@*.service \
         /etc/systemd/system/*.wants/binlog2s3-drill@*.timer \
-        /etc/systemd/system/*.wants/binlog2s3-backup@*.timer; do
+        /etc/systemd/system/*.wants/binlog2s3-backup@*.timer \
+        /etc/systemd/system/*.wants/binlog2s3-prune@*.timer; do
         if [ -L "$link" ]; then systemctl disable "${link##*/}" || :; fi
     done
 fi

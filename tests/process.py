@@ -20,7 +20,7 @@ from typing import Any, NoReturn, TypeVar
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.errors import SourceError, SupersededError
@@ -132,8 +132,7 @@ class Shown(Source):
             asked_at=now,
             settled_at=now,
             uuid=UUID_A,
-            binlog=last,
-            offset=self.size(last),
+            place=FilePosition(last, self.size(last)),
             gtid_set=self.gtids_at(last, self.size(last)),
         )
 

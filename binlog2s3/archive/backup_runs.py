@@ -58,14 +58,14 @@ def runs_of(catalog: Catalog, now: datetime) -> list[BackupRun]:
     found = []
     for info in [*catalog.store.list(catalog.layout.backup_runs)]:
         if catalog.layout.backup_run_id(info.key) is None:
-            catalog.foreign.add(info.key)
+            catalog.foreign[info.key] = ""
             continue
         try:
             run = read(catalog.store, info.key, BackupRun)
         except ObjectMissingError:  # it has ended
             continue
         except ArchiveError:
-            catalog.foreign.add(info.key)
+            catalog.foreign[info.key] = ""
             continue
         if run.state == "running" and info.last_modified < now - DEAD_AFTER:
             run = replace(run, state="failed", error=KILLED)

@@ -26,7 +26,7 @@ from binlog2s3.archive.codec import (
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.stored import Stored
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 
 
@@ -74,6 +74,13 @@ class Backup(Document):
         return ("archive", self.source, "backups", f"{self.id}.json")
 
     @property
+    def ends_at(self) -> FilePosition | None:
+        """The position at which it ends; None if only its GTIDs say that."""
+        if self.binlog is None or self.position is None:
+            return None
+        return FilePosition(self.binlog, self.position)
+
+    @property
     def counts(self) -> bool:
         """Whether it is a base backup of the whole server, as far as anybody knows."""
         return not self.defects
@@ -97,7 +104,7 @@ def registered(catalog: Catalog, unreadable: list[ArchiveError] | None = None) -
     found = []
     for info in catalog.store.list(catalog.layout.backups):
         if catalog.layout.backup_id(info.key) is None:
-            catalog.foreign.add(info.key)
+            catalog.foreign[info.key] = ""
             continue
         try:
             found.append(read(catalog.store, info.key, Backup))

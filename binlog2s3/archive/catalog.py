@@ -4,9 +4,9 @@ Law: what is under `archive/` is written once. A key or document that is not our
 touched and never guessed at.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice, takewhile
@@ -39,17 +39,61 @@ PAGE_KEYS = 1000
 """What a store lists in one request."""
 _FORMAT_WITHIN = 512
 """A binlog's format event ends within so many bytes."""
-Growing = Mapping[BinlogName, Chunks]
-"""The chunks of a lineage, by binlog."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Archived:
-    """The archived binlogs and the entries of one lineage, as listed, by name."""
+@dataclass(slots=True)
+class Contents:
+    """What is listed of one lineage: its objects, by binlog.
 
-    lineage: Lineage
-    binlogs: Mapping[BinlogName, ObjectInfo]
-    entries: Mapping[BinlogName, ObjectInfo]
+    `chunks` are also those that are left of archived binlogs.
+    """
+
+    binlogs: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
+    entries: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
+    chunks: dict[BinlogName, dict[Chunk, ObjectInfo]] = field(default_factory=dict)
+
+    def add(self, place: Place, info: ObjectInfo) -> None:
+        """Add an object, if it is of a binlog."""
+        if place.binlog is None:
+            return
+        if place.chunk is not None:
+            self.chunks.setdefault(place.binlog, {})[place.chunk] = info
+        else:
+            (self.binlogs if place.kind == "binlog" else self.entries)[place.binlog] = info
+
+    @property
+    def names(self) -> list[BinlogName]:
+        """All binlogs that have bytes, in order."""
+        return sorted(self.binlogs.keys() | self.chunks.keys())
+
+    @property
+    def all_names(self) -> list[BinlogName]:
+        """The same, and those of which only an entry is there."""
+        return sorted(self.binlogs.keys() | self.entries.keys() | self.chunks.keys())
+
+    def chunks_of(self, name: BinlogName) -> Chunks:
+        """The chunks of a binlog."""
+        return Chunks(frozenset(self.chunks.get(name, ())))
+
+    @property
+    def open(self) -> dict[BinlogName, Chunks]:
+        """The chunks of the binlogs that are not archived."""
+        return {name: self.chunks_of(name) for name in self.chunks.keys() - self.binlogs.keys()}
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether an open binlog has chunks after a hole."""
+        return any(map(has_hole, self.open.values()))
+
+    def size(self, name: BinlogName) -> int:
+        """How many first bytes of a binlog can be read: all of it if it is archived."""
+        return self.binlogs[name].size if name in self.binlogs else self.chunks_of(name).end
+
+    @property
+    def sizes(self) -> dict[BinlogName, int]:
+        """The same of all binlogs that can be read, in order."""
+        sizes = {name: self.size(name) for name in self.names}
+        return {name: size for name, size in sizes.items() if size or name in self.binlogs}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,31 +104,6 @@ class LastWriter:
     info: ObjectInfo
     beat: Heartbeat | None = None
     error: ArchiveError | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """All binlogs of one lineage. `open`: the chunks of those that are not archived."""
-
-    archived: Archived
-    open: Mapping[BinlogName, Chunks]
-
-    @property
-    def names(self) -> list[BinlogName]:
-        """All binlogs, in order."""
-        return sorted(self.archived.binlogs.keys() | self.open.keys())
-
-    def size(self, name: BinlogName) -> int:
-        """How many first bytes of a binlog can be read: all of it if it is archived."""
-        if name in self.archived.binlogs:
-            return self.archived.binlogs[name].size
-        return self.open[name].end if name in self.open else 0
-
-    @property
-    def sizes(self) -> dict[BinlogName, int]:
-        """The same of all binlogs that can be read, in order."""
-        sizes = {name: self.size(name) for name in self.names}
-        return {name: size for name, size in sizes.items() if size or name not in self.open}
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -132,7 +151,8 @@ def refuse_left(store: Store, keys: Sequence[str]) -> None:
 class Catalog:
     """Reads one source's part of the bucket. Every method asks the store again.
 
-    `foreign` collects keys that are not of format 1. They are ignored, and reported once.
+    `foreign` collects keys that are not of format 1, and why where that is more than their name.
+    They are ignored, and reported once.
     `has_retired`: `lineages` has seen a document that says that the source has ended;
     `has_drills`: it has seen that there are results of drills. The catalog has a method for each
     question to the bucket, so that all answers skip foreign keys in the same way.
@@ -141,7 +161,7 @@ class Catalog:
     def __init__(self, store: Store, layout: Layout) -> None:
         self.store = store
         self.layout = layout
-        self.foreign: set[str] = set()
+        self.foreign: dict[str, str] = {}
         self.has_retired = False
         self.has_drills = False
 
@@ -181,7 +201,7 @@ class Catalog:
             if rank is not None:
                 found[rank] = info
             else:
-                self.foreign.add(info.key)
+                self.foreign[info.key] = ""
         return found
 
     def heartbeats(self, ranks: Iterable[tuple[int, str]]) -> list[Heartbeat]:
@@ -194,7 +214,7 @@ class Catalog:
             except ObjectMissingError:
                 continue
             except ArchiveError:
-                self.foreign.add(key)
+                self.foreign[key] = ""
         return found
 
     def last_writer(
@@ -228,14 +248,14 @@ class Catalog:
         found = []
         for info in [*self.store.list(self.layout.standbys)]:
             if not self.layout.is_standby(info.key):
-                self.foreign.add(info.key)
+                self.foreign[info.key] = ""
                 continue
             try:
                 found.append((read(self.store, info.key, Standby), info))
             except ObjectMissingError:
                 continue
             except ArchiveError:
-                self.foreign.add(info.key)
+                self.foreign[info.key] = ""
         return sorted(found, key=lambda one: one[0].token)
 
     def turn(self) -> Turn | None:
@@ -249,7 +269,7 @@ class Catalog:
             if number is not None:
                 found.append(number)
             else:
-                self.foreign.add(info.key)
+                self.foreign[info.key] = ""
         if not found:
             return None
         key = self.layout.turn(max(found))
@@ -271,13 +291,13 @@ class Catalog:
                 self.has_retired = True
                 continue
             if not LINEAGE_ID.fullmatch(name.rstrip("/")):
-                self.foreign.add(self.layout.archive + name)
+                self.foreign[self.layout.archive + name] = ""
                 continue
             key = self.layout.lineage(name.rstrip("/"))
             try:
                 found.append(self.with_floor(read(self.store, key, Lineage)))
             except ObjectMissingError:
-                self.foreign.add(self.layout.archive + name)
+                self.foreign[self.layout.archive + name] = ""
             except ArchiveError as error:
                 if unreadable is None:
                     raise
@@ -295,23 +315,22 @@ class Catalog:
             if number is not None and number > lineage.first_binlog.number:
                 found[number] = info.key
             else:
-                self.foreign.add(info.key)
+                self.foreign[info.key] = ""
         for number in sorted(found, reverse=True):
             try:
                 floor = read(self.store, found[number], LineageFloor)
             except (ObjectMissingError, ArchiveError):
-                self.foreign.add(found[number])
+                self.foreign[found[number]] = ""
                 continue
             if floor.binlog == name_at(lineage, number):
                 return replace(lineage, floor=floor)
-            self.foreign.add(found[number])
+            self.foreign[found[number]] = ""
         return replace(lineage, floor=None)
 
-    def archived(self, lineage: Lineage, *, entries: bool = True) -> Archived:
+    def archived(self, lineage: Lineage, *, entries: bool = True) -> Contents:
         """The archived binlogs and the entries of a lineage. A complete listing of each."""
         layout = self.layout
-        return Archived(
-            lineage=lineage,
+        return Contents(
             binlogs=self.named(layout.binlogs(lineage.id)),
             entries=self.named(layout.entries(lineage.id)) if entries else {},
         )
@@ -323,12 +342,10 @@ class Catalog:
         """
 
         def look() -> Contents:
-            chunks = self.chunks_in(lineage)
-            archived = self.archived(lineage, entries=entries)
-            growing = {name: chunks[name] for name in chunks.keys() - archived.binlogs.keys()}
-            return Contents(archived=archived, open=growing)
+            chunks = self.chunked(lineage).chunks
+            return replace(self.archived(lineage, entries=entries), chunks=chunks)
 
-        return settled(look, lambda found: not any(map(has_hole, found.open.values())))
+        return settled(look, lambda found: not found.has_holes)
 
     def live_lineages(self) -> set[str]:
         """The ids of all lineages that have chunks, even without a lineage.json. One listing."""
@@ -339,23 +356,15 @@ class Catalog:
                 continue
             key = self.layout.live + name
             if key not in _of_processes(self.layout) and not self.layout.is_probe(key):
-                self.foreign.add(key)
+                self.foreign[key] = ""
         return found
 
-    def growing(self) -> tuple[dict[tuple[int, str], ObjectInfo], dict[str, Growing]]:
+    def growing(self) -> tuple[dict[tuple[int, str], ObjectInfo], dict[str, Contents]]:
         """The writers' objects, and all chunks by lineage id. One listing."""
         infos, writers = list[ObjectInfo](), list[ObjectInfo]()
         for info in self.store.list(self.layout.live):
             (writers if info.key.startswith(self.layout.writers) else infos).append(info)
-        found: dict[str, dict[BinlogName, set[Chunk]]] = {}
-        for place, _ in self._places(infos):
-            if place.chunk is not None and place.binlog is not None:
-                chunks = found.setdefault(place.lineage, {}).setdefault(place.binlog, set())
-                chunks.add(place.chunk)
-        return self._writers(writers), {
-            id_: {name: Chunks(frozenset(those)) for name, those in binlogs.items()}
-            for id_, binlogs in found.items()
-        }
+        return self._writers(writers), self.look(infos)
 
     def first(self, lineage: Lineage) -> tuple[dict[BinlogName, ObjectInfo], bool]:
         """The first archived binlogs of a lineage, and whether they are all. One request.
@@ -364,7 +373,7 @@ class Catalog:
         """
         prefix = self.layout.binlogs(lineage.id)
         infos = [*islice(self.store.list(prefix), PAGE_KEYS)]
-        return self._by_name(infos), len(infos) < PAGE_KEYS
+        return self._named(infos), len(infos) < PAGE_KEYS
 
     def entry(self, lineage: Lineage, name: BinlogName) -> Entry:
         """The entry of an archived binlog. Raises ObjectMissingError if it has none."""
@@ -391,13 +400,18 @@ class Catalog:
         key = self.layout.entry(lineage.id, name)
         return read(self.store, key, EntryEnd)
 
-    def chunks_in(self, lineage: Lineage) -> dict[BinlogName, Chunks]:
+    def chunked(self, lineage: Lineage) -> Contents:
         """The chunks of all binlogs of a lineage. One listing."""
-        return self._chunks(f"{self.layout.live}{lineage.id}/")
+        found = self.look(self.store.list(f"{self.layout.live}{lineage.id}/"))
+        return found.get(lineage.id, Contents())
 
     def chunks(self, lineage: Lineage, name: BinlogName) -> Chunks:
         """The chunks of a binlog. One listing."""
-        return self._chunks(self.layout.chunks(lineage.id, name)).get(name, Chunks())
+        return Chunks(frozenset(self._chunks(lineage, name)))
+
+    def _chunks(self, lineage: Lineage, name: BinlogName) -> dict[Chunk, ObjectInfo]:
+        found = self.look(self.store.list(self.layout.chunks(lineage.id, name)))
+        return found.get(lineage.id, Contents()).chunks.get(name, {})
 
     def sizes(self, lineage: Lineage) -> dict[BinlogName, int]:
         """The binlogs of a lineage with how much of each can be read, in order. Two listings."""
@@ -449,8 +463,7 @@ class Catalog:
 
     def _put_at(self, lineage: Lineage, name: BinlogName) -> dict[Chunk, datetime]:
         """When each chunk of a binlog was put, by the store's clock. One listing."""
-        found = self._chunk_infos(self.layout.chunks(lineage.id, name))
-        return {chunk: info.last_modified for chunk, info in found.get(name, [])}
+        return {one: info.last_modified for one, info in self._chunks(lineage, name).items()}
 
     def _crc64(self, lineage: Lineage, name: BinlogName, size: int) -> int | None:
         """The checksum of an archived binlog, from its entry; None if it has no entry yet."""
@@ -466,23 +479,6 @@ class Catalog:
             )
         return end.crc64
 
-    def chunk_objects(self, lineage: Lineage) -> dict[BinlogName, list[ObjectInfo]]:
-        """The objects of all chunks of a lineage, by binlog. One listing."""
-        found = self._chunk_infos(f"{self.layout.live}{lineage.id}/")
-        return {name: [info for _, info in those] for name, those in found.items()}
-
-    def _chunks(self, prefix: str) -> dict[BinlogName, Chunks]:
-        """All chunks below a prefix, by binlog."""
-        found = self._chunk_infos(prefix)
-        return {name: Chunks(frozenset(one for one, _ in those)) for name, those in found.items()}
-
-    def _chunk_infos(self, prefix: str) -> dict[BinlogName, list[tuple[Chunk, ObjectInfo]]]:
-        found: dict[BinlogName, list[tuple[Chunk, ObjectInfo]]] = {}
-        for place, info in self._places(self.store.list(prefix)):
-            if place.chunk is not None and place.binlog is not None:
-                found.setdefault(place.binlog, []).append((place.chunk, info))
-        return found
-
     def named(
         self, prefix: str, *, begin: str = "", start_after: str = "", end: str = ""
     ) -> dict[BinlogName, ObjectInfo]:
@@ -495,19 +491,30 @@ class Catalog:
         infos = self.store.list(f"{prefix}{begin}", start_after=after)
         if end:
             infos = takewhile(lambda info: info.key.encode() < end.encode(), infos)
-        return self._by_name(infos)
+        return self._named(infos)
 
-    def _by_name(self, infos: Iterable[ObjectInfo]) -> dict[BinlogName, ObjectInfo]:
-        return {place.binlog: info for place, info in self._places(infos) if place.binlog}
+    def _named(self, infos: Iterable[ObjectInfo]) -> dict[BinlogName, ObjectInfo]:
+        found: dict[BinlogName, ObjectInfo] = {}
+        for one in self.look(infos).values():
+            found |= one.binlogs | one.entries
+        return found
 
-    def _places(self, infos: Iterable[ObjectInfo]) -> Iterator[tuple[Place, ObjectInfo]]:
-        """What these are; what is not of this format is foreign."""
+    def look(self, infos: Iterable[ObjectInfo]) -> dict[str, Contents]:
+        """What these objects show of each lineage, by its id.
+
+        What is not of this format is foreign. Every listing of binlogs is looked at here.
+        """
+        found: dict[str, Contents] = {}
         for info in infos:
             place = self.layout.place_of(info.key)
-            if place is None or (place.chunk is not None and place.chunk.size != info.size):
-                self.foreign.add(info.key)
-            else:
-                yield place, info
+            if place is None:
+                self.foreign[info.key] = ""
+            elif place.chunk is not None and place.chunk.size != info.size:
+                why = f"it has {info.size} bytes, its name says {place.chunk.size}"
+                self.foreign[info.key] = why
+            elif place.lineage:
+                found.setdefault(place.lineage, Contents()).add(place, info)
+        return found
 
 
 def settled(look: Callable[[], Result], is_whole: Callable[[Result], bool]) -> Result:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from binlog2s3.archive.catalog import Archived, Catalog, read
+from binlog2s3.archive.catalog import Catalog, Contents, read
 from binlog2s3.archive.documents import Facts, Lineage
 from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
@@ -65,7 +65,7 @@ class Index:
         self._read_entries = read_entries or self._one_by_one
         self._least = lineage.first_binlog.number
         self._floor = lineage.begin.number
-        self._below: Archived | None = None
+        self._below: Contents | None = None
         self.lineage = lineage
         self.problems = problems if problems is not None else []
         self._firsts: list[int] | None = None
@@ -74,8 +74,8 @@ class Index:
         self._pages: dict[int, Page] = {}
         self._rows: dict[int, Facts] = {}
         self._doubted: set[int] = set()
-        self._ranges: dict[int, Archived] = {}
-        self._tails: dict[int, Archived] = {}
+        self._ranges: dict[int, Contents] = {}
+        self._tails: dict[int, Contents] = {}
 
     # Pages
 
@@ -87,7 +87,7 @@ class Index:
             for info in self._store.list(prefix):
                 first = first_in(info.key.removeprefix(prefix), self._span)
                 if first is None:
-                    self.catalog.foreign.add(info.key)
+                    self.catalog.foreign[info.key] = ""
                 elif first >= self.first_of(self._least):
                     found.append(first)
                     self._written[first] = info.last_modified
@@ -228,7 +228,7 @@ class Index:
         there = self.archived(page.first).binlogs if missing else ()
         return list(_runs(name.number for name in there if name.number in missing))
 
-    def below_floor(self) -> Archived:
+    def below_floor(self) -> Contents:
         """The objects and entries below the floor that are still there.
 
         Two listings that end at the floor; none if there is no floor.
@@ -240,8 +240,8 @@ class Index:
                 layout, id_ = self._layout, self.lineage.id
                 binlogs = self._named_below(layout.binlogs(id_), "")
                 entries = self._named_below(layout.entries(id_), ".json")
-            found = Archived(lineage=self.lineage, binlogs=binlogs, entries=entries)
-            self._below = _within(found, self._least, self._floor - 1)
+            found = Contents(binlogs=binlogs, entries=entries)
+            self._below = _within(self.lineage, found, self._least, self._floor - 1)
         return self._below
 
     def _named_below(self, prefix: str, suffix: str) -> dict[BinlogName, ObjectInfo]:
@@ -257,7 +257,7 @@ class Index:
         for there in (*there_below, *self._ranges.values(), *self._tails.values()):
             yield from there.binlogs.keys() - there.entries.keys()
 
-    def listing_of(self, number: int) -> Archived | None:
+    def listing_of(self, number: int) -> Contents | None:
         """The listing of this number's range; None if it was not listed yet."""
         if (found := self._ranges.get(self.first_of(number))) is not None:
             return found
@@ -265,11 +265,11 @@ class Index:
             return self.below_floor()
         return next((tail for at, tail in self._tails.items() if number > at), None)
 
-    def archived(self, first: int) -> Archived:
+    def archived(self, first: int) -> Contents:
         """The objects and entries in the range of the page with this number. Two listings."""
         first = self.first_of(first)
         if first + self._span <= self._floor:
-            return _within(self.below_floor(), first, first + self._span - 1)
+            return _within(self.lineage, self.below_floor(), first, first + self._span - 1)
         if first not in self._ranges:
             begin = max(first, self._least)
             tail = next((one for at, one in self._tails.items() if begin > at), None)
@@ -277,16 +277,16 @@ class Index:
             if tail is None:
                 self._ranges[first] = self._listed(self._digits(first), "", first, last)
             else:
-                self._ranges[first] = _within(tail, first, last)
+                self._ranges[first] = _within(self.lineage, tail, first, last)
         return self._ranges[first]
 
-    def tail(self, number: int) -> Archived:
+    def tail(self, number: int) -> Contents:
         """The objects and entries of the binlogs after this number."""
         if number not in self._tails:
             self._tails[number] = self._tail(number)
         return self._tails[number]
 
-    def _tail(self, number: int) -> Archived:
+    def _tail(self, number: int) -> Contents:
         after = name_at(self.lineage, number)
         binlogs: dict[BinlogName, ObjectInfo] = {}
         entries: dict[BinlogName, ObjectInfo] = {}
@@ -306,7 +306,7 @@ class Index:
             binlogs |= {name: info for name, info in there.binlogs.items() if name.number > number}
             entries |= {name: info for name, info in there.entries.items() if name.number > number}
             if not (there.binlogs or there.entries):
-                return Archived(lineage=self.lineage, binlogs=binlogs, entries=entries)
+                return Contents(binlogs=binlogs, entries=entries)
             first = first_of(first) + SPAN
 
     def _digits(self, number: int) -> str:
@@ -316,7 +316,7 @@ class Index:
             return f"{name.prefix}."
         return str(name)[: -len(str(SPAN - 1))]
 
-    def _listed(self, begin: str, start_after: str, low: int, high: int | None) -> Archived:
+    def _listed(self, begin: str, start_after: str, low: int, high: int | None) -> Contents:
         lineage, layout = self.lineage, self._layout
         entry_after = f"{start_after}.json" if start_after else ""
         binlogs = self.catalog.named(
@@ -327,8 +327,8 @@ class Index:
             entries = self.catalog.named(
                 layout.entries(lineage.id), begin=begin, start_after=entry_after
             )
-        found = Archived(lineage=lineage, binlogs=binlogs, entries=entries)
-        return _within(found, low, high)
+        found = Contents(binlogs=binlogs, entries=entries)
+        return _within(lineage, found, low, high)
 
     # Times and GTIDs
 
@@ -433,15 +433,14 @@ def _is_later(greatest_us: int | None, at_us: int) -> bool:
     return greatest_us is not None and greatest_us > at_us
 
 
-def _within(archived: Archived, low: int, high: int | None) -> Archived:
+def _within(lineage: Lineage, there: Contents, low: int, high: int | None) -> Contents:
     def is_in(name: BinlogName) -> bool:
-        is_own = name == name_at(archived.lineage, name.number)
+        is_own = name == name_at(lineage, name.number)
         return is_own and low <= name.number and (high is None or name.number <= high)
 
-    return Archived(
-        lineage=archived.lineage,
-        binlogs={name: info for name, info in archived.binlogs.items() if is_in(name)},
-        entries={name: info for name, info in archived.entries.items() if is_in(name)},
+    return Contents(
+        binlogs={name: info for name, info in there.binlogs.items() if is_in(name)},
+        entries={name: info for name, info in there.entries.items() if is_in(name)},
     )
 
 

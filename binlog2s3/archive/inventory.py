@@ -51,7 +51,7 @@ def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> 
     """
 
     def once() -> Inventory:
-        chunks = catalog.chunks_in(lineage)
+        chunks = catalog.chunked(lineage).open
         index = look()
         growing = {
             name: those

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, cast
 
-from binlog2s3.archive.catalog import Archived, Catalog, Contents
+from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.codec import Printed, PrintedDocument, When, of
 from binlog2s3.archive.documents import (
     Damage,
@@ -30,6 +30,7 @@ from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
 
 State = Literal["archived", "open", "unfinished", "undescribed"]
+_Listed = tuple[Lineage, Contents]
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many of how many."""
 
@@ -120,7 +121,7 @@ def _look(
     name: str,
     only: str | None,
     listing: Listing,
-    entries_of: Callable[[Catalog, Sequence[Contents]], "_Entries"],
+    entries_of: Callable[[Catalog, Sequence[_Listed]], "_Entries"],
 ) -> list[Lineage]:
     """Add a source to the listing, if it has what was asked for; returns all of its lineages.
 
@@ -129,7 +130,7 @@ def _look(
     last = catalog.last_writer()
     writer = last.beat if last is not None else None
     if last is not None and last.error is not None:
-        catalog.foreign.add(last.info.key)
+        catalog.foreign[last.info.key] = ""
     live = catalog.live_lineages()
     turn = catalog.turn()
     lineages = parents_first(catalog.lineages(listing.unreadable))
@@ -144,16 +145,16 @@ def _look(
             "lineage.json"
         )
     current = current_of(lineages, turn)
-    contents = [catalog.contents(one) for one in lineages if only in (None, one.id)]
+    contents = [(one, catalog.contents(one)) for one in lineages if only in (None, one.id)]
     if contents:
         entries = entries_of(catalog, contents)
         listing.warnings += entries.problems
-        listed = [_listed(one, entries, known, current=current, writer=writer) for one in contents]
+        listed = [_listed(*one, entries, known, current=current, writer=writer) for one in contents]
         listing.sources.append(SourceListing(name=name, lineages=tuple(listed)))
     return lineages
 
 
-_Found = tuple[Archived, BinlogName, Facts | ArchiveError | None]
+_Found = tuple[_Listed, BinlogName, Facts | ArchiveError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,38 +170,38 @@ def _entries(
     advance: Advance,
     index_of: Callable[[Lineage], Index],
     catalog: Catalog,
-    contents: Sequence[Contents],
+    contents: Sequence[_Listed],
 ) -> _Entries:
     """All entries: from pages if possible, otherwise read, several at a time."""
     entries: dict[tuple[str, BinlogName], Facts] = {}
     problems: list[str] = []
-    wanted: list[tuple[Archived, BinlogName]] = []
-    for archived in (found.archived for found in contents):
-        index = index_of(archived.lineage)
-        for name, entry in _from_pages(index, archived):
+    wanted: list[tuple[_Listed, BinlogName]] = []
+    for lineage, listed in contents:
+        index = index_of(lineage)
+        for name, entry in _from_pages(index, listed):
             if entry is None:
-                wanted.append((archived, name))
+                wanted.append(((lineage, listed), name))
             else:
-                entries[archived.lineage.id, name] = entry
+                entries[lineage.id, name] = entry
         problems += [f"{error} ({error.hint})" for error in index.problems]
     paged, total = len(entries), len(entries) + len(wanted)
 
     def tell(read: int) -> None:
         advance(paged + read, total)
 
-    for archived, name, seen in _read(workers, catalog, wanted, tell):
+    for (lineage, _), name, seen in _read(workers, catalog, wanted, tell):
         if isinstance(seen, ArchiveError):
             problems.append(f"{seen} ({seen.hint})")
         elif seen is not None:
-            entries[archived.lineage.id, name] = seen
+            entries[lineage.id, name] = seen
     return _Entries(entries, sorted(problems))
 
 
-def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, Facts | None]]:
+def _from_pages(index: Index, listed: Contents) -> Iterator[tuple[BinlogName, Facts | None]]:
     """The binlogs that have an entry, in order; None if no page has it."""
-    for name in sorted(archived.binlogs.keys() & archived.entries.keys()):
-        entry = index.entry(name, archived.entries[name].last_modified)
-        if entry is not None and entry.size != archived.binlogs[name].size:
+    for name in sorted(listed.binlogs.keys() & listed.entries.keys()):
+        entry = index.entry(name, listed.entries[name].last_modified)
+        if entry is not None and entry.size != listed.binlogs[name].size:
             entry = None
         yield name, _small(entry) if entry is not None else None
 
@@ -208,7 +209,7 @@ def _from_pages(index: Index, archived: Archived) -> Iterator[tuple[BinlogName, 
 def _read(
     workers: Workers,
     catalog: Catalog,
-    wanted: Sequence[tuple[Archived, BinlogName]],
+    wanted: Sequence[tuple[_Listed, BinlogName]],
     tell: Callable[[int], None],
 ) -> Iterator[_Found]:
     """These entries, as they arrive; `tell` is called with how many have."""
@@ -225,19 +226,19 @@ def _read(
         yield from found
 
 
-def _read_some(catalog: Catalog, wanted: Sequence[tuple[Archived, BinlogName]]) -> "list[_Found]":
+def _read_some(catalog: Catalog, wanted: Sequence[tuple[_Listed, BinlogName]]) -> "list[_Found]":
     """Read some entries, one after the other, because waking a thread for each would be slow."""
     found: list[_Found] = []
-    for archived, name in wanted:
+    for listed, name in wanted:
         try:
-            found.append((archived, name, _entry(catalog, archived, name)))
+            found.append((listed, name, _entry(catalog, *listed, name)))
         except ArchiveError as error:
-            found.append((archived, name, error))
+            found.append((listed, name, error))
     return found
 
 
-def _entry(catalog: Catalog, archived: Archived, name: BinlogName) -> Facts | None:
-    lineage, size = archived.lineage, archived.binlogs[name].size
+def _entry(catalog: Catalog, lineage: Lineage, listed: Contents, name: BinlogName) -> Facts | None:
+    size = listed.binlogs[name].size
     try:
         entry = catalog.entry(lineage, name)
     except ObjectMissingError:
@@ -271,6 +272,7 @@ def _nothing(store: Store, config: ListConfig, target: str, seen: Sequence[str])
 
 
 def _listed(
+    lineage: Lineage,
     contents: Contents,
     entries: _Entries,
     known: set[str],
@@ -278,17 +280,17 @@ def _listed(
     current: str,
     writer: Heartbeat | None,
 ) -> LineageListing:
-    archived, lineage, names = contents.archived, contents.archived.lineage, contents.names
+    names = contents.names
     is_current = lineage.id == current
     binlogs = []
     for name in names:
-        if name in archived.binlogs:
+        if name in contents.binlogs:
             entry = entries.found.get((lineage.id, name))
             state: State = "archived" if entry else "undescribed"
-            size = archived.binlogs[name].size
+            size = contents.binlogs[name].size
             binlogs.append(Binlog(name=name, size=size, state=state, entry=entry))
         else:
-            chunks = contents.open[name]
+            chunks = contents.chunks_of(name)
             beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
             is_open = is_current and name == names[-1]
             binlogs.append(

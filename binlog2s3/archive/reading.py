@@ -9,7 +9,7 @@ from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, EntryEnd
 from binlog2s3.archive.parts import BLOCK_SIZE, Digest, Grid
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Commits
 from binlog2s3.binlog.zone import SystemZone
@@ -38,6 +38,11 @@ class BinlogReading:
     def size(self) -> int:
         """Where the last event ends that is complete and correct."""
         return self.scanner.event_end
+
+    @property
+    def end(self) -> FilePosition:
+        """Where the last of these events ends."""
+        return FilePosition(self.name, self.size)
 
     @property
     def begun(self) -> bool:

@@ -401,12 +401,16 @@ class Commits:
             odd = self._groups[-1:] if len(self._groups) % 2 else []
             self._groups = [(one[0], other[1], other[2]) for one, other in pairs] + odd
 
-    def passed(self, offset: int) -> None:
-        """The binlog's first `offset` bytes are durable."""
-        count = 0
-        for _, reached_us, end in self._groups:
+    def passed(self, offset: int) -> list[int]:
+        """The binlog's first `offset` bytes are durable. Returns when the first of each group was.
+
+        Those are the groups that were not durable before.
+        """
+        found = []
+        for first_us, reached_us, end in self._groups:
             if end > offset:
                 break
             self.newest_us = reached_us
-            count += 1
-        del self._groups[:count]
+            found.append(first_us)
+        del self._groups[: len(found)]
+        return found

@@ -343,7 +343,8 @@ class _Kept:
         self._changes.end(self._kind, self._number, self._size, rows)
 
 
-_TURNED: dict[RowsKind, RowsKind] = {"insert": "delete", "update": "update", "delete": "insert"}
+TURNED: dict[RowsKind, RowsKind] = {"insert": "delete", "update": "update", "delete": "insert"}
+"""What undoes a change."""
 
 
 def fingerprint(changes: Changes, *, turned: bool = False) -> tuple[int, int]:
@@ -352,7 +353,7 @@ def fingerprint(changes: Changes, *, turned: bool = False) -> tuple[int, int]:
     for table, kind, data in changes.backwards():
         for row in split_rows(table.image, data, 2 if kind == "update" else 1):
             images = row[::-1] if turned else row
-            named = f"{_TURNED[kind] if turned else kind} {table.name}".encode()
+            named = f"{TURNED[kind] if turned else kind} {table.name}".encode()
             made = hashlib.blake2b(digest_size=16)
             for part in (named, *images):
                 made.update(len(part).to_bytes(8, "little") + part)

@@ -17,7 +17,14 @@ FromLineage = Annotated[
     Option("ID", "Lineage of the base backup, if several lineages have its position or its GTIDs."),
 ]
 """The option --from-lineage of the commands that take a base backup."""
-_READING = ("endpoint-url", "region", "addressing-style", "profile", "concurrency")
+_READING = (
+    "endpoint-url",
+    "region",
+    "addressing-style",
+    "profile",
+    "expected-bucket-owner",
+    "concurrency",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,7 @@ def for_streaming(s3: S3Config) -> StoreConfig:
         region=s3.region,
         addressing_style=s3.addressing_style,
         profile=s3.profile,
+        expected_bucket_owner=s3.expected_bucket_owner,
         storage_class=s3.storage_class,
         sse=s3.sse,
         sse_kms_key_id=s3.sse_kms_key_id,
@@ -84,6 +92,7 @@ def for_reading(s3: S3Config) -> StoreConfig:
         region=s3.region,
         addressing_style=s3.addressing_style,
         profile=s3.profile,
+        expected_bucket_owner=s3.expected_bucket_owner,
         concurrency=min(s3.concurrency, MOST_THREADS),
         connect_timeout_seconds=5.0,
     )

@@ -62,6 +62,7 @@ _TITLES = {
 }
 _EXAMPLES: Mapping[str, Value] = {
     "source": "orders-primary",
+    "expected-bucket-owner": "111122223333",
     "start-binlog": "mysql-bin.000042",
     "start-at": "oldest",
     "accept-new-server": "3e11fa47-71ca-11e1-9e33-c80aa9429562",

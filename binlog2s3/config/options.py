@@ -65,6 +65,7 @@ Kind = Literal[
     "position",
     "table",
     "host",
+    "account",
     "object lock",
     "object version",
 ]
@@ -253,6 +254,17 @@ def split_s3_url(url: str) -> tuple[str, str]:
     return bucket, prefix
 
 
+def parse_account(text: str) -> str:
+    """The number of an AWS account. Raises ValueError.
+
+    >>> parse_account("012345678901")
+    '012345678901'
+    """
+    if not re.fullmatch(r"[0-9]{12}", text):
+        raise ValueError(f"{_shown(text)} is not the number of an AWS account: 12 digits")
+    return text
+
+
 def parse_object_lock(text: str) -> ObjectLock:
     """The mode and the time of GOVERNANCE:30d or COMPLIANCE:30d. Raises ValueError."""
     match = re.fullmatch(r"(GOVERNANCE|COMPLIANCE):([0-9]{1,5})d", text.strip(), re.IGNORECASE)
@@ -329,6 +341,7 @@ _MADE: Mapping[Kind, Callable[[str], object]] = {
     "interval": parse_between,
     "position": parse_position,
     "table": parse_table,
+    "account": parse_account,
     "object lock": parse_object_lock,
     "object version": parse_object_version,
 }

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import reading
+from binlog2s3.config.find import MYSQLBINLOG
 from binlog2s3.config.given import CommandOptions, Given, contradiction, file_problems
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import flavour_of, parse_gtids
@@ -42,6 +43,18 @@ class UndoConfig:
             "position",
         ),
     ] = None
+    from_gtid: Annotated[
+        str | None,
+        Option(
+            "GTID",
+            "The first transaction of a stretch of the history, in the order of the archive; needs "
+            "--to-gtid and --table.",
+            "gtid",
+        ),
+    ] = None
+    to_gtid: Annotated[
+        str | None, Option("GTID", "The last transaction of the stretch.", "gtid")
+    ] = None
     tables: Annotated[
         tuple[tuple[str, str], ...],
         Option(
@@ -72,6 +85,7 @@ class UndoConfig:
     dry_run: Annotated[bool, Option("", "Show the plan, and change nothing.")] = False
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     yes: Annotated[bool, Option("", "Do not ask before undoing.")] = False
+    mysqlbinlog: Path | None = None
 
 
 _HELP = {
@@ -90,7 +104,7 @@ UNDO_SHARED = reading("Server in the bucket whose transactions are undone.")
 def _config(values: Mapping[str, Any]) -> UndoConfig:
     return fill(
         UndoConfig,
-        UNDO_OPTIONS,
+        (*UNDO_OPTIONS, MYSQLBINLOG),
         values,
         s3=s3_of(values),
         source=values["source"],
@@ -99,13 +113,17 @@ def _config(values: Mapping[str, Any]) -> UndoConfig:
 
 
 def _problems(given: Given) -> Iterable[str]:
-    if given.has("gtid") and given.has("at"):
-        yield contradiction(given, "gtid", "at", "give one of them")
-    elif given.is_missing("gtid") and given.is_missing("at"):
+    ways = [name for name in ("gtid", "at", "from-gtid") if given.has(name)]
+    if len(ways) > 1:
+        yield contradiction(given, ways[0], ways[1], "give one of them")
+    elif all(given.is_missing(name) for name in ("gtid", "at", "from-gtid", "to-gtid")):
         yield "which transaction? Give --gtid or --at; `binlog2s3 find` finds it"
-    flavours = {flavour_of(parse_gtids(text)) for text in given.values.get("gtid") or ()}
-    if len(flavours) > 1:
-        yield f"{given.called('gtid')} has GTIDs of MySQL and of MariaDB"
+    yield from _stretch_problems(given)
+    texts = [*(given.values.get("gtid") or ())]
+    texts += [given.values[name] for name in ("from-gtid", "to-gtid") if given.has(name)]
+    if len({flavour_of(parse_gtids(text)) for text in texts}) > 1:
+        first = "gtid" if given.has("gtid") else "from-gtid"
+        yield f"{given.called(first)} has GTIDs of MySQL and of MariaDB"
     for other in ("skip-conflicts", "dry-run", "yes"):
         if given.wants("output") and given.wants(other):
             yield contradiction(given, "output", other, "with --output, no server is changed")
@@ -117,4 +135,13 @@ def _problems(given: Given) -> Iterable[str]:
     yield from file_problems(given, _SERVER)
 
 
-UNDO = CommandOptions((*UNDO_OPTIONS, *_SERVER, *UNDO_SHARED), _problems, _config)
+def _stretch_problems(given: Given) -> Iterable[str]:
+    ends = ("from-gtid", "to-gtid")
+    for one, other in (ends, ends[::-1]):
+        if given.has(one) and given.is_missing(other):
+            yield f"{given.called(one)} needs --{other}: a stretch has two ends"
+    if any(given.has(name) for name in ends) and given.is_missing("table"):
+        yield "a stretch needs --table: whose changes are undone?"
+
+
+UNDO = CommandOptions((*UNDO_OPTIONS, MYSQLBINLOG, *_SERVER, *UNDO_SHARED), _problems, _config)

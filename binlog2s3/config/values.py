@@ -186,6 +186,16 @@ class S3Config:
         Option("STYLE", "Whether the bucket is in the host name (virtual) or in the path."),
     ] = "auto"
     profile: Annotated[str | None, Option("NAME", "AWS profile.", otherwise=_BOTO)] = None
+    expected_bucket_owner: Annotated[
+        str | None,
+        Option(
+            "ACCOUNT",
+            "Number of the AWS account that owns the bucket: requests to a bucket of another "
+            "account are refused by S3.",
+            "account",
+            otherwise="not checked",
+        ),
+    ] = None
     storage_class: Annotated[
         str | None,
         Option(
@@ -386,7 +396,7 @@ class LogConfig:
     """The format of the log, and its lowest level."""
 
     format: Annotated[
-        Literal["auto", "text", "json"],
+        Literal["auto", "text", "json", "ecs"],
         Option("FORMAT", "auto: text on a terminal, JSON lines elsewhere."),
     ] = "auto"
     level: Annotated[

@@ -19,7 +19,7 @@ from typing import BinaryIO, Literal, Protocol, cast
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.compression import unzstd
 from binlog2s3.binlog.gtid import Flavour, parse
-from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.backup_format import (
     SINGLE_DATABASE,
@@ -122,9 +122,7 @@ class _End(Protocol):
     @property
     def gtid_set(self) -> str | None: ...
     @property
-    def binlog(self) -> BinlogName | None: ...
-    @property
-    def position(self) -> int | None: ...
+    def ends_at(self) -> FilePosition | None: ...
     @property
     def server_uuid(self) -> str | None: ...
 
@@ -146,9 +144,7 @@ def start_at(point: _End, flavour: Flavour, name: str) -> Start:
             f"the backup is of a {point.flavour} server, the history is {flavour}'s",
             hint="is --source the right one?",
         )
-    place = None
-    if point.binlog is not None and point.position is not None:
-        place = FilePosition(point.binlog, point.position)
+    place = point.ends_at
     if point.gtid_set is not None:
         gtids = start_of_gtids(point.gtid_set, flavour).gtids
         return Start(gtids=gtids, base=Base(gtids=gtids, place=place))
@@ -312,7 +308,7 @@ def _read_directory(directory: Path) -> BackupPoint:
         return parse_mydumper(str(metadata), text.begin, whole=text.whole)
     if infos:
         points = [_xtrabackup(directory, info) for info in infos]
-        if len({(point.binlog, point.position, point.gtid_set) for point in points}) > 1:
+        if len({(point.ends_at, point.gtid_set) for point in points}) > 1:
             names = " and ".join(info.name for info in infos)
             raise refusal(str(directory), f"it contradicts itself: {names} differ")
         return points[-1]

@@ -48,8 +48,7 @@ class BackupPoint:
 
     tool: Tool
     flavour: Flavour | None
-    binlog: BinlogName | None = None
-    position: int | None = None
+    ends_at: FilePosition | None = None
     gtid_set: str | None = None
     server_uuid: str | None = None
     began_at: datetime | None = None
@@ -101,10 +100,10 @@ def _uuid(text: str) -> str | None:
     return text.lower() if _UUID.fullmatch(text) else None
 
 
-def _place(where: str, coordinates: Coordinates | None) -> tuple[BinlogName | None, int | None]:
+def _place(where: str, coordinates: Coordinates | None) -> FilePosition | None:
     """Name and position, checked."""
     if coordinates is None:
-        return None, None
+        return None
     name, position = coordinates
     try:
         binlog = BinlogName.parse(name)
@@ -112,7 +111,7 @@ def _place(where: str, coordinates: Coordinates | None) -> tuple[BinlogName | No
         raise refusal(where, f"not the name of a binlog: {shown(name)}") from None
     if not _NUMBER.fullmatch(position) or not FIRST_POSITION <= int(position) < 2**63:
         raise refusal(where, f"not a position in {name}: {shown(position)}")
-    return binlog, int(position)
+    return FilePosition(binlog, int(position))
 
 
 def point(
@@ -129,7 +128,7 @@ def point(
     finished_at: datetime | None = None,
 ) -> BackupPoint:
     """The point, with everything checked; raises if it has neither binlog nor GTIDs."""
-    binlog, position = _place(where, coordinates)
+    place = _place(where, coordinates)
     gtid_set = None
     if gtids.strip(" \t\r\n,"):
         looks: Flavour = "mariadb" if _MARIADB_GTID.match(gtids) else "mysql"
@@ -143,13 +142,12 @@ def point(
             gtid_set = str(parse(gtids, flavour)) or None
         except ValueError as error:
             raise refusal(where, f"not GTIDs of {flavour}: {shown(str(error))}") from None
-    if binlog is None and gtid_set is None:
+    if place is None and gtid_set is None:
         raise refusal(where, f"a backup by {tool} that has neither binlog nor GTIDs")
     return BackupPoint(
         tool=tool,
         flavour=flavour,
-        binlog=binlog,
-        position=position,
+        ends_at=place,
         gtid_set=gtid_set,
         server_uuid=server_uuid,
         began_at=began_at,

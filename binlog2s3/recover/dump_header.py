@@ -211,11 +211,7 @@ def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
     """The point of all dumps of one file; raises if they differ."""
     first, *more = points
     for other in more:
-        if (other.binlog, other.position, other.gtid_set) != (
-            first.binlog,
-            first.position,
-            first.gtid_set,
-        ):
+        if (other.ends_at, other.gtid_set) != (first.ends_at, first.gtid_set):
             raise refusal(
                 where,
                 f"it has {len(points)} dumps that end at different places, {_stands(first)} and "
@@ -230,7 +226,7 @@ def _one_point(where: str, points: Sequence[BackupPoint]) -> BackupPoint:
 
 
 def _stands(point: BackupPoint) -> str:
-    place = f"{point.binlog}:{point.position}" if point.binlog is not None else ""
+    place = str(point.ends_at) if point.ends_at is not None else ""
     return " ".join(filter(None, (place, shown(point.gtid_set) if point.gtid_set else "")))
 
 

@@ -328,7 +328,7 @@ class Search:
             case BeforeGtid(gtid):
                 number, found = self.gtid(gtid, start.number, have)
                 return Spot(number, found.begin)
-            case ToPosition(binlog, offset, lineage):
+            case ToPosition((binlog, offset), lineage):
                 lineage = lineage or self._chosen(binlog, offset)
                 return self.place(binlog, offset, lineage, option="--lineage")
             case Latest():

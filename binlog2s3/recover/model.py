@@ -52,13 +52,12 @@ class BeforeGtid:
 
 @dataclass(frozen=True, slots=True)
 class ToPosition:
-    """Stop at this offset of a binlog, which must be between two transactions.
+    """Stop at this position, which must be between two transactions.
 
     `lineage`: the lineage that has the binlog, if it is known.
     """
 
-    binlog: BinlogName
-    offset: int
+    place: FilePosition
     lineage: str | None = None
 
 

@@ -644,7 +644,7 @@ def goal_of(config: PitrConfig) -> Goal:
     if config.before_gtid is not None:
         return BeforeGtid(config.before_gtid)
     if config.to_position is not None:
-        return ToPosition(*config.to_position)
+        return ToPosition(config.to_position)
     return Latest()
 
 

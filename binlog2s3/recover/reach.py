@@ -275,7 +275,7 @@ def _up_to_break(
     if place is None:
         return replace(reach, end=None, to_us=None)
     end = route.place(*place)
-    goal = ToPosition(end.binlog, end.offset, end.lineage)
+    goal = ToPosition(end.place, end.lineage)
     try:
         make(replace(request, goal=goal), history)
     except (RecoveryError, ArchiveError):

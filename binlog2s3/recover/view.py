@@ -159,7 +159,7 @@ def goal_text(goal: Goal) -> str:
     if isinstance(goal, BeforeGtid):
         return f"to just before {goal.gtid}"
     if isinstance(goal, ToPosition):
-        return f"to {goal.binlog}:{goal.offset}"
+        return f"to {goal.place}"
     return "to the newest that is in the bucket"
 
 

@@ -5,7 +5,6 @@ The account that it worked with is not in the restored server, and nobody there 
 on the source.
 """
 
-import json
 import os
 import shlex
 import shutil
@@ -19,7 +18,7 @@ from typing import Any
 
 from binlog2s3.archive.backups import new_id
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.codec import as_fields, as_printed
+from binlog2s3.archive.codec import printed
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
@@ -27,10 +26,10 @@ from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.restore import RestoreConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, StoreError
-from binlog2s3.formatting import count_text, duration_text, iso_text, moment_text, size_text
+from binlog2s3.formatting import count_text, duration_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, Field, confirm, page_on, say
 from binlog2s3.recover import target
-from binlog2s3.recover.document import PrintedPlan, whole
+from binlog2s3.recover.document import whole
 from binlog2s3.recover.events import Event, events_of, give
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
@@ -39,6 +38,7 @@ from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_l
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
+from binlog2s3.restore.document import PrintedChoice, PrintedRestore
 from binlog2s3.restore.engine import Choice, Engine, has_gtids, is_other_series
 from binlog2s3.restore.scratch import ScratchServer, run_on, user_of
 from binlog2s3.restore.settings import Settings, settings_of, settings_of_backup, unusual
@@ -216,7 +216,7 @@ class _Restore:
             for warning in choice.plan.warnings:
                 say("warning", warning)
             if config.dry_run:
-                print(json.dumps(self._document(choice, about), indent=1))  # noqa: T201
+                print(printed(PrintedChoice, self._document(choice, about)))  # noqa: T201
             return
         page = page_on(sys.stdout)
         page.fields(self._fields(choice, need, free), _ROOM)
@@ -234,19 +234,17 @@ class _Restore:
         )
 
     def _document(self, choice: Choice, about: About) -> dict[str, Any]:
+        """What `PrintedChoice` is printed of."""
         need, free = self._space(choice)
         return {
             "source": self._config.source,
-            "data_dir": str(self._config.data_dir.absolute()),
-            "backup": choice.backup.id,
-            "label": choice.backup.label,
-            "tool": choice.backup.tool,
-            "backup_bytes": choice.backup.stored.size if choice.backup.stored else None,
+            "data_dir": self._config.data_dir.absolute(),
+            "backup": choice.backup,
             "needed_bytes": need,
             "free_bytes": free,
             "last_drill_seconds": self._drill_seconds(),
-            "continues": self._left.stage if self._left is not None else None,
-            "plan": as_printed(PrintedPlan, whole(choice.plan, about)["plan"]),
+            "left": self._left,
+            "plan": whole(choice.plan, about)["plan"],
         }
 
     def _fields(self, choice: Choice, need: int | None, free: int | None) -> list[Field]:
@@ -468,13 +466,13 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
         said = {
             "source": config.source,
             "goal": marker.goal,
-            "data_dir": str(where),
-            **as_fields(reached),
-            "started_at": iso_text(marker.started_at),
-            "finished_at": iso_text(datetime.now(UTC)),
-            "socket": str(socket) if socket is not None else None,
+            "data_dir": where,
+            "reached": reached,
+            "started_at": marker.started_at,
+            "finished_at": datetime.now(UTC),
+            "socket": socket,
         }
-        print(json.dumps(said, indent=1))  # noqa: T201
+        print(printed(PrintedRestore, said))  # noqa: T201
         return
     page = page_on(sys.stdout)
     took = duration_text((datetime.now(UTC) - marker.started_at).total_seconds())

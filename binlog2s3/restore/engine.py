@@ -326,7 +326,7 @@ class Engine:
                 self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
             )
             flavour, lineage = choice.plan.flavour, choice.plan.lineage
-            goal = ToPosition(stop.binlog, stop.offset)
+            goal = ToPosition(stop.place)
             start = start_of_registered(choice.backup, flavour)
             plan = make(Request(goal=goal, start=start, lineage=lineage), survey)
             if plan.stop != stop:
@@ -372,9 +372,9 @@ def is_place_sure(backup: Backup, history: BucketHistory) -> bool:
 
     After a RESET, or on a server that was put back, the same name and position are used again.
     """
-    if backup.gtid_set is not None or backup.binlog is None or backup.position is None:
+    if backup.gtid_set is not None or backup.ends_at is None:
         return True
-    return len(lineages_at(backup.binlog, backup.position, history)) <= 1
+    return len(lineages_at(*backup.ends_at, history)) <= 1
 
 
 def is_other_series(version: str, source: str) -> bool:

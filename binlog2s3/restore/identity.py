@@ -31,11 +31,11 @@ def by_file(data: Path, backup: Backup) -> str:
         point = read_backup(data)
     except Binlog2s3Error:
         return ""
-    if (point.binlog, point.position) == (backup.binlog, backup.position) and (
+    if point.ends_at == backup.ends_at and (
         point.gtid_set is None or backup.gtid_set in (None, point.gtid_set)
     ):
         return f"the position file of {point.tool}"
-    where = f"{point.binlog}:{point.position} {gtids_text(point.gtid_set or '')}".rstrip()
+    where = f"{point.ends_at or ''} {gtids_text(point.gtid_set or '')}".strip()
     raise RecoveryError(
         f"the restored data directory is not {backup.name}: its own position file says {where}",
         hint=_OTHER,

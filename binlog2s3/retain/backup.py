@@ -379,10 +379,9 @@ def _described(
         for warning in point.warnings:
             say("warning", f"{config.from_backup}: {warning}")
         tool, server = point.tool, point.server_uuid or ""
-        gtid_set, binlog, position = point.gtid_set, point.binlog, point.position
+        gtid_set = point.gtid_set
+        binlog, position = point.ends_at or (None, None)
         innodb, checked, defects = point.innodb, point.checked, point.defects
-        if position is None:
-            binlog = None
     location = config.location or ""
     if not location and config.from_backup is not None:
         location = str(config.from_backup.absolute())
@@ -577,8 +576,8 @@ def _fields(backup: Backup, reaches: list[BackupReach]) -> Iterator[Field]:
 def _end_text(backup: Backup) -> str:
     """Where a backup ends, by all that its document says."""
     ends = []
-    if backup.binlog is not None:
-        ends.append(f"{backup.binlog}:{backup.position}")
+    if backup.ends_at is not None:
+        ends.append(str(backup.ends_at))
     if backup.lineage is not None:
         ends.append(f"lineage {backup.lineage}")
     if backup.gtid_set is not None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from binlog2s3.archive.catalog import Archived
+from binlog2s3.archive.catalog import Contents
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.history import line_of
 from binlog2s3.archive.known import Known
@@ -222,7 +222,8 @@ def needs_of(
 
 def given_up(
     history: BucketHistory,
-    archived: Archived,
+    lineage: Lineage,
+    archived: Contents,
     *,
     needed: Mapping[str, BinlogName | None],
     old_us: int | None,
@@ -232,7 +233,6 @@ def given_up(
 
     `needed`: see `needs_of`. `old_us`: only what is older than this, None: of any age.
     """
-    lineage = archived.lineage
     id_ = lineage.id
     if needed.get(id_, lineage.first_binlog) is None:
         return None

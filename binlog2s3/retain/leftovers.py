@@ -56,7 +56,7 @@ def leftovers_of(
     found.uploads = [one for one in uploads if _is_left(catalog, one.key, known)]
     for info in infos:
         if layout.stored_place(info.key) is None:
-            catalog.foreign.add(info.key)
+            catalog.foreign[info.key] = ""
         elif not _is_left(catalog, info.key, known):
             continue
         elif info.last_modified > now - _QUIET:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from binlog2s3.archive.backups import Backup, lost_of, registered
-from binlog2s3.archive.catalog import Archived, Catalog, read, refuse_left
+from binlog2s3.archive.catalog import Catalog, Contents, read, refuse_left
 from binlog2s3.archive.codec import printed
 from binlog2s3.archive.documents import Lineage, LineageFloor
 from binlog2s3.archive.drills import verdicts_of
@@ -190,7 +190,9 @@ class Prune:
         for lineage in survey.lineages:
             archived = self._catalog.archived(lineage)
             unfinished = self._unfinished(lineage) if lineage.id in abandoned else {}
-            one = given_up(survey, archived, needed=needed, old_us=old_us, unfinished=unfinished)
+            one = given_up(
+                survey, lineage, archived, needed=needed, old_us=old_us, unfinished=unfinished
+            )
             if one is not None:
                 there = next((floor for floor, _ in self._floors(lineage, one.floor)), None)
                 found.append(replace(one, is_new=there != one.floor))
@@ -382,13 +384,14 @@ class Prune:
         them. A binlog with a young chunk is left out, and so is all that comes after it.
         """
         found: dict[BinlogName, Sequence[ObjectInfo]] = {}
-        for name, infos in sorted(self._catalog.chunk_objects(lineage).items()):
+        for name, chunks in sorted(self._catalog.chunked(lineage).chunks.items()):
+            infos = [*chunks.values()]
             if any(info.last_modified > self._bucket.now - _QUIET for info in infos):
                 break
             found[name] = infos
         return found
 
-    def _keys(self, lineage: Lineage, there: Archived, unfinished: Unfinished) -> Below:
+    def _keys(self, lineage: Lineage, there: Contents, unfinished: Unfinished) -> Below:
         """Pages below the floor go first, then each binlog before its entry, the oldest first.
 
         A later run looks below a floor only while a binlog or an entry is there. A page that was

@@ -707,7 +707,7 @@ class ArchiveHistory:
 
     def _check_gap(self, binlog: ServedBinlog, following: BinlogName) -> None:
         """Raise ArchiveError if later binlogs are there, and this one will never come."""
-        later = [n for n in self._catalog.chunks_in(binlog.lineage) if n > following]
+        later = [n for n in self._catalog.chunked(binlog.lineage).chunks if n > following]
         later += self._catalog.archived_behind(binlog.lineage, following)
         if not later:
             return

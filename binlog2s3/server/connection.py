@@ -19,7 +19,7 @@ from pymysql.cursors import DictCursor
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.events import length_encoded
 from binlog2s3.binlog.gtid import Flavour, Gtids
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone, sampled_days
 from binlog2s3.errors import SourceError, UnloggedError
 from binlog2s3.server import dump
@@ -74,8 +74,7 @@ class ServerPosition:
     asked_at: datetime
     settled_at: datetime
     uuid: str
-    binlog: BinlogName
-    offset: int
+    place: FilePosition
     gtid_set: str
 
 
@@ -240,8 +239,7 @@ class Server:
             asked_at=asked_at,
             settled_at=settled_at,
             uuid=uuid,
-            binlog=binlog_name(str(status[0]["File"])),
-            offset=int(status[0]["Position"]),
+            place=FilePosition(binlog_name(str(status[0]["File"])), int(status[0]["Position"])),
             gtid_set=gtid_set,
         )
 
@@ -444,6 +442,9 @@ class Server:
         except FOREIGN as error:
             self.close()
             raise translate(error, self._used) from error
+        except KeyboardInterrupt:  # its answer would be taken for that of the next statement
+            self.close()
+            raise
         self.heard_at = time.monotonic()
         return rows
 

@@ -62,6 +62,7 @@ _HINTS: Mapping[int, str] = {
     4151: "unlock the account: ALTER USER ... ACCOUNT UNLOCK",
 }
 _NO_BINLOG = 1381
+_LOCKED = frozenset({1205, 1213})  # waited too long, or a deadlock
 _DENIED = frozenset({1044, 1142, 1143, 1227, 1370})  # database, table, column, any, routine
 _NO_TLS = (
     "set up TLS on the server, or accept that others can read the data: --mysql-ssl-mode DISABLED, "
@@ -131,6 +132,7 @@ def _translated(error: Exception, login: Login, doing: str) -> SourceError:
         transient=code in _TRANSIENT,
         answered=1000 <= code < 2000 or code >= 3000 or "refused" in text.lower(),
         needs_privilege=code in _DENIED,
+        locked=code in _LOCKED,
     )
 
 

@@ -14,11 +14,8 @@ from functools import partial
 from itertools import count
 
 from binlog2s3.archive.catalog import (
-    Archived,
     Catalog,
     Contents,
-    Growing,
-    has_hole,
     read,
     settled,
 )
@@ -93,17 +90,18 @@ def look(
     blank = _blank(source, target, now)
     status = status_of(blank, sign, lineage, here, extent.durable())
     status = replace(status, standbys=_standbys(sign, catalog))
-    lost = _lost(here, sign.beat)
+    lost = _lost(extent.current or "", here, sign.beat)
     if lost is not None:  # what the writer said of it is not true any more
         status = replace(status, covered_until=None, latest=None, durable=lost[0], lag=Lag())
     troubles = [*_troubles(sign, catalog, wrong, extent.current, lineages)]
     troubles += [] if lost is None else [lost[1]]
+    newest = _last_commit(catalog, lineage, here) if lost is None and not status.latest else None
     history = history_of(lineages.values(), extent.current)
     return replace(
         status,
         lineage=extent.current,
         troubles=_in_order(troubles),
-        latest=status.latest or (None if lost is not None else _last_commit(catalog, here)),
+        latest=status.latest or newest,
         history=replace(
             history,
             gaps=(*history.gaps, *extent.gaps()),
@@ -240,7 +238,7 @@ class _ContentsReader:
     It does not find a binlog that is missing in the middle of a long lineage; `verify` does.
     """
 
-    def __init__(self, catalog: Catalog, growing: Mapping[str, Growing]) -> None:
+    def __init__(self, catalog: Catalog, growing: Mapping[str, Contents]) -> None:
         self._catalog = catalog
         self._growing = growing
         self._passed: dict[str, BinlogName] = {}
@@ -279,9 +277,7 @@ class _ContentsReader:
 
         return settled(
             look,
-            lambda found: (
-                not any(map(has_hole, found.open.values())) and short_of(found, beat) is None
-            ),
+            lambda found: not found.has_holes and short_of(lineage.id, found, beat) is None,
         )
 
     def _once(self, lineage: Lineage, beat: Heartbeat | None, cut: int | None) -> Contents:
@@ -293,11 +289,8 @@ class _ContentsReader:
             if begin > last + 1:
                 self._passed[lineage.id] = name_at(lineage, begin)
             binlogs |= index.tail(max(last, begin - 1)).binlogs
-        growing = self._growing.get(lineage.id, {})
-        return Contents(
-            archived=Archived(lineage=lineage, binlogs=binlogs, entries={}),
-            open={name: growing[name] for name in growing.keys() - binlogs.keys()},
-        )
+        growing = self._growing.get(lineage.id)
+        return Contents(binlogs=binlogs, chunks=growing.chunks if growing is not None else {})
 
     @staticmethod
     def _end(lineage: Lineage, beat: Heartbeat | None, cut: int | None, index: Index) -> int:
@@ -345,9 +338,11 @@ def _troubles(
         yield Trouble(code="unreadable", level="warning", text=text, hint=hint)
 
 
-def _lost(contents: Contents | None, beat: Heartbeat | None) -> tuple[Position, Trouble] | None:
+def _lost(
+    lineage: str, contents: Contents | None, beat: Heartbeat | None
+) -> tuple[Position, Trouble] | None:
     """Something is missing that the writer said is durable: up to where it is there, and that."""
-    short = short_of(contents, beat) if contents is not None else None
+    short = short_of(lineage, contents, beat) if contents is not None else None
     if contents is None or short is None:
         return None
     have = contents.size(short.binlog)
@@ -361,12 +356,13 @@ def _lost(contents: Contents | None, beat: Heartbeat | None) -> tuple[Position, 
     return Position(binlog=short.binlog, offset=have, gtid_set=""), trouble
 
 
-def _last_commit(catalog: Catalog, contents: Contents | None) -> datetime | None:
+def _last_commit(
+    catalog: Catalog, lineage: Lineage | None, contents: Contents | None
+) -> datetime | None:
     """The last commit of the last archived binlog, for a bucket without a heartbeat."""
-    if contents is None:
+    if lineage is None or contents is None:
         return None
-    names = sorted(contents.archived.binlogs)
-    entry = _described(catalog, contents.archived.lineage, names[::-1])
+    entry = _described(catalog, lineage, sorted(contents.binlogs)[::-1])
     if entry is None or entry.reached_us is None:
         # what was committed before a binlog began is in the binlogs before it
         return entry.first_time if entry is not None else None
@@ -393,6 +389,6 @@ def _earliest(catalog: Catalog, extent: Extent) -> datetime | None:
     lineage, names = begin
     if names[0] == lineage.first_binlog:
         return lineage.first_binlog_time
-    archived = extent.contents[lineage.id].archived.binlogs
+    archived = extent.contents[lineage.id].binlogs
     entry = _described(catalog, lineage, [name for name in names if name in archived])
     return entry.first_time if entry is not None else None

@@ -41,6 +41,7 @@ from binlog2s3.status import metrics
 from binlog2s3.status.ask import SOCKET, address_in, limit_to
 from binlog2s3.status.document import document
 from binlog2s3.status.model import Status, Trouble
+from binlog2s3.status.timings import Timings
 
 _log = Log("endpoint")
 
@@ -235,12 +236,16 @@ class HttpListener:
 
 
 class Listener(HttpListener):
-    """Answers requests with the Status that `current` returns, which any thread may call."""
+    """Answers requests with the Status that `current` returns, which any thread may call.
+
+    `own`: what the process knows of itself, for /metrics.
+    """
 
     def __init__(
         self,
         current: Callable[[], Status],
         *,
+        own: Timings | None = None,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         request_seconds: float = _REQUEST_SECONDS,
     ) -> None:
@@ -251,6 +256,7 @@ class Listener(HttpListener):
             request_seconds=request_seconds,
         )
         self._current = current
+        self._own = own or Timings()
         self._clock = clock
 
     def _render_status(self, path: str) -> Answer:
@@ -271,7 +277,7 @@ class Listener(HttpListener):
 
     def _render(self, path: str, status: Status) -> Answer:
         if path == "/metrics":
-            body = metrics.render(status, process=True)
+            body = metrics.render(status, self._own)
             return Answer(HTTPStatus.OK, metrics.CONTENT_TYPE, body)
         hangs = [one for one in status.troubles if one.code in _HANGS and one.level == "critical"]
         if path == "/live" and hangs:

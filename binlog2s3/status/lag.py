@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from binlog2s3.binlog import gtid
 from binlog2s3.binlog.gtid import Flavour, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.status.model import Lag
 
@@ -38,9 +38,7 @@ def lag_seconds(
 
 
 def lag_bytes(
-    durable: tuple[BinlogName, int],
-    server: tuple[BinlogName, int],
-    sizes: Mapping[BinlogName, int],
+    durable: FilePosition, server: FilePosition, sizes: Mapping[BinlogName, int]
 ) -> int | None:
     """Bytes from one place to the other, by the sizes that the source lists; None if unknown."""
     (name, offset), (last, end) = durable, server

@@ -3,8 +3,9 @@
 `METRICS` is the one list of metrics; tests compare docs/reference/metrics.md, the alert rules and
 the dashboard with it.
 
-Law: a function of a Status; nothing is kept between two calls. What is unknown is absent, because a
-0 would be believed. A label has few values: no binlog's name, no GTID, no error text.
+Law: a function of a Status and of the process's Timings; nothing is kept between two calls. What is
+unknown is absent, because a 0 would be believed. A label has few values: no binlog's name, no GTID,
+no error text. The values that this program chooses have no blanks.
 """
 
 from collections import Counter
@@ -14,16 +15,22 @@ from datetime import datetime
 from typing import Literal, get_args
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import State, Status
 from binlog2s3.status.severity import judged
+from binlog2s3.status.timings import Histogram, Timings
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-Kind = Literal["gauge", "counter", "info"]
+Kind = Literal["gauge", "counter", "info", "histogram"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class Metric:
         """The metric type of Prometheus; an info is a gauge that is always 1."""
         if self.name.endswith("_info"):
             return "info"
+        if self.field in {"durable", "requests"}:
+            return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
 
     @property
@@ -67,7 +76,7 @@ METRICS = (
            ("code", "level")),
     Metric("binlog2s3_status_timestamp_seconds", "at",
            "When this status was made."),
-    Metric("binlog2s3_start_timestamp_seconds", "writer.since",
+    Metric("binlog2s3_writer_since_timestamp_seconds", "writer.since",
            "When this streamer became the writer."),
     Metric("binlog2s3_heartbeat_timestamp_seconds", "writer.heartbeat_at",
            "When the writer's object in the bucket was last renewed."),
@@ -180,16 +189,55 @@ METRICS = (
 # fmt: on
 
 
-def render(status: Status, *, process: bool = False) -> bytes:
-    """All metrics in Prometheus' text format 0.0.4; `process` adds this process's own.
+# fmt: off
+PROCESS_METRICS = (
+    Metric("binlog2s3_start_time_seconds", "started_at",
+           "When this process started."),
+    Metric("binlog2s3_commit_to_durable_seconds", "durable",
+           "From a commit, by the source's clock, until a request of this process had brought it "
+           "into the bucket. Transactions that were read together count once, as old as the first "
+           "of them."),
+    Metric("binlog2s3_store_request_seconds", "requests",
+           "How long an attempt of a request to the store took, until the answer's headers; "
+           "`code` is the answer's HTTP status, or `none` without an answer.",
+           ("operation", "code")),
+)
+# fmt: on
+"""What is known of the process that streams; `field` is one of its Timings."""
 
-    Those are CPU, memory and open files, under the usual names of exporters.
+
+def render(status: Status, own: Timings | None = None) -> bytes:
+    """All metrics in Prometheus' text format 0.0.4; `own` adds those of this process.
+
+    Among those are CPU, memory and open files, under the usual names of exporters.
     """
     registry = CollectorRegistry()
     registry.register(_StatusCollector(status))
-    if process:
+    if own is not None:
+        registry.register(_OwnCollector(status.source, own))
         ProcessCollector(registry=registry)
     return generate_latest(registry)
+
+
+class _OwnCollector(Collector):
+    def __init__(self, source: str, own: Timings) -> None:
+        self._source = _label(source)
+        self._own = own
+
+    def collect(self) -> Iterator[Family]:
+        for metric in PROCESS_METRICS:
+            value = getattr(self._own, metric.field)
+            if isinstance(value, Histogram):
+                labels = ["source", *metric.labels]
+                timed = HistogramMetricFamily(metric.name, metric.help, labels=labels)
+                for one in value.read():
+                    timed.add_metric([self._source, *one.labels], [*one.buckets], one.total)
+                if timed.samples:
+                    yield timed
+            else:
+                plain = GaugeMetricFamily(metric.name, metric.help, labels=["source"])
+                plain.add_metric([self._source], value.timestamp())
+                yield plain
 
 
 class _StatusCollector(Collector):
@@ -223,7 +271,7 @@ def _samples(metric: Metric, status: Status) -> Iterator[tuple[Mapping[str, str]
         yield _info(status), 1.0
     elif metric.field == "state":
         for state in get_args(State):
-            yield {"state": state}, float(state == status.state)
+            yield {"state": state.replace(" ", "_")}, float(state == status.state)
     elif metric.field == "healthy":
         yield {}, float(judged(status).healthy)
     elif metric.field == "troubles":

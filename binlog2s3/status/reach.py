@@ -19,7 +19,7 @@ from binlog2s3.archive.history import (
     stretches,
 )
 from binlog2s3.archive.writers import Heartbeat, Position
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.status.model import Gap
 
 
@@ -49,25 +49,25 @@ class Extent:
         here, said = self.here, self.beat.durable if self.beat is not None else None
         if here is None:
             return said
-        if self.beat is None or self.beat.lineage != here.archived.lineage.id:
+        if self.beat is None or self.beat.lineage != self.current:
             said = None
         if said is None and not here.names:
             return None
-        passed = self.passed.get(here.archived.lineage.id)
+        passed = self.passed.get(self.current or "")
         first = next((name for name in here.names if passed is None or name >= passed), None)
         if said is None and first is None:
             return None
-        name, offset = said.place if said is not None else (first or here.names[0], 0)
-        start = end = (name, offset)
+        start = said.place if said is not None else FilePosition(first or here.names[0], 0)
+        name, end = start.binlog, start
         for _ in range(len(here.names)):
             if size := here.size(name):
-                end = max(end, (name, size))
-            if name not in here.archived.binlogs:
+                end = max(end, FilePosition(name, size))
+            if name not in here.binlogs:
                 break  # only its writer knows whether this is the complete binlog
             name = name.next()
         if end == start:
             return said
-        return Position(binlog=end[0], offset=end[1], gtid_set="")
+        return Position(binlog=end.binlog, offset=end.offset, gtid_set="")
 
     def gaps(self) -> list[Gap]:
         """What is missing within lineages, and between a lineage and its parent."""
@@ -130,10 +130,11 @@ class Extent:
             beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
             if beyond:
                 text = f"bytes {chunks.end} to {min(beyond)} of {name} are missing"
+                end = FilePosition(name, chunks.end)
                 under_way = (
                     writer is not None
                     and writer.lineage == id_
-                    and (writer.durable is None or (name, chunks.end) >= writer.durable.place)
+                    and (writer.durable is None or end >= writer.durable.place)
                 )
                 yield name.next(), None if under_way else _gap(id_, text)
 
@@ -172,9 +173,9 @@ class Extent:
         return cut in before.names and before.size(cut) >= origin.offset
 
 
-def short_of(contents: Contents, beat: Heartbeat | None) -> Position | None:
-    """What the writer said is durable, if it is missing; else None."""
-    if beat is None or beat.durable is None or beat.lineage != contents.archived.lineage.id:
+def short_of(lineage: str, contents: Contents, beat: Heartbeat | None) -> Position | None:
+    """What the writer of this lineage said is durable, if it is missing; else None."""
+    if beat is None or beat.durable is None or beat.lineage != lineage:
         return None
     name, offset = beat.durable.place
     return beat.durable if contents.size(name) < offset else None

@@ -22,6 +22,9 @@ OnError = Callable[[StoreError, int, float], None]
 OnOver = Callable[[bool], None]
 """Called in the same thread when a request succeeds (True), or is abandoned after a failure."""
 
+OnRequest = Callable[[str, str, float], None]
+"""Called after each attempt: S3's name of the operation, HTTP status or "none", seconds."""
+
 IMMEDIATE_STORAGE_CLASSES = frozenset(
     {
         "STANDARD",
@@ -94,6 +97,7 @@ class StoreConfig:
     signature. `max_bandwidth`: bytes a second for all bodies that are sent; None: no limit.
     `object_lock`: how long to lock what is put to be kept. `written_once`: below this prefix it is
     decided which version of an object is read, if the bucket has Object Lock; `picks` help.
+    `expected_bucket_owner`: the account that must own the bucket, or AWS refuses each request.
     """
 
     bucket: str
@@ -101,6 +105,7 @@ class StoreConfig:
     region: str | None = None
     addressing_style: Literal["auto", "path", "virtual"] = "auto"
     profile: str | None = None
+    expected_bucket_owner: str | None = None
     storage_class: str | None = None
     sse: Literal["AES256", "aws:kms"] | None = None
     sse_kms_key_id: str | None = None

@@ -9,10 +9,13 @@ import hashlib
 import io
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
 from typing import Any, Self, TypeVar, cast
 
 import boto3
@@ -23,13 +26,23 @@ from botocore.awsrequest import AWSPreparedRequest
 from botocore.client import BaseClient
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, CredentialRetrievalError
+from botocore.model import OperationModel
 from botocore.utils import parse_timestamp
 
+from binlog2s3 import __version__
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.errors import ObjectTooLargeError, StoreError, UnsupportedError
 from binlog2s3.store.bandwidth import BLOCK_BYTES as BODY_BLOCK
 from binlog2s3.store.bandwidth import Bandwidth
-from binlog2s3.store.contract import Body, OnError, OnOver, Reader, RetryPolicy, StoreConfig
+from binlog2s3.store.contract import (
+    Body,
+    OnError,
+    OnOver,
+    OnRequest,
+    Reader,
+    RetryPolicy,
+    StoreConfig,
+)
 from binlog2s3.store.errors import (
     Failure,
     MendableError,
@@ -64,7 +77,18 @@ _WITHOUT_KEY = frozenset(
 
 
 _LISTED = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]{1,6})?Z")
-_LOADER = botocore.loaders.create_loader()
+
+
+class _Loader(botocore.loaders.Loader):
+    """Finds data models without a look into the directories of all services there are."""
+
+    def list_available_services(self, type_name: str) -> list[str]:  # noqa: ARG002 - as its base
+        """The names of all services, also of those without a model of this type."""
+        paths = [Path(path) for path in self.search_paths]
+        return [found.name for path in paths if path.is_dir() for found in path.iterdir()]
+
+
+_LOADER = _Loader()
 
 
 def any_session(profile_name: str | None = None) -> boto3.Session:
@@ -96,6 +120,7 @@ class Link:
     config: StoreConfig
     session: MakeSession
     bandwidth: Bandwidth | None = None
+    on_request: OnRequest | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _client: BaseClient | None = None
 
@@ -149,8 +174,12 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
             max_pool_connections=config.concurrency + 4,
             tcp_keepalive=True,
             s3=cast("Any", s3),
+            user_agent_extra=f"binlog2s3/{__version__}",
         ),
     )
+    if config.expected_bucket_owner:
+        names_owner = partial(_name_owner, config.expected_bucket_owner)
+        client.meta.events.register("provide-client-params.s3", names_owner)
     client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead_of_crc32)
     # botocore adds the header at "before-call.s3", after the handlers of a single operation
     client.meta.events.register_last("before-call.s3", _without_waiting)
@@ -158,6 +187,13 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
         client.meta.events.register(f"before-send.s3.{operation}", _sends)
     client.meta.events.register_first("needs-retry.s3", _follow_only_s3)
     return client
+
+
+def _name_owner(owner: str, params: dict[str, Any], model: OperationModel, **_: Any) -> None:
+    """Name the owner of the bucket, and of the one that is copied from, which is the same."""
+    known = model.input_shape.members if model.input_shape is not None else {}
+    for name in {"ExpectedBucketOwner", "ExpectedSourceBucketOwner"}.intersection(known):
+        params[name] = owner
 
 
 def _md5_instead_of_crc32(params: dict[str, Any], **_: Any) -> None:
@@ -277,7 +313,8 @@ class Requests:
         try:
             client = self.link.get()
             act = getattr(client, operation)
-            answer = dict(act(Bucket=self.link.config.bucket, **where, **params))
+            bucket = self.link.config.bucket
+            answer = self._timed(client, operation, partial(act, Bucket=bucket, **where, **params))
         except Exception as exc:  # botocore raises RuntimeError for expired credentials, too
             error = self.translate(exc, operation, key)
             if isinstance(error, MendableError):
@@ -291,6 +328,21 @@ class Requests:
         if operation.startswith("list_") and answer.keys() <= _OF_EVERY_ANSWER:
             said = f"{operation} got an empty answer, which would be an empty bucket"
             raise translate(self._failure("NotS3", operation, key, message=said))
+        return answer
+
+    def _timed(self, client: BaseClient, operation: str, act: Callable[[], Answer]) -> Answer:
+        """The answer of a request; tells how long it took, and what came of it."""
+        code, begun = None, time.monotonic()
+        try:
+            answer = dict(act())
+            code = answer["ResponseMetadata"].get("HTTPStatusCode")
+        except ClientError as exc:
+            code = exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+            raise
+        finally:
+            if self.link.on_request is not None:
+                name = client.meta.method_to_api_mapping[operation]
+                self.link.on_request(name, str(code or "none"), time.monotonic() - begun)
         return answer
 
     def delete_objects(self, keys: Sequence[str]) -> bool:

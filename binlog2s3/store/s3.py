@@ -38,6 +38,7 @@ from binlog2s3.store.contract import (
     ObjectVersion,
     OnError,
     OnOver,
+    OnRequest,
     PartInfo,
     Pieces,
     Reader,
@@ -130,12 +131,14 @@ class S3Store:
         stop: threading.Event,
         policy: RetryPolicy = PREFLIGHT,
         on_error: OnError | None = None,
+        on_request: OnRequest | None = None,
         session: MakeSession | None = None,
         evidence: MakeEvidence | None = None,
     ) -> None:
         self._config = config
         most = config.max_bandwidth
         link = Link(config, session or any_session, Bandwidth(most) if most else None)
+        link.on_request = on_request
         self._requests = Requests(link, stop, policy, on_error)
         self._learned = _Learned(Integrity(config), evidence=evidence)
 

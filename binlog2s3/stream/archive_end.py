@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from binlog2s3.archive.catalog import Archived, Catalog
+from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.documents import EntryEnd, Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import inventory
@@ -146,7 +146,7 @@ def _above_pruned(lineage: Lineage, name: BinlogName, there: Collection[BinlogNa
     return min(following, floor)
 
 
-def _search_from(index: Index) -> tuple[BinlogName, Archived]:
+def _search_from(index: Index) -> tuple[BinlogName, Contents]:
     """The binlog to search the end from, and what is archived from there on.
 
     A few binlogs before the end of the last page, if the page's last binlog has object and entry.

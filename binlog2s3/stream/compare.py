@@ -22,7 +22,7 @@ from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.events import CHECKSUM_SIZE
 from binlog2s3.binlog.fingerprint import Fingerprint
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, parse
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC, MOST_ACCEPTED, Scanner
 from binlog2s3.errors import ArchiveError, DamageError, SourceError
 from binlog2s3.log import Log
@@ -48,13 +48,12 @@ OpenProbe = Callable[[BinlogName], tuple[SpoolRun, Child]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Common:
-    """The last common place: `offset` bytes of `binlog`, and the GTIDs executed there.
+    """The last common place, and the GTIDs executed there.
 
     `whole`: the source has all bytes that the bucket has of this binlog.
     """
 
-    binlog: BinlogName
-    offset: int
+    place: FilePosition
     gtids: Gtids | None
     whole: bool
     transactions: int
@@ -194,8 +193,7 @@ class Finder:
         if not scanner.events:
             return None
         return Common(
-            binlog=name,
-            offset=scanner.transaction_end,
+            place=FilePosition(name, scanner.transaction_end),
             gtids=None if scanner.anonymous else scanner.gtids_at_end,
             whole=whole,
             transactions=scanner.transactions,
@@ -308,12 +306,10 @@ def _fingerprints(
     return found
 
 
-def cut(
-    catalog: Catalog, lineage: Lineage, executed: Gtids
-) -> tuple[BinlogName, int, Gtids] | None:
+def cut(catalog: Catalog, lineage: Lineage, executed: Gtids) -> tuple[FilePosition, Gtids] | None:
     """The last place of a lineage up to which a server has executed all GTIDs.
 
-    Returns a binlog, an offset and the GTID set there; None if it cannot be found, also where the
+    Returns it, and the GTID set there; None if it cannot be found, also where the
     numbers of a MariaDB go back: they do not tell what a server has executed of that binlog.
     """
     for name in reversed(catalog.sizes(lineage)):
@@ -327,7 +323,7 @@ def cut(
             end, there = found
             if there.transactions or not _went_back_before(catalog, lineage, name):
                 assert there.gtids_at_end is not None  # noqa: S101 - `_cut_within` has seen it
-                return name, end, there.gtids_at_end
+                return FilePosition(name, end), there.gtids_at_end
         except (ArchiveError, DamageError) as error:
             _log.warning("cannot be read to find the last common transaction",
                          binlog=name, error=error)  # fmt: skip

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from binlog2s3.archive.documents import Join, Lineage, Parent
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.stream.tail import Overlap, Track
 
@@ -40,6 +40,11 @@ class Tip:
     overlap: Overlap | None = None
     track: Track | None = None
     goes_back: bool = False
+
+    @property
+    def end(self) -> FilePosition:
+        """Up to where the lineage is known."""
+        return FilePosition(self.last or self.following, self.size)
 
     @property
     def following(self) -> BinlogName:
@@ -77,19 +82,17 @@ def parent(
     tip: Tip,
     join: Join,
     *,
-    binlog: BinlogName | None = None,
-    offset: int | None = None,
+    place: FilePosition | None = None,
     gtids: Gtids | None = None,
     missing: str = "",
 ) -> Parent:
     """The parent of a lineage that begins after this tip, or after a place before it."""
-    here = binlog or tip.last
-    at = offset if offset is not None else tip.size
-    executed = gtids if binlog is not None else tip.gtids
+    binlog, offset = place or (tip.last, tip.size)
+    executed = gtids if place is not None else tip.gtids
     return Parent(
         lineage=tip.lineage.id,
-        binlog=here,
-        offset=at,
+        binlog=binlog,
+        offset=offset,
         gtid_set=str(executed) if executed is not None else "",
         join=join,
         missing=missing,

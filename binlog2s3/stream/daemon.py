@@ -22,6 +22,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.login import CHMOD, readable_by_others
 from binlog2s3.status.http import Listener
 from binlog2s3.status.model import Status
+from binlog2s3.status.timings import Timings
 from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
@@ -45,8 +46,9 @@ def stream(config: Config) -> int:
         _log.warning("others can read the password", file=str(path), hint=CHMOD)
     spool = Spool(config.spool)
     try:
-        cycle = _Cycle(config, spool, signals.stop, takes_over=config.stream.take_over)
-        with _shown(config, cycle.start.status, notifier) as board:
+        own = Timings()
+        cycle = _Cycle(config, spool, signals.stop, own, takes_over=config.stream.take_over)
+        with _shown(config, cycle.start.status, notifier, own) as board:
             while True:
                 try:
                     return cycle.run(board, notifier)
@@ -56,7 +58,7 @@ def stream(config: Config) -> int:
                     if config.stream.exit_on_other_writer:
                         raise
                     _log.warning("another writer works", error=error)
-                cycle = _Cycle(config, spool, signals.renew())
+                cycle = _Cycle(config, spool, signals.renew(), own)
                 board.watch(cycle.start.status)
     finally:
         spool.close()
@@ -66,13 +68,16 @@ class _Cycle:
     """One start, which may stand by for a long time, and the stream that follows it."""
 
     def __init__(
-        self, config: Config, spool: Spool, stop: Stop, *, takes_over: bool = False
+        self, config: Config, spool: Spool, stop: Stop, own: Timings, *, takes_over: bool = False
     ) -> None:
         self._config = config
         self._spool = spool
         self._settings = settings = for_streaming(config.s3)
         quick = replace(settings, connect_timeout_seconds=5.0, read_timeout_seconds=6.0)
-        self._store = S3Store(quick, stop=stop.event, policy=RetryPolicy(attempts=2))
+        self._own = own
+        self._store = S3Store(
+            quick, stop=stop.event, policy=RetryPolicy(attempts=2), on_request=own.requested
+        )
         self.stop = stop
         self.start = Startup(config, self._store, spool, stop, takes_over=takes_over)
 
@@ -83,8 +88,18 @@ class _Cycle:
             begun = _attended(start.begin, stop, notifier, lambda: start.waits)
             if begun is None or stop.signal:
                 return stop.status
-            with closing(S3Store(self._settings, stop=stop.event)) as patient:
-                running = Loop(self._config, begun, patient, self._spool, stop, notifier=notifier)
+            with closing(
+                S3Store(self._settings, stop=stop.event, on_request=self._own.requested)
+            ) as patient:
+                running = Loop(
+                    self._config,
+                    begun,
+                    patient,
+                    self._spool,
+                    stop,
+                    notifier=notifier,
+                    durable=self._own.durable,
+                )
                 running.show_on(board, start.catalog)
 
                 def waits(error: BaseException) -> None:
@@ -103,13 +118,15 @@ class _Cycle:
 
 
 @contextmanager
-def _shown(config: Config, look: Callable[[], Status], notifier: Notifier) -> Iterator[Board]:
+def _shown(
+    config: Config, look: Callable[[], Status], notifier: Notifier, own: Timings
+) -> Iterator[Board]:
     """A board that answers on the spool's socket and where --metrics-listen says.
 
     It also tells systemd the status.
     """
     board = Board(look)
-    listener = Listener(board.current)
+    listener = Listener(board.current, own=own)
     deadman = None
     try:
         if config.stream.metrics_listen is not None:

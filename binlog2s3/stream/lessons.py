@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.errors import (
     DamageError,
@@ -37,9 +37,6 @@ from binlog2s3.stream.resume import Doubt
 
 _REFUSALS = 3
 _MOST_STALLS = 6
-
-HistoryEnd = tuple[BinlogName | None, int]
-"""Where the known history ends: its last binlog, and how many bytes of it."""
 
 
 class StalledError(SourceError):
@@ -79,11 +76,11 @@ class Lessons:
     """
 
     failures: int = 0
-    at: HistoryEnd | None = None
+    at: FilePosition | None = None
     refusals: int = 0
     stalls: int = 0
     doubt: Doubt | None = None
-    damage: tuple[BinlogName, int, str] | None = None
+    damage: tuple[FilePosition, str] | None = None
     accepted: Mapping[BinlogName, frozenset[int]] = field(default_factory=dict)
 
     @property
@@ -95,7 +92,7 @@ class Lessons:
         """The offsets of this binlog's damaged events that are archived as they are."""
         return self.accepted.get(binlog, frozenset())
 
-    def asked_at(self, place: HistoryEnd | None) -> "Lessons":
+    def asked_at(self, place: FilePosition | None) -> "Lessons":
         """The source was asked how to continue here. The doubt is answered."""
         if place is None or place == self.at:
             return replace(self, doubt=None)
@@ -135,7 +132,7 @@ def _judge_damage(
     lessons: Lessons, error: DamageError, seen: BeingRead
 ) -> tuple[Lessons, EndAction]:
     name, accepted = seen.binlog, lessons.accepted_in(seen.binlog)
-    damage = (name, error.offset, str(error).rpartition(": ")[2])
+    damage = (FilePosition(name, error.offset), str(error).rpartition(": ")[2])
     again, verdict = damage == lessons.damage, EndAction.READ_AGAIN
     if not seen.is_readable:
         if again:

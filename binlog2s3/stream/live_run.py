@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection
 from enum import Enum, auto
 from pathlib import Path
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ElsewhereError, SourceError
 from binlog2s3.formatting import duration_text
 from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.lessons import BeingRead, StalledError
 from binlog2s3.stream.resume import Heading
-from binlog2s3.stream.source_watch import Reached, Watch
+from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.spool_files import as_spool_error
 from binlog2s3.stream.tail import Tailer, Track
@@ -76,15 +76,15 @@ class LiveRun:
     def has_gained(self) -> bool:
         """Whether this run has brought a complete event that was not known."""
         current, overlap = self.tailer.current, self.heading.overlap
-        begin = (self.heading.begin, overlap.end if overlap is not None else 0)
-        return current is not None and (current.name, current.size) > begin
+        begin = FilePosition(self.heading.begin, overlap.end if overlap is not None else 0)
+        return current is not None and current.end > begin
 
-    def reached(self) -> Reached | None:
+    def reached(self) -> FilePosition | None:
         """How far it was read; None before the known bytes have come again."""
         current = self.tailer.current
         if not self.tailer.settled or current is None:
             return None
-        return current.name, current.size
+        return current.end
 
     def read(self, accepted: Callable[[BinlogName], Collection[int]]) -> bool:
         """Read and check a slice; whether there was anything new.
@@ -159,8 +159,8 @@ class LiveRun:
                 transient=True,
             )
         current, at = self.tailer.current, sight.position
-        here = (current.name, current.scanner.position) if current is not None else None
-        has_all = here is not None and at is not None and (at.binlog, at.offset) <= here
+        here = FilePosition(current.name, current.scanner.position) if current is not None else None
+        has_all = here is not None and at is not None and at.place <= here
         if (self.tailer.settled and (at is None or has_all)) or (
             at is None and sight.error is not None
         ):

@@ -16,6 +16,7 @@ from dataclasses import replace
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.values import Config
 from binlog2s3.errors import (
     Binlog2s3Error,
@@ -28,6 +29,7 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.document import document, without_gtids
 from binlog2s3.status.model import Status
+from binlog2s3.status.timings import Histogram
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.paging import Pager
@@ -35,7 +37,7 @@ from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history, position
 from binlog2s3.stream.resume import Pilot
 from binlog2s3.stream.retry import wait_for
 from binlog2s3.stream.shutdown import Stop, every
-from binlog2s3.stream.source_watch import Reached, Watch
+from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
 from binlog2s3.stream.startup import StartResult
@@ -65,6 +67,7 @@ class Loop:
         stop: Stop,
         *,
         notifier: Notifier,
+        durable: Histogram,
     ) -> None:
         self._config = config
         self._begun = begun
@@ -98,6 +101,7 @@ class Loop:
             stop=stop,
             foreign=begun.found.foreign,
             bodies=store.with_policy(RetryPolicy(attempts=1)),
+            durable=durable,
         )
         self._writer = Writer(
             store=self._store,
@@ -306,10 +310,10 @@ class Loop:
             if not more and self._intake.done:
                 return
 
-    def _reached(self) -> Reached | None:
+    def _reached(self) -> FilePosition | None:
         """How far the source was read; between two runs, how far by the last one."""
         last = self._intake.last
-        return self._supervisor.reached() or ((last.name, last.size) if last is not None else None)
+        return self._supervisor.reached() or (last.end if last is not None else None)
 
     def _look(self) -> float:
         """Let the watch look, and the intake know what it sees. Called by the thread `watch`."""

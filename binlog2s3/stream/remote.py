@@ -368,13 +368,8 @@ class RemoteBinlog:
             )
 
     def put_entry(self) -> None:
-        """See the function `put_entry`. Raises TakenError if readers could not tell which it is."""
-        if self._store.head(self.entry_key) is None and self._is_hidden(self.entry_key):
-            raise TakenError(
-                f"somebody wrote {self.entry_key} before the streamer did, and deleted it",
-                hint="a new lineage begins with this binlog; who has keys of this bucket?",
-            )
-        put_entry(self._store, self.entry_key, self._track)
+        """See the function `put_entry`."""
+        put_entry(self._store, self.entry_key, self._track, is_hidden=self._is_hidden)
 
     def clear(self) -> None:
         """Delete the leftovers of a binlog that is archived now: see `sweep`."""
@@ -506,15 +501,27 @@ class RemoteBinlog:
             raise _changed(piece, self._track.path) from error
 
 
-def put_entry(store: Store, key: str, binlog: BinlogReading) -> None:
+def put_entry(
+    store: Store,
+    key: str,
+    binlog: BinlogReading,
+    *,
+    is_hidden: Callable[[str], bool] = lambda _: False,
+) -> None:
     """Write the entry of an archived binlog under `key`. An entry that is there already stays.
 
-    Raises ArchiveError if the entry that is there is of other bytes.
+    Raises ArchiveError if the entry that is there is of other bytes, and TakenError if none is
+    there but it `is_hidden`: readers could not tell which it is.
     """
     document = binlog.entry(datetime.now(UTC)).to_json()
     EntryEnd.from_json(document, key)  # never write an entry that could not be read again
     try:
         if store.head(key) is None:
+            if is_hidden(key):
+                raise TakenError(
+                    f"somebody wrote {key} before the streamer did, and deleted it",
+                    hint="a new lineage begins with this binlog; who has keys of this bucket?",
+                )
             where_absent(lambda condition: store.put(key, document, if_absent=condition, kept=True))
     except PreconditionError:
         _log.info("entry was there already", key=key)

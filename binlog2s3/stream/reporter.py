@@ -18,7 +18,7 @@ from binlog2s3.archive.backups import registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import newest
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.values import Config
 from binlog2s3.errors import ArchiveError, StoreError, UnloggedError
 from binlog2s3.formatting import moment_of, us_of
@@ -167,7 +167,7 @@ class Reporter:
         """The measurements that state and troubles follow from."""
         now, sight = self._clock(), self._watch.sight
         at, reached = sight.position, self._supervisor.reached()
-        place = (at.binlog, at.offset) if at is not None else None
+        place = at.place if at is not None else None
         self._answered_at = max(self._answered_at, sight.position_at)
         ahead = place is not None and (reached is None or reached < place)
         paused = self._supervisor.pressure.paused
@@ -223,12 +223,13 @@ class Reporter:
         """Seconds since the later of the two; 0 if `begun` is None."""
         return 0.0 if begun is None else now - max(begun, later or begun)
 
-    def _behind(
-        self, reached: tuple[BinlogName, int] | None, place: tuple[BinlogName, int] | None
-    ) -> bool:
+    def _behind(self, reached: FilePosition | None, place: FilePosition | None) -> bool:
         if reached is None or place is None:
             return False
-        return reached[0] < place[0] or place[1] - reached[1] > self._config.s3.part_size
+        return (
+            reached.binlog < place.binlog
+            or place.offset - reached.offset > self._config.s3.part_size
+        )
 
     def _store_error(self) -> tuple[str, datetime | None, str]:
         """The last error of a request, when it was, and its hint; "", None and "" without one."""
@@ -360,7 +361,7 @@ class Reporter:
         all_durable = (
             at is not None
             and here is not None
-            and here >= (at.binlog, at.offset)
+            and here >= at.place
             and oldest is None
             and not self._intake.is_behind
             and (coverage is None or coverage.contradictions == 0)
@@ -379,8 +380,8 @@ class Reporter:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in sight.listed}
         # what was read since then is committed, too
-        place = max((at.binlog, at.offset), self._supervisor.reached() or (at.binlog, at.offset))
-        behind = lag_bytes(here or (coverage.following, 0), place, sizes)
+        place = max(at.place, self._supervisor.reached() or at.place)
+        behind = lag_bytes(here or FilePosition(coverage.following, 0), place, sizes)
         waiting = None
         if durable is None or durable.gtid_set:
             ours = durable.gtid_set if durable is not None else lineage.gtid_set
@@ -413,7 +414,7 @@ def position_of(sight: Sight) -> Position | None:
     at = sight.position
     if at is None:
         return None
-    return Position(binlog=at.binlog, offset=at.offset, gtid_set=at.gtid_set)
+    return Position(binlog=at.place.binlog, offset=at.place.offset, gtid_set=at.gtid_set)
 
 
 def _due(stock: Stock | None) -> int:

@@ -270,16 +270,16 @@ class Pilot:
         if common is None:
             return Begin(begin=plain.begin, parent=parent(tip, "unknown"))
         rows = {row.name: row for row in plain.listed}
-        size = rows[common.binlog].size
-        if common.whole and common.binlog == tip.last and size >= tip.size and not (
+        begin, offset = common.place
+        size = rows[begin].size
+        if common.whole and begin == tip.last and size >= tip.size and not (
             tip.closed and size != tip.size
         ):  # fmt: skip
             behind = unservable(tip, plain.listed, server.gtids_before) if refused else None
-            return behind or GoOn(begin=common.binlog, again=True)
-        begin = common.binlog
-        if common.whole and size == common.offset and begin.next() in rows:
+            return behind or GoOn(begin=begin, again=True)
+        if common.whole and size == offset and begin.next() in rows:
             begin = begin.next()
-        place = parent(tip, "exact", binlog=common.binlog, offset=common.offset, gtids=common.gtids)
+        place = parent(tip, "exact", place=common.place, gtids=common.gtids)
         return Begin(begin=begin, parent=place)
 
     def _another(
@@ -357,8 +357,8 @@ class Pilot:
         found = cut(self._catalog, tip.lineage, executed)
         if found is None:
             return None
-        name, offset, gtids = found
-        return parent(tip, "exact", binlog=name, offset=offset, gtids=gtids)
+        place, gtids = found
+        return parent(tip, "exact", place=place, gtids=gtids)
 
 
 def _with_grown(plain: Heading, lineage: Lineage) -> tuple[str, ...] | None:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import SourceError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerPosition
@@ -26,8 +26,6 @@ from binlog2s3.server.login import addresses_of
 _log = Log("watch")
 _LIST_EVERY_SECONDS = 300.0
 _EXPIRY_EVERY_SECONDS = 20.0
-
-Reached = tuple[BinlogName, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +100,7 @@ class Watch:
         """The server's binlogs by name, as it last listed them."""
         return {row.name: row for row in self.sight.listed}
 
-    def look(self, reached: Reached | None) -> ServerPosition | None:
+    def look(self, reached: FilePosition | None) -> ServerPosition | None:
         """Ask the server, if one is followed. `reached` is how far it was read before that.
 
         Returns its position; None if it does not answer, or is before `reached`: an earlier
@@ -143,13 +141,13 @@ class Watch:
             _log.recurring("the server's name leads to another address", host=host, address=address)
         self._moved.set()
 
-    def _ask(self, uuid: str, reached: Reached | None, *, with_list: bool) -> Sight | None:
+    def _ask(self, uuid: str, reached: FilePosition | None, *, with_list: bool) -> Sight | None:
         """What the server with this UUID answers; None if it does not, or is another one."""
         before = self.sight
         try:
             position = self._server.position()
             last = max((row.name for row in before.listed), default=None)
-            with_list = with_list or last != position.binlog
+            with_list = with_list or last != position.place.binlog
             listed = self._server.binlogs() if with_list else before.listed
             expires, seconds = before.expires, before.expire_seconds
             if with_list or expires is None or time.monotonic() >= self._expiry_due:
@@ -177,7 +175,7 @@ class Watch:
             _log.info("the server answers again")
         if read_only and before.read_only is False:
             _log.warning("the server has become read_only", server=uuid)
-        is_behind = reached is not None and (position.binlog, position.offset) < reached
+        is_behind = reached is not None and position.place < reached
         return Sight(
             position=position,
             listed=listed,
@@ -194,7 +192,7 @@ class Watch:
         """The newest binlog that the server was seen to have; None if it has not answered yet."""
         sight = self.sight
         names = [row.name for row in sight.listed]
-        names += [sight.position.binlog] if sight.position is not None else []
+        names += [sight.position.place.binlog] if sight.position is not None else []
         return max(names, default=None)
 
     def unlogged(self, uuid: str) -> bool:

@@ -28,7 +28,7 @@ from typing import TypeVar
 
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.values import Config
 from binlog2s3.errors import (
     DamageError,
@@ -44,11 +44,11 @@ from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.compare import prove
 from binlog2s3.stream.continuation import Tip
-from binlog2s3.stream.lessons import EndAction, HistoryEnd, Lessons, judge
+from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.resume import Heading, Pilot
 from binlog2s3.stream.retry import delay, unless
-from binlog2s3.stream.source_watch import Reached, Watch
+from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.start import PROBE
@@ -165,7 +165,7 @@ class Supervisor:
         self._step(0.0 if read else wait_seconds)
         return read
 
-    def reached(self) -> Reached | None:
+    def reached(self) -> FilePosition | None:
         """How far the run has come, once it has shown that it continues what is known.
 
         Called by any thread.
@@ -487,11 +487,11 @@ def _where(intake: Intake, tip: Tip | None) -> Tip | None:
     return replace(tip, overlap=here.overlap, track=None)  # a run continues what was read
 
 
-def _read_up_to(intake: Intake, tip: Tip | None) -> HistoryEnd | None:
+def _read_up_to(intake: Intake, tip: Tip | None) -> FilePosition | None:
     """How far the source has been read; if nothing was, where the known history ends."""
     if (last := intake.last) is not None:
-        return last.name, last.size
-    return (tip.last, tip.size) if tip is not None else None
+        return last.end
+    return tip.end if tip is not None else None
 
 
 def _passes(error: BaseException) -> bool:

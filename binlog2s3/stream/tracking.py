@@ -144,7 +144,7 @@ class Intake:
         if lineage.id != self._witnessed:
             self._witnessed, self.unlogged = lineage.id, before.unlogged if before else None
             if before is not None and before.time_zone is not None:
-                seen = [at.place[0] for at in (before.server, before.durable) if at is not None]
+                seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
@@ -233,10 +233,10 @@ class Intake:
             coverage.seen(position)
         unlogged = self.unlogged
         if unlogged is not None and unlogged.last is None:
-            if unlogged.is_renamed(position.binlog):
+            if unlogged.is_renamed(position.place.binlog):
                 return
-            last = replace(unlogged, last=position.binlog)
-            self.unlogged = last if unlogged.covers(position.binlog) else None
+            last = replace(unlogged, last=position.place.binlog)
+            self.unlogged = last if unlogged.covers(position.place.binlog) else None
 
     def saw_no_binlog(self, uuid: str, newest: BinlogName | None) -> None:
         """Note that the lineage's server answers and writes no binlog. Called by any thread.

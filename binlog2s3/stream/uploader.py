@@ -28,6 +28,7 @@ from binlog2s3.errors import (
     UnsupportedError,
     UploadMissingError,
 )
+from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.decide import (
@@ -469,12 +470,20 @@ class Uploader:
                           chunks=len(job.held.listed.all))  # fmt: skip
         elif isinstance(action, PutEntry):
             self._coverage.archived(track)
-            track.commits.passed(track.size)
+            self._time(track.commits.passed(track.size))
         if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
             offset, gtids = reached
             whole = track.closed and offset == track.size
             self._coverage.reached(track.name, offset, gtids, whole=whole)
-            track.commits.passed(offset)
+            passed = track.commits.passed(offset)
+            if not isinstance(action, Look | Compare):  # what was there already took another time
+                self._time(passed)
+
+    def _time(self, commits_us: list[int]) -> None:
+        """Count how long these commits took to become durable, by the source's clock and ours."""
+        now = us_of(datetime.now(UTC))
+        for commit_us in commits_us:
+            self.totals.durable.add(max(0, now - commit_us) / 1e6)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
         if isinstance(error, TakenError):

@@ -10,7 +10,7 @@ from datetime import datetime
 
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerPosition
 from binlog2s3.stream.tail import Track
 
@@ -38,7 +38,7 @@ class Coverage:
         self._following = following
         self._reached: dict[BinlogName, _Reached] = {}
         self._entries: set[BinlogName] = set()
-        self._seen: list[tuple[BinlogName, int, datetime]] = []
+        self._seen: list[tuple[FilePosition, datetime]] = []
         self.durable = durable
         self.until: datetime | None = None
         self.contradictions = 0
@@ -50,15 +50,14 @@ class Coverage:
         nothing about commits of ours.
         """
         with self._lock:
-            place = (position.binlog, position.offset)
-            if self.durable is not None and place < self.durable.place:
+            if self.durable is not None and position.place < self.durable.place:
                 self.contradictions += 1
                 return
             self.contradictions = 0
             if self.until is not None and position.asked_at < self.until:
                 self.until = None
-            self._seen = [sight for sight in self._seen if sight[2] <= position.asked_at]
-            self._seen.append((position.binlog, position.offset, position.settled_at))
+            self._seen = [sight for sight in self._seen if sight[1] <= position.asked_at]
+            self._seen.append((position.place, position.settled_at))
             if len(self._seen) > _MOST_SIGHTS:  # nothing uploaded for hours: keep every other
                 del self._seen[1::2]
             self._claim()
@@ -108,8 +107,8 @@ class Coverage:
 
     def _claim(self) -> None:
         reached = self._reached.get(self._following)
-        here = (self._following, reached.offset if reached else 0)
-        passed = [at for name, offset, at in self._seen if (name, offset) <= here]
+        here = FilePosition(self._following, reached.offset if reached else 0)
+        passed = [at for place, at in self._seen if place <= here]
         if passed:
-            self._seen = [sight for sight in self._seen if sight[:2] > here]
+            self._seen = [sight for sight in self._seen if sight[0] > here]
             self.until = max([*passed, self.until or passed[0]])

@@ -4,75 +4,53 @@ Law: nothing is changed before the plan is made and the operator has said yes. T
 the archive, which has everything that the server has written up to when it was asked.
 """
 
-import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import BinaryIO, cast
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of
-from binlog2s3.binlog.events import MAGIC, EventType, decode_format
-from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.events import MAGIC, EventType
+from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import is_in
-from binlog2s3.binlog.tables import RowsKind
-from binlog2s3.binlog.undo import (
-    STEP_BYTES,
-    ChangedTable,
-    Changes,
-    EventMaker,
-    TransactionReader,
-    fingerprint,
-    split_rows,
-    steps,
-    with_checksums,
-)
+from binlog2s3.binlog.undo import STEP_BYTES, ChangedTable, Changes, EventMaker, steps
 from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.points import parse_gtids
 from binlog2s3.config.undo import UndoConfig
-from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.formatting import count_text, iso_text, size_text
-from binlog2s3.inspect.find.match import Criteria, Hit, SearchQuery, Tables
-from binlog2s3.inspect.find.scan import TransactionSearch
-from binlog2s3.output import NO_CHANGE, Column, Table, clean, confirm, page_on, say
+from binlog2s3.errors import RecoveryError
+from binlog2s3.formatting import count_text, size_text
+from binlog2s3.inspect.find.match import Criteria, Hit
+from binlog2s3.inspect.find.rows import RowPrinter
+from binlog2s3.output import NO_CHANGE, confirm, page_on, say
+from binlog2s3.progress import ProgressDisplay
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from binlog2s3.server.login import Login, resolve
+from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.server.version import is_on
 from binlog2s3.store.s3 import S3Store, opened
-from binlog2s3.undo.execute import (
-    Conflict,
-    ConflictError,
-    Execution,
-    Undone,
-    prepare,
-)
+from binlog2s3.undo.execute import ConflictError, Execution, Undone, prepare
 from binlog2s3.undo.tables import Definition, definition_of
+from binlog2s3.undo.transactions import TransactionSource, name_of
+from binlog2s3.undo.view import SHOWN_ROWS, Plan, document, show
 from binlog2s3.workers import Workers
 
-TRANSACTIONS_MOST = 10_000
 ARCHIVE_WAIT = 60
 """Seconds that the archive may need until it has what the server has written."""
 _ANSWER_WAIT = 3600.0
 """Seconds that a statement of an undo may take."""
-_LATER_MOST = 500
-"""So many later transactions are searched for the one that changed a row."""
 _PACKET_RATIO = 1.4
 """A statement is so much larger than its rows: base64."""
 _PACKET_MORE = 64 << 10
-_VERBS: dict[RowsKind, str] = {
-    "insert": "rows to delete again",
-    "update": "rows to set back",
-    "delete": "rows to insert again",
-}
 
 
 def run(config: UndoConfig, outside: Outside = OUTSIDE) -> int:
@@ -85,27 +63,8 @@ def run(config: UndoConfig, outside: Outside = OUTSIDE) -> int:
         login = partial(resolve, config.target)
         server = stack.enter_context(Server(login))
         file = stack.enter_context(tempfile.TemporaryFile())
-        return _Undo(config, store, server, cast("BinaryIO", file), outside).run()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What is to be undone: transactions, oldest first, and their changes."""
-
-    hits: tuple[Hit, ...]
-    changes: Changes
-    definitions: dict[int, Definition]
-    form: bytes
-    facts: ServerFacts
-    notes: tuple[str, ...] = field(default=())
-
-
-@dataclass(slots=True)
-class _Culprits:
-    """Later transactions: which changed a row; which has undone all ("": none)."""
-
-    by_row: dict[tuple[str, bytes], str] = field(default_factory=dict)
-    undo: str = ""
+        display = stack.enter_context(ProgressDisplay(sys.stderr))
+        return _Undo(config, store, server, cast("BinaryIO", file), outside, display).run()
 
 
 class _Undo:
@@ -116,15 +75,18 @@ class _Undo:
         server: Server,
         file: BinaryIO,
         outside: Outside,
+        display: ProgressDisplay,
     ) -> None:
         self._config = config
+        self._display = display
         self._store = store
         self._server = server
         self._file = file
         self._outside = outside
+        self._execution: Execution | None = None
         self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
+        self._source = TransactionSource(config, advance=self._advance)
         self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
-        self._warned: list[str] = []
 
     def run(self) -> int:
         config = self._config
@@ -134,23 +96,28 @@ class _Undo:
         prepare(self._server, facts.flavour)
         notes = self._check_settings(self._server, facts)
         survey = self._survey(facts)
-        hits = self._found(survey)
+        hits = self._source.found(survey)
         self._check_executed(hits, survey, facts)
-        changes, form = self._read(hits, survey)
+        changes, form = self._source.read(hits, survey, self._file)
         self._check_size(changes)
         definitions = self._definitions(changes, facts)
         survey = self._survey(facts)  # with all DDL up to these definitions
-        self._check_ddl(hits, changes, survey)
-        plan = _Plan(
+        self._source.check_ddl(hits, changes, survey)
+        undone_by, is_known = self._source.undone_by(hits, changes, survey)
+        if not (undone_by or is_known):
+            notes.append("too much came after to look at: it may have been undone already")
+        plan = Plan(
             hits=tuple(hits),
             changes=changes,
             definitions=definitions,
             form=form,
             facts=facts,
+            undone_by=undone_by,
             notes=tuple(notes),
         )
+        self._display.aside()
         if not config.as_json:
-            self._show(plan)
+            self._show(plan, survey)
         if config.dry_run:
             return self._end(plan, None)
         if config.output is not None:
@@ -164,6 +131,10 @@ class _Undo:
                 as_json=config.as_json,
             )
         return self._end(plan, self._execute(plan, survey))
+
+    def _advance(self, what: str, done: int, total: int) -> None:
+        """Show how many bytes of the archive are done."""
+        self._display.show(lambda: f"{size_text(done)} of {size_text(total)} {what}", done, total)
 
     # The server
 
@@ -211,7 +182,7 @@ class _Undo:
             self._outside.sleep(1.0)
         raise RecoveryError(
             f"the archive does not have what {self._server.address} has written up to "
-            f"{position.binlog}:{position.offset}, so it cannot tell what came after",
+            f"{position.place}, so it cannot tell what came after",
             hint="see `binlog2s3 status`: the streamer must be running and keep up",
         )
 
@@ -229,82 +200,6 @@ class _Undo:
                 hint="undo on the streamed server; its replicas get the undo from it",
             )
 
-    # The transactions
-
-    def _search(self, survey: Survey, query: SearchQuery) -> Iterator[Hit]:
-        """Search; what could not be searched is refused at the end."""
-        warnings: list[str] = []
-        search = TransactionSearch(
-            survey,
-            query,
-            threads=self._config.s3.concurrency,
-            warn=warnings.append,
-            advance=lambda _: None,
-        )
-        with closing(search.hits()) as hits:
-            yield from hits
-        if warnings:
-            raise ArchiveError(
-                f"not everything could be searched: {warnings[0]}",
-                hint="`binlog2s3 verify` checks the archive; what came after a transaction must be "
-                "known before it is undone",
-            )
-
-    @property
-    def _wanted(self) -> Tables | None:
-        return Tables(self._config.tables) if self._config.tables else None
-
-    def _found(self, survey: Survey) -> list[Hit]:
-        """The transactions, oldest first. Raises ArchiveError if one is not there."""
-        config = self._config
-        query = SearchQuery(wanted=Criteria(), gtids=config.gtids, at=config.at, order="oldest")
-        hits: list[Hit] = []
-        try:
-            for hit in self._search(survey, query):
-                hits.append(hit)
-                if len(hits) > TRANSACTIONS_MOST:
-                    raise RecoveryError(
-                        f"more than {TRANSACTIONS_MOST:,} transactions", hint="undo fewer at once"
-                    )
-        except ArchiveError:
-            if not hits or _missing(config.gtids, hits):
-                raise
-        what = f"at {config.at[0]}:{config.at[1]}" if config.at else _missing(config.gtids, hits)
-        if not hits or (what and config.at is None):
-            raise ArchiveError(
-                f"no transaction {what} was found in the bucket",
-                hint="`binlog2s3 find` shows GTIDs and positions",
-            )
-        names = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
-        if len(names) != len({*names}):
-            raise RecoveryError(
-                "a GTID of them was given twice, to different transactions",
-                hint="--at names one of them; `binlog2s3 find` shows where they begin",
-            )
-        concerned = [hit for hit in hits if self._concerns(hit)]
-        if not concerned:
-            raise RecoveryError("none of these transactions changes rows of these tables")
-        return concerned
-
-    def _concerns(self, hit: Hit) -> bool:
-        """Whether a transaction may have changed rows of the tables that are to be undone.
-
-        Changes of rows say which table they are of, and so does DDL; another statement may change
-        any table, by a trigger or a function.
-        """
-        wanted = self._wanted
-        return (
-            wanted is None
-            or hit.content.lost
-            or hit.content.two_phase is not None
-            or any(
-                not change.table
-                or wanted.may_have(change.table)
-                or (change.rows is None and change.kind != "ddl")
-                for change in hit.content.changes
-            )
-        )
-
     def _check_executed(self, hits: Sequence[Hit], survey: Survey, facts: ServerFacts) -> None:
         executed = self._server.executed()
         for hit in hits:
@@ -320,56 +215,9 @@ class _Undo:
                 known = is_in(executed, gtid)
             if not known:
                 raise RecoveryError(
-                    f"{self._server.address} has not executed {_name(hit)}",
+                    f"{self._server.address} has not executed {name_of(hit)}",
                     hint=f"it is {facts.uuid}; `binlog2s3 find` shows the lineage of a transaction",
                 )
-
-    def _read(self, hits: Sequence[Hit], survey: Survey) -> tuple[Changes, bytes]:
-        """All changes, and the format event of their binlogs."""
-        changes, form = Changes(self._file), b""
-        versions = set[str]()
-        for hit in hits:
-            if hit.content.two_phase is not None:
-                raise RecoveryError(
-                    f"{_name(hit)} cannot be undone: it is one phase of an XA transaction, or of "
-                    "an ALTER"
-                )
-            form = self._read_one(hit, survey, changes, self._wanted)
-            versions.add(decode_format(form, offset=0).server_version)
-        if len(versions) > 1:
-            raise RecoveryError(
-                f"the transactions are of different versions of the server: {sorted(versions)}",
-                hint="undo those of each version by themselves, the newest first",
-            )
-        if not changes.size:
-            raise RecoveryError("no row is to be undone", hint="`binlog2s3 rows` shows the rows")
-        return changes, with_checksums(form, decode_format(form, offset=0))
-
-    def _read_one(self, hit: Hit, survey: Survey, changes: Changes, tables: Tables | None) -> bytes:
-        """Add the changes of one transaction; returns its binlog's format event."""
-        found = survey.find(hit.lineage, hit.binlog)
-        begin, end = hit.transaction.begin, hit.transaction.end
-        if any(low < end and high > begin for low, high in found.known.damaged):
-            raise RecoveryError(f"{_name(hit)} cannot be undone: it is damaged in the archive")
-        head = survey.blocks.head(found, begin)
-        reader = TransactionReader(
-            changes,
-            decode_format(head, offset=0),
-            wants=lambda name: tables is None or tables.has(name),
-            what=_name(hit),
-        )
-        try:
-            with closing(survey.blocks.read(found, begin, end)) as views:
-                for view in views:
-                    reader.feed(view)
-        except OSError as error:
-            raise RecoveryError(
-                f"cannot keep the changes of {_name(hit)} in {tempfile.gettempdir()}: "
-                f"{error.strerror or error}",
-                hint="set TMPDIR to a directory with more space",
-            ) from error
-        reader.end()
-        return head
 
     def _check_size(self, changes: Changes) -> None:
         needed = int(changes.largest * _PACKET_RATIO) + _PACKET_MORE
@@ -380,28 +228,6 @@ class _Undo:
                 hint=f"SET GLOBAL max_allowed_packet = {-(-needed // 1024) * 1024}",
             )
 
-    def _check_ddl(self, hits: Sequence[Hit], changes: Changes, survey: Survey) -> None:
-        """Refuse if a table was defined anew since, or perhaps."""
-        names = {(one.body.database, one.body.table) for one in changes.tables}
-        for hit in self._later(hits[0], Criteria(tables=Tables(tuple(names)),
-                                                 kinds=frozenset({"ddl"})), survey):  # fmt: skip
-            texts = "; ".join(hit.content.statements[:1]) or "; ".join(map(str, hit.match.matched))
-            changes_it = "changes" if hit.match.certain else "may change"
-            raise RecoveryError(
-                f"{_name(hit)}, which came later, {changes_it} the definition of a table that is "
-                f"to be undone: {clean(texts)[:200]}",
-                hint="restore the table to another server (docs/guides/one-table.md); an undo "
-                "could put values into other columns",
-            )
-
-    def _later(self, first: Hit, wanted: Criteria, survey: Survey) -> Iterator[Hit]:
-        """What came after a transaction, in its order."""
-        query = SearchQuery(wanted=wanted, since=(first.lineage, first.binlog), order="oldest")
-        for hit in self._search(survey, query):
-            is_same = (hit.lineage, hit.binlog) == (first.lineage, first.binlog)
-            if not (is_same and hit.transaction.begin <= first.transaction.begin):
-                yield hit
-
     def _definitions(self, changes: Changes, facts: ServerFacts) -> dict[int, Definition]:
         return {
             one.number: definition_of(self._server, facts.flavour, one, changes.kinds(one.name))
@@ -410,11 +236,17 @@ class _Undo:
 
     # Doing it
 
-    def _execute(self, plan: _Plan, survey: Survey) -> Undone:
+    def _execute(self, plan: Plan, survey: Survey) -> Undone:
         try:
             return self._executed(plan)
         except ConflictError as error:  # its locks are gone: the archive is read for minutes, maybe
             raise self._explained(error, plan, survey) from error
+        except KeyboardInterrupt:  # not during COMMIT: that is a LostCommitError
+            if self._execution is not None and self._execution.committed:
+                return self._execution.done  # it has to be told
+            self._display.aside()
+            page_on(sys.stderr).line("interrupted: nothing was changed, it is rolled back")
+            raise
 
     def _check_same(self, server: Server, facts: ServerFacts) -> None:
         """Refuse if, since it was planned, the address leads to another server, or it changed."""
@@ -427,7 +259,7 @@ class _Undo:
             )
         self._check_settings(server, found)
 
-    def _executed(self, plan: _Plan) -> Undone:
+    def _executed(self, plan: Plan) -> Undone:
         def patient() -> Login:
             return replace(resolve(self._config.target), connect_timeout=_ANSWER_WAIT)
 
@@ -459,9 +291,13 @@ class _Undo:
                     skip_conflicts=self._config.skip_conflicts,
                 )
             )
+            self._execution = execution
             most = int((self._packet - _PACKET_MORE) / _PACKET_RATIO)
+            total = plan.changes.rows.total()
             for step in steps(plan.changes, most_bytes=min(most, STEP_BYTES)):
                 execution.undo(step)
+                done = execution.done.rows.total() + execution.done.skipped
+                self._display.show(partial(_rows_text, done, total), done, total)
             if not execution.done.rows:
                 raise RecoveryError(
                     "every row is in conflict: nothing was changed",
@@ -469,9 +305,9 @@ class _Undo:
                 )
             return execution.commit()
 
-    def _explained(self, error: ConflictError, plan: _Plan, survey: Survey) -> RecoveryError:
+    def _explained(self, error: ConflictError, plan: Plan, survey: Survey) -> RecoveryError:
         """What is in conflict, and with which later transaction."""
-        culprits = self._culprits(error.conflicts, plan, survey)
+        culprits = self._source.culprits(error.conflicts, plan.hits, plan.changes, survey)
         if error.undone or culprits.undo:
             by = f" by {culprits.undo}" if culprits.undo else ""
             return RecoveryError(
@@ -485,30 +321,7 @@ class _Undo:
             hint="--skip-conflicts leaves rows out that were changed since, and undoes the others",
         )
 
-    def _culprits(self, conflicts: Sequence[Conflict], plan: _Plan, survey: Survey) -> "_Culprits":
-        """The last transactions that changed rows of a conflict; as far as they are found."""
-        wanted = {one.row for one in conflicts if one.why != "there again"}
-        found = _Culprits()
-        undone = {(one.lineage, one.binlog, one.transaction.begin) for one in plan.hits}
-        pairs = {(one.body.database, one.body.table) for one in plan.changes.tables}
-        criteria = Criteria(tables=Tables(tuple(pairs)), kinds=frozenset(_VERBS))
-        done, undo = fingerprint(plan.changes), fingerprint(plan.changes, turned=True)
-        with tempfile.TemporaryFile() as file, suppress(ArchiveError):
-            for number, hit in enumerate(self._later(plan.hits[0], criteria, survey)):
-                if number >= _LATER_MOST:
-                    break
-                if (hit.lineage, hit.binlog, hit.transaction.begin) in undone:
-                    continue
-                changes = Changes(cast("BinaryIO", file))
-                with suppress(RecoveryError):
-                    self._read_one(hit, survey, changes, self._wanted)
-                    found.by_row |= {row: _name(hit) for row in _befores(changes) if row in wanted}
-                    now = fingerprint(changes)
-                    if now in (done, undo):  # or it was done again
-                        found.undo = _name(hit) if now == undo else ""
-        return found
-
-    def _write(self, plan: _Plan, path: Path) -> None:
+    def _write(self, plan: Plan, path: Path) -> None:
         """Write the undo as a binlog file, private to this user."""
         now = int(self._outside.now().timestamp())
         maker = EventMaker(flavour=plan.facts.flavour, timestamp=now)
@@ -520,7 +333,7 @@ class _Undo:
                 hint="give another file; what is there of it is not whole",
             ) from error
 
-    def _write_to(self, plan: _Plan, maker: EventMaker, path: Path) -> None:
+    def _write_to(self, plan: Plan, maker: EventMaker, path: Path) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         with os.fdopen(descriptor, "wb") as out:
             out.write(MAGIC + plan.form)
@@ -532,36 +345,20 @@ class _Undo:
 
     # Showing
 
-    def _show(self, plan: _Plan) -> None:
-        page = page_on(sys.stdout)
-        count = count_text(len(plan.hits), "transaction")
-        page.line(f"undo of {count} of {self._config.source} on {self._server.address}", "bold")
-        for hit in plan.hits[:20]:
-            page.line(f"{iso_text(hit.transaction.commit_us)}  {_name(hit)}", indent=2)
-        if len(plan.hits) > 20:
-            page.line(f"... and {len(plan.hits) - 20:,} more", indent=2)
-        rows = [
-            (name, _VERBS[kind], f"{n:,}") for (name, kind), n in sorted(plan.changes.rows.items())
-        ]
-        columns = (Column(name="table"), Column(name="what"), Column(name="rows", right=True))
-        table = Table(page, columns, rows)
-        for row in rows:
-            table.row(row)
-        page.line(f"{size_text(plan.changes.size)} of rows, in {tempfile.gettempdir()}")
-        for note in plan.notes:
-            page.line(f"note: {note}")
-        gtid = plan.hits[0].transaction.gtid
-        what = (
-            f"--gtid {gtid}"
-            if gtid
-            else f"--at {plan.hits[0].binlog}:{plan.hits[0].transaction.begin}"
+    def _show(self, plan: Plan, survey: Survey) -> None:
+        printer = RowPrinter(
+            survey=survey,
+            wanted=Criteria(tables=self._source.wanted),
+            limit=SHOWN_ROWS,
+            tool=cache(partial(find_mysqlbinlog, given=self._config.mysqlbinlog)),
         )
-        page.line(f"its rows: binlog2s3 rows {what}")
+        show(plan, self._config.source, self._server.address, page_on(sys.stdout), printer)
 
-    def _end(self, plan: _Plan, done: Undone | None) -> int:
+    def _end(self, plan: Plan, done: Undone | None) -> int:
         config = self._config
+        self._display.aside()
         if config.as_json:
-            print(json.dumps(_document(plan, done, config), indent=1))  # noqa: T201
+            print(document(plan, done, config))  # noqa: T201
         elif done is None and config.output is not None:
             say("hint", f"written: {config.output}; mysqlbinlog prints it; nothing was compared")
         elif done is None:
@@ -578,6 +375,10 @@ class _Undo:
                 page.line(f"{count_text(done.skipped, 'row')} left out: in conflict", "yellow")
         sys.stdout.flush()
         return 0
+
+
+def _rows_text(done: int, total: int) -> str:
+    return f"{done:,} of {count_text(total, 'row')} undone"
 
 
 def _query_body(text: bytes) -> bytes:
@@ -622,66 +423,7 @@ def _variables(server: Server) -> dict[str, str]:
 def _has(survey: Survey, position: ServerPosition) -> bool:
     """Whether the archive has what the server has written up to a position."""
     names = survey.names(survey.current)
-    if position.binlog in names:
-        return survey.size(survey.current, position.binlog) >= position.offset
-    return bool(names) and names[-1] > position.binlog
-
-
-def _missing(gtids: Sequence[str], hits: Sequence[Hit]) -> str:
-    """Those GTIDs that were not found; "" if none is missing."""
-    found = [hit.transaction.gtid for hit in hits if hit.transaction.gtid]
-    missing: list[str] = []
-    for text in gtids:
-        wanted = parse_gtids(text)
-        if isinstance(wanted, GtidSet):
-            for one in found:
-                wanted -= GtidSet.parse(one)
-            missing += [str(wanted)] if wanted else []
-        else:
-            missing += [one for one in text.split(",") if one.strip() not in found]
-    return ", ".join(missing)
-
-
-def _name(hit: Hit) -> str:
-    """A transaction, for messages."""
-    return hit.transaction.gtid or f"the transaction at {hit.binlog}:{hit.transaction.begin}"
-
-
-def _befores(changes: Changes) -> Iterator[tuple[str, bytes]]:
-    """The rows that a transaction changed or deleted: table, and how they were before it."""
-    for table, kind, data in changes.backwards():
-        if kind != "insert":
-            for row in split_rows(table.image, data, 2 if kind == "update" else 1):
-                yield table.name, row[0]
-
-
-def _document(plan: _Plan, done: Undone | None, config: UndoConfig) -> dict[str, Any]:
-    """The JSON document."""
-    return {
-        "source": config.source,
-        "transactions": [
-            {
-                "gtid": hit.transaction.gtid,
-                "binlog": str(hit.binlog),
-                "position": hit.transaction.begin,
-                "lineage": hit.lineage,
-                "committed_at": iso_text(hit.transaction.commit_us),
-            }
-            for hit in plan.hits
-        ],
-        "tables": [
-            {"table": name, "kind": kind, "rows": rows}
-            for (name, kind), rows in sorted(plan.changes.rows.items())
-        ],
-        "notes": list(plan.notes),
-        "done": done is not None,
-        "output": str(config.output) if config.output is not None else None,
-        "gtid": (done.gtid or None) if done is not None else None,
-        "rows": done.rows.total() if done is not None else None,
-        "left_out": done.skipped if done is not None else None,
-        "conflicts": [
-            {"table": one.table, "key": one.key, "why": one.why} for one in done.conflicts
-        ]
-        if done is not None
-        else [],
-    }
+    binlog, offset = position.place
+    if binlog in names:
+        return survey.size(survey.current, binlog) >= offset
+    return bool(names) and names[-1] > binlog

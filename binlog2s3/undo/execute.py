@@ -49,6 +49,11 @@ _NO_TIME_LIMIT: dict[Flavour, str] = {
     "mariadb": "SET SESSION max_statement_time = 0",
 }
 _KEY_MOST = 200
+_SAFE_AGAIN = "running the same command again is safe: it refuses to undo twice"
+_LOCKERS = (
+    "SELECT trx_mysql_thread_id AS id FROM information_schema.innodb_trx WHERE trx_rows_locked > 0 "
+    "AND trx_mysql_thread_id NOT IN (0, CONNECTION_ID(), %s) ORDER BY trx_started LIMIT 3"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +111,8 @@ class Undone:
 class Execution:
     """One undo on one server. Use it as a context manager: it removes its scratch tables.
 
-    Nothing is kept unless `commit` returns, or raises LostCommitError.
+    Nothing is kept unless `commit` returns, or raises LostCommitError. `committed`: the server has
+    said that it is.
     """
 
     def __init__(
@@ -134,6 +140,7 @@ class Execution:
         self._left_out: dict[str, str] = {}
         self._last: Step | None = None
         self._session = 0
+        self.committed = False
         self._maker = EventMaker(flavour=flavour, timestamp=0)
         self.done = Undone()
 
@@ -151,9 +158,13 @@ class Execution:
         They may be another undo's, if this one has no lock, or has lost it with its connection.
         """
         self._work.close()
-        with suppress(SourceError):
-            if self._session and self._owns(LOCK_WAIT):
-                self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
+        try:
+            with suppress(SourceError):
+                if self._session and self._owns(LOCK_WAIT):
+                    self._scratch.rows(f"DROP DATABASE IF EXISTS {quoted(DATABASE)}")
+        except KeyboardInterrupt:
+            if not self.committed:  # else what was done has to be told
+                raise
         self._scratch.close()
 
     def _owns(self, wait: int) -> bool:
@@ -219,6 +230,31 @@ class Execution:
 
     def undo(self, step: Step) -> None:
         """Undo a step. Raises ConflictError unless conflicts are skipped, RecoveryError."""
+        try:
+            self._undo(step)
+        except SourceError as error:
+            if not error.locked:
+                raise
+            raise RecoveryError(
+                f"nothing was changed: a row of {step.table.name}, or its definition, is locked by "
+                f"{self._lockers()} ({error})",
+                hint="wait until that transaction has ended, or end it, and run the same command "
+                "again",
+            ) from error
+
+    def _lockers(self) -> str:
+        """Who may hold the lock, in words: the oldest open transactions."""
+        rows: list[dict[str, Any]] = []
+        with suppress(SourceError):
+            rows = self._scratch.rows(_LOCKERS, (self._session,))
+        names = [str(int(row["id"])) for row in rows]
+        return (
+            f"another transaction, perhaps of connection {' or '.join(names)}"
+            if names
+            else "another transaction"
+        )
+
+    def _undo(self, step: Step) -> None:
         if self._is_as_left(step) and not self._was_left_out(step):
             self._apply(step)
         elif self._skips:
@@ -264,7 +300,7 @@ class Execution:
             try:
                 self._scratch.rows(binlog_statement(*events))
             except SourceError as error:
-                if not error.answered:
+                if not error.answered or error.locked:
                     raise
                 raise RecoveryError(
                     f"rows of {table.name} that are in conflict have had each other's unique keys: "
@@ -332,7 +368,7 @@ class Execution:
         try:
             self._work.rows(binlog_statement(*_split(self._maker.undoing(step))))
         except SourceError as error:
-            if not error.answered:
+            if not error.answered or error.locked:
                 raise
             raise ConflictError(
                 f"the server refuses to undo rows of {step.table.name}: {error}; another row may "
@@ -386,14 +422,21 @@ class Execution:
             )
         try:
             self.done.gtid = self._work.commit()
+            self.committed = True
+            return self.done  # noqa: TRY300 - inside, so that an interruption is told
         except SourceError as error:
             raise self._lost(error) from error
-        return self.done
+        except KeyboardInterrupt as error:
+            raise LostCommitError(
+                "interrupted during COMMIT: whether it was committed is not known",
+                hint=_SAFE_AGAIN,
+                committed=None,
+            ) from error
 
     def _lost(self, error: SourceError) -> RecoveryError:
         """What is known after a COMMIT that failed, or whose answer was lost."""
         committed: bool | None = None
-        with suppress(SourceError):
+        with suppress(SourceError, KeyboardInterrupt):
             committed = self._has_committed()
         if error.answered and committed is False:
             return RecoveryError(
@@ -406,7 +449,7 @@ class Execution:
         }[committed]
         return LostCommitError(
             f"the answer to COMMIT was lost ({error}); {said}",
-            hint="running the same command again is safe: it refuses to undo twice",
+            hint=_SAFE_AGAIN,
             committed=committed,
         )
 

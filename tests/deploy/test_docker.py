@@ -77,12 +77,17 @@ def test_the_image_has_what_it_needs_and_no_more(engine: Engine) -> None:
     labels = {key.rpartition(".")[2]: value for key, value in image["Labels"].items()}
     assert labels["title"] == "binlog2s3"
     assert labels["version"] == __version__
+    assert labels["vendor"] == "binlog2s3"
+    assert labels["documentation"].endswith(f"/blob/v{__version__}/docs/index.md")
     assert image["Config"]["User"] == "10001:10001"
     assert image["Healthcheck"]["Test"] == ["CMD", "binlog2s3", "health"]
     assert image["Config"]["StopSignal"] == "SIGTERM"
     assert in_image(engine, "binlog2s3 --version") == f"binlog2s3, version {__version__}"
     said = in_image(engine, "mysqlbinlog --no-defaults --version")
-    assert re.search(r"Ver 9\.\d", said), said
+    [pinned] = re.findall(
+        r'ARG MYSQL_VERSION="([0-9.]+)-', (ROOT / "docker/Dockerfile").read_text()
+    )
+    assert f"Ver {pinned}-" in said
     assert "MariaDB" in in_image(engine, "mariadb-binlog --no-defaults --version")
     dumps = in_image(engine, "mysqldump --no-defaults --version; mariadb-dump --version")
     assert re.search(r"mysqldump +Ver 9\.\d.*\n.*mariadb-dump.*MariaDB", dumps), dumps

@@ -94,10 +94,12 @@ UNITS = {
     "binlog2s3-serve@.service": "serve",
     "binlog2s3-drill@.service": "drill",
     "binlog2s3-backup@.service": "backup run",
+    "binlog2s3-prune@.service": "prune",
 }
 SERVICES = "binlog2s3.service binlog2s3@*.service binlog2s3-serve@*.service"
 RESTART = ["daemon-reload", f"try-restart {SERVICES}"]  # a drill is not begun again
-TIMED = " ".join(f"binlog2s3-{n}@*.timer binlog2s3-{n}@*.service" for n in ("drill", "backup"))
+TIMERS = ("drill", "backup", "prune")
+TIMED = " ".join(f"binlog2s3-{n}@*.timer binlog2s3-{n}@*.service" for n in TIMERS)
 STOP = [
     f"stop {SERVICES} {TIMED}",
     "disable binlog2s3@orders.service",
@@ -138,7 +140,7 @@ def works(system: System) -> None:
     for unit, command in UNITS.items():
         text = system.path(f"/usr/lib/systemd/system/{unit}").read_text()
         assert re.search(rf"^ExecStart=(/usr/bin/)?binlog2s3 {command} ", text, re.MULTILINE)
-    for name in ("drill", "backup"):
+    for name in TIMERS:
         timer = system.path(f"/usr/lib/systemd/system/binlog2s3-{name}@.timer").read_text()
         assert "OnCalendar=" in timer
     inside = system.path("/usr/share/doc/binlog2s3/bundled.txt").read_text().splitlines()

@@ -361,7 +361,13 @@ def test_the_unit(world: World) -> None:
     # what was said, in all of its lives
     assert not [line for line in world.said() if not line.startswith("{")], "lines of JSON alone"
     events = world.events()
-    assert {event["event"] for event in events} >= {"streaming", "waiting for the store"}
+    assert {event["event"] for event in events} >= {"streaming", "waiting_for_the_store"}
+    warned = world.machine.run(
+        "journalctl", "-u", UNIT, "-p", "warning", "-o", "cat", "--no-pager", "_TRANSPORT=stdout"
+    ).stdout.splitlines()
+    levels = [json.loads(line)["level"] for line in warned]
+    assert levels == [one["level"] for one in events if one["level"] in ("warning", "error")]
+    assert "warning" in levels
     everything = json.dumps(world.journal())
     for secret in (PASSWORD, ADMIN, world.minio.secret_key, world.minio.access_key):
         assert secret not in everything
@@ -448,7 +454,7 @@ def test_what_only_an_editor_mends(world: World) -> None:
     machine.run("systemctl", "start", "mysql.service")
     machine.run("systemctl", "start", "--no-block", UNIT)
     wait_until(lambda: int(world.show("NRestarts")) >= 2, what="started again")
-    ended = [event for event in world.events() if event["event"] == "ended"]
+    ended = [event for event in world.events() if event["event"] == "process_ended"]
     assert "Access denied" in ended[-1]["error"]
     machine.put("/etc/binlog2s3/orders.password", PASSWORD, 0o600)
     wait_until(world.streams, what="it streams")

@@ -158,7 +158,7 @@ def test_what_ends_the_stream_is_logged_and_gives_its_exit_code(tmp_path: Path) 
     )
     assert done.returncode == 4
     line = json.loads(done.stderr.splitlines()[-1])
-    assert (line["event"], line["level"], line["exit_code"]) == ("ended", "error", 4)
+    assert (line["event"], line["level"], line["exit_code"]) == ("process_ended", "error", 4)
     assert "127.0.0.1:1" in line["error"]
     assert line["hint"]
 

@@ -59,10 +59,11 @@ def test_who_dropped_it(archive: Archive) -> None:
     assert "CREATE" not in done.stdout
     words = shlex.split(lines[-1])
     where = archive.where()
+    assert words[:2] == ["binlog2s3", "restore"]
     assert sorted(words[2:-2]) == sorted(where)
     assert words[-2:] == ["--before-gtid", f"{UUID_A}:4"]
     dry = subprocess.run(
-        [*argv(*words[1:]), "--dry-run", f"--from-gtid-set={UUID_A}:1", "--json"],
+        [*argv("pitr", *words[2:]), "--dry-run", f"--from-gtid-set={UUID_A}:1", "--json"],
         env=environment(**archive.moto.env()),
         capture_output=True,
         check=True,
@@ -88,7 +89,7 @@ def test_the_command_names_the_file_that_was_named(archive: Archive, tmp_path: P
     assert done.returncode == 0, done.stderr
     words = shlex.split(done.stdout.splitlines()[-1])
     assert words == [
-        *("binlog2s3", "pitr", "--config", str(file), "--before-gtid", f"{UUID_A}:4"),
+        *("binlog2s3", "restore", "--config", str(file), "--before-gtid", f"{UUID_A}:4"),
     ]
 
 

@@ -117,11 +117,11 @@ class StreamProcess:
         return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
 
     def events(self, name: str) -> list[Line]:
-        """Its log lines so far with this event."""
-        return [line for line in self.log() if line["event"] == name]
+        """Its log lines so far with this message."""
+        return [line for line in self.log() if line["message"] == name]
 
     def wait_for_event(self, name: str, timeout: float = PATIENCE, **fields: object) -> Line:
-        """The first log line with this event and these fields; fails if it ends without one."""
+        """The first log line with this message and these fields; fails if it ends without one."""
 
         def found() -> Line | None:
             ended = self.process.poll()  # asked first: what it said before is read below

@@ -85,8 +85,9 @@ def read(directory: Path, data: bytes, how: str = "plain") -> BackupPoint:
     return read_backup(path)
 
 
-def coordinates(point: BackupPoint) -> tuple[str, int | None]:
-    return str(point.binlog), point.position
+def coordinates(point: BackupPoint) -> tuple[str, int]:
+    assert point.ends_at is not None
+    return str(point.ends_at.binlog), point.ends_at.offset
 
 
 @pytest.mark.parametrize(("source_data", "purged"), [(1, "ON"), (2, "OFF"), (2, "COMMENTED")])
@@ -120,7 +121,7 @@ def test_mysqldump_of_one_database(source: MysqlServer, tmp_path: Path) -> None:
     """Without --source-data: GTIDs alone, and what is doubtful about it; --compact tells all."""
     ((executed,),) = source.query("SELECT @@gtid_executed")
     point = read(tmp_path, dump(source, "mysqldump", "--single-transaction", "shop"))
-    assert (point.binlog, point.gtid_set) == (None, str(parse(executed, "mysql")))
+    assert (point.ends_at, point.gtid_set) == (None, str(parse(executed, "mysql")))
     assert len(point.warnings) == 2
     point = read(tmp_path, dump(source, "mysqldump", "--compact", "--source-data=2", "shop"))
     ((name, position, *_),) = source.query("SHOW BINARY LOG STATUS")

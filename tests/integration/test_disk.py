@@ -286,7 +286,7 @@ def ended_by(stream: StreamProcess, spool: Path) -> tuple[str, str]:
     """Wait for its end, for that spool's sake: message and hint."""
     assert stream.wait() == 5, stream.stderr()
     line = stream.log()[-1]
-    assert (line["event"], line["exit_code"]) == ("ended", 5)
+    assert (line["event"], line["exit_code"]) == ("process_ended", 5)
     assert str(spool) in line["error"]
     assert "Traceback" not in stream.stderr()
     return line["error"].lower(), line["hint"]

@@ -403,11 +403,12 @@ def test_who_dropped_it(
     done = finder.run(*narrow)
     assert done.status == 0
     (command,) = [
-        line.strip() for line in done.stdout.splitlines() if line.startswith("  binlog2s3 pitr")
+        line.strip() for line in done.stdout.splitlines() if line.startswith("  binlog2s3 ")
     ]
-    assert command == drop["pitr"]
-    words = shlex.split(command)
+    words = shlex.split(drop["pitr"])
     assert words[:2] == ["binlog2s3", "pitr"]
+    assert shlex.split(command) == ["binlog2s3", "restore", *words[2:]]
+    assert drop["undo"] is None
     output = disk_tmp_path / "files"
     ended = subprocess.run(
         [sys.executable, "-m", *words, f"--output-dir={output}", "--json"],

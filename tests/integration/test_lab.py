@@ -140,7 +140,7 @@ def test_what_needs_it_fails_where_ci_is_set(ci: dict[str, str], ends: str, tmp_
 def test_the_demo_ends_in_one_clear_line(
     mysql_binaries: ServerBinaries, minio_binary: Path, tmp_path: Path, fallback: bool
 ) -> None:
-    """`make demo` compares every object, recovers from a DROP, says so, exits 0, also on moto."""
+    """`make demo` compares every object, recovers from a DELETE and a DROP, also on moto."""
     environment = dict(os.environ)
     if fallback:
         if mysql_binaries.plugins is None:
@@ -167,6 +167,8 @@ def test_the_demo_ends_in_one_clear_line(
     assert (done.returncode, last[:3]) == (0, "OK:"), done.stdout + done.stderr
     assert "every object equals the server's file (SHA-256)" in last
     assert last.endswith("holds what the source held then (CHECKSUM TABLE)")
+    assert "a DELETE without WHERE was undone on the living server" in last
+    assert "as before the DELETE; others have committed" in done.stdout
     assert "DROP TABLE `demo`.`orders`" in done.stdout
     assert ("falling back to moto" in done.stderr) == fallback
     assert minio_binary.is_file()

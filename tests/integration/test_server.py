@@ -164,11 +164,11 @@ def test_position(either_tls: MysqlServer) -> None:
     began = datetime.now(UTC)
     with asking(either_tls) as server:
         before = server.position()
-        either_tls.query(f"CREATE DATABASE position_{before.offset}")
+        either_tls.query(f"CREATE DATABASE position_{before.place.offset}")
         after = server.position()
     open_one = max(either_tls.datadir.glob("mysql-bin.0*"))
-    assert after.offset == open_one.stat().st_size > before.offset
-    assert str(after.binlog) == open_one.name
+    assert after.place.offset == open_one.stat().st_size > before.place.offset
+    assert str(after.place.binlog) == open_one.name
     mine = "gtid_executed" if either_tls.binaries.flavour == "mysql" else "gtid_binlog_pos"
     ((executed,),) = either_tls.query(f"SELECT @@{mine}")
     assert after.gtid_set == executed.replace("\n", "") != before.gtid_set
@@ -195,7 +195,7 @@ def test_encrypted_binlogs(mysql_binaries: ServerBinaries, disk_tmp_path: Path) 
             scanner.feed(memoryview(streamed[str(second)].path.read_bytes()))
             assert server.previous_gtids(second) == str(scanner.previous_gtids)
             position = server.position()
-            assert position.offset == rows[str(position.binlog)].size
+            assert position.place.offset == rows[str(position.place.binlog)].size
 
 
 @pytest.mark.parametrize(
@@ -344,7 +344,9 @@ def test_what_is_settled(request: pytest.FixtureRequest, flavour: str) -> None:
     assert len(sights) > 20
     for sight in sights:
         settled = (sight.settled_at - EPOCH) // timedelta(microseconds=1)
-        behind = (us for name, end, us in found if (name, end) > (sight.binlog, sight.offset))
+        behind = (
+            us for name, end, us in found if (name, end) > (sight.place.binlog, sight.place.offset)
+        )
         assert min(behind, default=settled + 1) > settled
     ages = [(sight.asked_at - sight.settled_at).total_seconds() for sight in sights]
     assert min(ages) <= (3 if flavour == "mariadb" else 0)

@@ -126,6 +126,11 @@ def test_all_that_it_says_is_one_value(
                 assert collecting.same(by_command) == own
             assert len(moved()) > 5, "nothing was going on"
             assert compared >= 5, "they were hardly ever of one moment"
+        _, metrics = monitor.get("/metrics")
+        counted = re.findall(rb"(?m)^(binlog2s3_\w+)_count\{([^}]*)\} (\S+)$", metrics)
+        seconds = {(name, labels): float(count) for name, labels, count in counted}
+        assert seconds[b"binlog2s3_commit_to_durable_seconds", b'source="test"'] > 5
+        assert any(b'code="200",operation="PutObject"' in labels for _, labels in seconds)
         assert stream.terminate() == 0
 
 

@@ -52,7 +52,7 @@ def last_words(stream: StreamProcess, code: int) -> tuple[str, str]:
     secrets += [v for k, v in stream.environment.items() if k == "AWS_SECRET_ACCESS_KEY"]
     assert not [secret for secret in secrets if secret in said]
     line: Line = stream.log()[-1]
-    assert (line["event"], line["level"], line["exit_code"]) == ("ended", "error", code)
+    assert (line["event"], line["level"], line["exit_code"]) == ("process_ended", "error", code)
     return line["error"], line["hint"]
 
 

@@ -1,5 +1,7 @@
 """Undo on real servers where it could be inexact, name the wrong one, or disturb others."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,10 @@ import pytest
 
 from tests.golden.buckets import Golden
 from tests.golden.outputs import Called, called
-from tests.integration.test_undo import K, Place, place
+from tests.integration.test_undo import IDLE, K, Place, place, waiting_for_a_lock
 from tests.memory_client import MemoryClient
 from tests.surveyed import LAYOUT
+from tests.waiting import wait_until
 
 __all__ = ["place"]
 SCRATCH = "SHOW DATABASES LIKE 'binlog2s3%'"
@@ -562,9 +565,55 @@ def test_a_locked_table_is_not_waited_for_long(place: Place) -> None:
     with place.server.connect() as other, other.cursor() as cursor:
         cursor.execute("LOCK TABLES shop.k WRITE")
         done = place.undo(f"--gtid={gtid}")
-        assert done.code == 4
+        assert done.code == 8
+        assert "nothing was changed" in done.err
         assert "Lock wait timeout" in done.err
         assert place.server.query(SCRATCH) == []
+
+
+def test_who_locks_a_row_is_named(place: Place) -> None:
+    """Their connection, of the open transactions; what was undone before it is rolled back."""
+    place.begin(*K)
+    gtid = place.transaction("UPDATE k SET b = 'y' WHERE id = 1", "DELETE FROM k WHERE id = 3")
+    state = place.state("k")
+    with place.server.connect(autocommit=False) as other, other.cursor() as cursor:
+        cursor.execute("SELECT CONNECTION_ID()")
+        ((number,),) = cursor.fetchall()
+        cursor.execute("SELECT * FROM shop.k WHERE id = 1 FOR UPDATE")
+        done = place.undo(f"--gtid={gtid}")
+        assert done.code == 8
+        assert "nothing was changed: a row of shop.k, or its definition, is locked" in done.err
+        assert f"perhaps of connection {number}" in done.err
+        other.rollback()
+    assert place.state("k") == state
+    assert place.server.query(SCRATCH) == []
+
+
+def test_ctrl_c_before_the_commit_changes_nothing(place: Place, tmp_path: Path) -> None:
+    """It says so, and leaves no lock and no scratch table; the same command undoes it then."""
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("DELETE FROM k WHERE id = 3", "UPDATE k SET b = 'y' WHERE id = 1")
+    state, golden = place.state("k"), place.bucket()
+    with place.server.connect(autocommit=False) as other, other.cursor() as cursor:
+        cursor.execute("SELECT * FROM shop.k WHERE id = 1 FOR UPDATE")
+        child = os.fork()
+        if not child:  # pragma: no cover - another process
+            done = called(golden, place.words(f"--gtid={gtid}", "--yes"))
+            (tmp_path / "said").write_text(f"{done.code} {done.err}")
+            os._exit(0)
+        wait_until(lambda: waiting_for_a_lock(place), what="it waits for the row", interval=IDLE)
+        os.kill(child, signal.SIGINT)
+        os.waitpid(child, 0)
+        other.rollback()
+    said = (tmp_path / "said").read_text()
+    assert said.strip() == "130 interrupted: nothing was changed, it is rolled back"
+    running = "SELECT * FROM information_schema.innodb_trx"
+    wait_until(lambda: not place.server.query(running), what="it has noticed", interval=IDLE)
+    assert place.state("k") == state
+    assert place.server.query(SCRATCH) == []
+    place.undone(gtid)
+    assert place.state("k") == before
 
 
 def test_a_replica_is_refused(place: Place) -> None:

@@ -271,7 +271,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_uploader.py::test_an_entry_that_somebody_planted_ends_the_history",
         ),
-        ((RemoteBinlog.put_entry, never(when(1))),),
+        ((put_entry, never(when(2, of=3))),),
     ),
     Mutant(
         "something-stays-recoverable",
@@ -420,7 +420,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_safeguards.py::test_an_entry_of_another_binlog_is_not_taken_for_ours",
         ),
-        ((put_entry, never(when(2, of=2))),),
+        ((put_entry, never(when(3, of=3))),),
     ),
     Mutant(
         "parts-taken-up-compared",

@@ -346,7 +346,7 @@ def test_positions_alone_are_enough(model: Model, data: st.DataObject) -> None:
     first = data.draw(st.integers(0, len(ends) - 1))
     last = data.draw(st.integers(first, len(ends) - 1))
     request = Request(
-        goal=ToPosition(ends[last][0], ends[last][1]),
+        goal=ToPosition(FilePosition(*ends[last][:2])),
         start=Start(place=FilePosition(*ends[first][:2])),
     )
     plan = make(request, model)

@@ -16,10 +16,10 @@ from binlog2s3.config import timing
 from binlog2s3.serve.status import answer
 from binlog2s3.status import http as endpoint
 from binlog2s3.status import model as status
-from binlog2s3.status.metrics import METRICS, render
+from binlog2s3.status.metrics import METRICS, PROCESS_METRICS, render
 from binlog2s3.status.model import Vitals, judge
 from tests.unit.serve.test_ask import STATUS_OF
-from tests.unit.status.test_metrics import FULL
+from tests.unit.status.test_metrics import FULL, OWN
 from tests.unit.test_docs import page, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -35,10 +35,13 @@ OF_SERVE = {
     for family in text_string_to_metric_families(answer("/metrics", STATUS_OF).body.decode())
     for sample in family.samples
 }
+LABELS |= {
+    f"{metric.name}{suffix}": {"source", *metric.labels, *({"le"} if suffix == "_bucket" else ())}
+    for metric in PROCESS_METRICS
+    for suffix in ("", *(("_bucket", "_sum", "_count") if metric.kind == "histogram" else ()))
+}
 LABELS |= {name: labels for name, (_, labels, _) in OF_SERVE.items()}
-OF_PROCESS = set(
-    re.findall(r"^# TYPE (process_\S+)", render(FULL, process=True).decode(), re.MULTILINE)
-)
+OF_PROCESS = set(re.findall(r"^# TYPE (process_\S+)", render(FULL, OWN).decode(), re.MULTILINE))
 SCRAPED = {"instance", "job"}
 """Labels that Prometheus adds."""
 
@@ -88,7 +91,8 @@ def test_a_rate_is_of_a_counter_and_nothing_else_is_counted() -> None:
     """And a counter is never shown as it is: a restart sets it back."""
     for query in EXPRESSIONS:
         counted = set(re.findall(rf"\b(?:rate|increase)\(({NAME})", query))
-        assert counted == {name for name in re.findall(NAME, query) if name.endswith("_total")}
+        counters = r"_(total|bucket|sum|count)$"
+        assert counted == {name for name in re.findall(NAME, query) if re.search(counters, name)}
 
 
 @pytest.mark.parametrize("alert", rules())
@@ -102,6 +106,19 @@ def test_an_alert_has_what_people_need(alert: str) -> None:
     known = set().union(*LABELS.values()) | SCRAPED
     assert set(re.findall(r"\$labels\.(\w+)", rule)) <= known
     assert set(re.findall(NAME, rule)) <= set(LABELS)
+
+
+def test_each_alert_leads_to_its_section() -> None:
+    """Of a page that exists, by the anchor that a heading of it gets; and no section is spare."""
+    sections = set()
+    for alert, rule in rules().items():
+        (url,) = re.findall(r"(?m)^          runbook_url: (\S+)$", rule)
+        path, _, anchor = url.partition("#")
+        text = (DOCS.parent / path).read_text(encoding="utf-8")
+        sections |= set(re.findall(r"(?m)^### (Binlog2s3\w+)$", text))
+        assert f"\n### {alert}\n" in text
+        assert anchor == alert.lower()
+    assert sections == set(rules())
 
 
 def test_each_alert_is_seen_to_fire() -> None:
@@ -186,7 +203,9 @@ def test_units_of_panels_fit_their_metrics() -> None:
         for query in (target["expr"] for target in panel["targets"]):
             (name, *_) = re.findall(NAME, query)
             rated = "rate(" in query
-            if "bytes" in name:
+            if name.endswith("_seconds_bucket"):
+                assert unit == "s", query
+            elif "bytes" in name:
                 assert unit == ("Bps" if rated else "bytes"), query
             elif "timestamp_seconds" in name:
                 assert unit == ("s" if "time() - " in query else "dateTimeAsIso"), query
@@ -218,6 +237,23 @@ def test_metrics_are_in_the_document_and_no_other() -> None:
         )
         for metric in METRICS
     ]
+
+
+def test_the_metrics_of_the_process_are_in_the_document_and_on_the_dashboard() -> None:
+    """Each one, and no other."""
+    documented = [tuple(row) for row in rows(page("metrics"), "metric of the process")]
+    assert documented == [
+        (
+            f"`{metric.name}`",
+            metric.kind,
+            ", ".join(f"`{label}`" for label in metric.labels),
+            metric.help,
+        )
+        for metric in PROCESS_METRICS
+    ]
+    shown = {name for query in queries() for name in re.findall(NAME, query)}
+    histograms = {f"{one.name}_bucket" for one in PROCESS_METRICS if one.kind == "histogram"}
+    assert histograms <= shown
 
 
 def test_the_metrics_of_serve_are_in_the_document_and_on_the_dashboard() -> None:

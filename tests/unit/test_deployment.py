@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from binlog2s3 import __version__
 from binlog2s3.config.backup import BACKUP
 from binlog2s3.config.drill import DRILL
 from binlog2s3.config.file import FILE_OPTIONS, read_file
@@ -77,6 +78,27 @@ def test_the_dockerfile_agrees_with_the_code() -> None:
     wanted = {name.rstrip("/") for line in copied for name in line.split()[:-1]}
     assert wanted == let_through
     assert all((ROOT / name).exists() for name in wanted)
+
+
+def test_the_image_says_where_it_comes_from() -> None:
+    """The labels that registries and scanners read; the release gives the values."""
+    text = DOCKERFILE.read_text()
+    labels = set(re.findall(r"org\.opencontainers\.image\.(\w+)=", text))
+    assert labels >= {
+        *("title", "description", "licenses", "version", "revision"),
+        *("source", "url", "documentation", "vendor"),
+    }
+    release = (ROOT / ".github/workflows/release.yml").read_text()
+    for name in re.findall(r"(?m)^ARG (\w+)=unknown$", text):
+        assert re.search(rf"(?m)^            {name}=\$\{{\{{ ", release), name
+
+
+def test_mysqlbinlog_has_a_version() -> None:
+    """A build of the same checkout does not get the program of another series."""
+    text = DOCKERFILE.read_text()
+    assert re.search(r'(?m)^ARG MYSQL_VERSION="[0-9]+\.[0-9]+\.[0-9]+-\*"$', text)
+    for package in ("mysql-server-core", "mysql-client-core"):
+        assert f'"{package}=${{MYSQL_VERSION}}"' in text
 
 
 def compose_environment() -> Iterator[tuple[str, Mapping[str, str]]]:
@@ -292,13 +314,45 @@ def test_the_documents_make_the_secret_that_is_mounted(document: str) -> None:
     assert set(re.findall(r"deployment/(\S+)", text)) <= {deployment}
 
 
+def common(labels: Mapping[str, str]) -> dict[str, str]:
+    """The labels of Kubernetes' own recommendation, without their prefix."""
+    return {name.removeprefix("app.kubernetes.io/"): value for name, value in labels.items()}
+
+
+@pytest.mark.parametrize(
+    ("file", "component"),
+    [
+        ("base/kustomization.yaml", "streamer"),
+        ("serve/serve.yaml", "serve"),
+        ("serve/service.yaml", "serve"),
+        ("backup/cronjob.yaml", "backup"),
+        ("drill/cronjob.yaml", "drill"),
+        ("restore/job.yaml", "restore"),
+        ("restore/volume.yaml", "restore"),
+    ],
+)
+def test_what_runs_has_the_common_labels(file: str, component: str) -> None:
+    """Component, whole and this version; no selector has the version, which changes."""
+    document = loaded(KUBERNETES / file)
+    pairs = [one["pairs"] for one in document["labels"]] if "labels" in document else []
+    found = common({name: value for one in pairs for name, value in one.items()})
+    if not pairs:
+        found = common(document["metadata"]["labels"])
+        selector = document["spec"].get("selector", {})
+        assert "version" not in common(selector.get("matchLabels", selector))
+    assert found["part-of"] == "binlog2s3"
+    assert found["component"] == component
+    assert found["version"] == __version__
+
+
 def test_prometheus_finds_the_pods() -> None:
     """The PodMonitor's port is the pod's; its job's label is one that kustomize puts there."""
     monitor = loaded(BASE / "podmonitor.yaml")
     [endpoint] = monitor["spec"]["podMetricsEndpoints"]
     [container] = pod()["containers"]
     assert endpoint["port"] in {port["name"] for port in container["ports"]}
-    [labels] = loaded(BASE / "kustomization.yaml")["labels"]
+    [labels, more] = loaded(BASE / "kustomization.yaml")["labels"]
+    assert more.keys() == {"pairs", "includeTemplates"}
     assert labels["includeSelectors"] is True
     assert labels["pairs"][monitor["spec"]["jobLabel"]] == "binlog2s3"
     assert 'job="binlog2s3"' in (ROOT / "docs/alerts.yml").read_text()
@@ -380,7 +434,9 @@ def test_the_pod_of_serve() -> None:
     assert environment["BINLOG2S3_STATUS_LISTEN"] == f"0.0.0.0:{ports['status']}"
     assert {one["targetPort"]: one["port"] for one in service["spec"]["ports"]} == ports
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    assert service["spec"]["selector"] == deployment["spec"]["selector"]["matchLabels"] == labels
+    selector = deployment["spec"]["selector"]["matchLabels"]
+    assert service["spec"]["selector"] == selector
+    assert selector.items() <= labels.items()
     text = (SERVE / "serve.yaml").read_text()
     for volume in spec["volumes"]:
         assert re.search(rf"create secret \w+ {volume['secret']['secretName']} ", text)

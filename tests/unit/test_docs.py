@@ -3,6 +3,7 @@
 import ast
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from typing import Any, get_args
 import click
 import pytest
 
-from binlog2s3 import errors
+from binlog2s3 import __version__, errors
 from binlog2s3.archive import listing
 from binlog2s3.archive.backup_runs import BackupRun
 from binlog2s3.archive.backups import Backup
@@ -33,11 +34,13 @@ from binlog2s3.cli import group
 from binlog2s3.config.backup import BACKUP_OPTIONS
 from binlog2s3.config.drill import DRILL_OPTIONS
 from binlog2s3.config.file import FILE_OPTIONS, read_file
+from binlog2s3.config.prune import PRUNE_OPTIONS
 from binlog2s3.config.serve import SERVE_OPTIONS
 from binlog2s3.config.values import OPTIONS
 from binlog2s3.inspect.check import report as preflight
 from binlog2s3.inspect.verify import report as verify_report
 from binlog2s3.inspect.verify import view as verify_view
+from binlog2s3.log import EVENT_IDS, event_id
 from binlog2s3.recover import document as pitr_document
 from binlog2s3.recover import view as pitr_view
 from binlog2s3.recover.manifest import Manifest, WrittenFile
@@ -62,10 +65,13 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 FORMAT = (ROOT / "docs/format.md").read_text(encoding="utf-8")
 
 OF_OTHERS = {
-    "aws": """--bucket --checksum-mode --hostname --lifecycle-configuration --only-show-errors
-        --recursive --username --versioning-configuration""",
+    "aws": """--bucket --checksum-mode --cluster-name --hostname --lifecycle-configuration
+        --only-show-errors --recursive --role-arn --service-account --username
+        --versioning-configuration""",
+    "az": "--enable-oidc-issuer",
     "docker and kubectl": """--build-arg --cap-drop --filename --from-file --name --namespace
         --output --read-only --rm --security-opt --wait""",
+    "helm": "--values",
     "mysql": "--binary-mode --defaults-file --no-defaults --silent --socket --ssl-mode",
     "mysqlbinlog": """--base64-output --exclude-gtids --host --port --raw --read-from-remote-server
         --start-position --stop-never --stop-position --to-last-log --verbose
@@ -348,7 +354,7 @@ def test_documents_name_no_option_that_does_not_exist(path: Path) -> None:
     named = set(re.findall(r"(?<![\w<!-])--[a-z][a-z0-9-]*", text))
     assert named - ours - FOREIGN == set()
     variables = set(re.findall(r"\bBINLOG2S3_[A-Z0-9_]+", text))
-    many = (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS, *BACKUP_OPTIONS)
+    many = (*FILE_OPTIONS, *SERVE_OPTIONS, *DRILL_OPTIONS, *BACKUP_OPTIONS, *PRUNE_OPTIONS)
     known = {option.environment for option in many}
     assert variables - known - {"BINLOG2S3_CONFIG"} == set()
 
@@ -390,18 +396,37 @@ def log_events() -> tuple[reference.LogEvent, ...]:
     return tuple(reference.log_events())
 
 
+def test_the_readme_is_short_and_says_how_far_it_is() -> None:
+    """A minute's reading; the status is that of this version, as its classifier has it."""
+    assert len(README.split()) <= 900
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    [stage] = [one for one in project["classifiers"] if one.startswith("Development Status")]
+    assert f"\n## Status\n\n{stage.rpartition(' ')[2]}, {__version__}. " in README
+
+
 def test_log_events_are_in_the_reference() -> None:
-    """Every event with its level and fields; and no event that is not logged."""
+    """Every event with its id, level and fields; and no event that is not logged."""
     documented = {
-        (row[0].strip("`"), row[1], tuple(re.findall(r"`(\w+)`", row[2])))
+        (row[0].strip("`"), row[1], row[2], tuple(re.findall(r"`(\w+)`", row[3])))
         for row in rows(page("events"), "event")
     }
     logged = set()
     for event in log_events():
         # Log.error takes its error without a name, and every error brings its hint
         error = ("error",) if event.level == "error" else ()
-        logged.add((event.name, event.level, error + tuple(f for f in event.fields if f != "hint")))
+        fields = error + tuple(f for f in event.fields if f != "hint")
+        logged.add((event_id(event.name), event.name, event.level, fields))
     assert documented == logged
+
+
+def test_ids_of_events_are_short_and_tell_events_apart() -> None:
+    """A program searches by them. None is kept for a message that nothing logs."""
+    messages = {event.name for event in log_events()}
+    ids = {event_id(message) for message in messages}
+    assert len(ids) == len(messages)
+    assert all(re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", one) for one in ids)
+    assert max(map(len, ids)) <= 45
+    assert set(EVENT_IDS) <= messages
 
 
 def test_the_end_of_an_outage_names_warnings_that_recur() -> None:
@@ -423,9 +448,10 @@ def test_the_end_of_an_outage_names_warnings_that_recur() -> None:
 
 
 def test_fields_of_log_events_do_not_hide_what_every_line_has() -> None:
-    """`time`, `level`, `part`, `event` are the line's own."""
+    """`time`, `level`, `part`, `event`, `message` are the line's own."""
+    own = {"time", "level", "part", "event", "message", "**"}
     for event in log_events():
-        assert not {"time", "level", "part", "event", "**"} & set(event.fields), event.name
+        assert not own & set(event.fields), event.name
 
 
 TYPES: Mapping[str, tuple[type, ...]] = {

@@ -3,18 +3,22 @@
 import io
 import json
 import logging
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from binlog2s3.errors import SpoolError
 from binlog2s3.log import Log, Thinning, configure
+from binlog2s3.output import say
 from tests.login import ROOT
 
 PART = Log("test")
+RFC_3339_UTC = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 
 
 class Terminal(io.StringIO):
@@ -45,16 +49,17 @@ def as_text() -> io.StringIO:
 
 
 def test_json_lines() -> None:
-    """Time in UTC, level, part and event first, then the fields as they are."""
+    """Time in UTC, level, part, id and message first, then the fields as they are."""
     stream = as_json()
     PART.info("binlog archived", size=1234, binlog=Path("b.000001"), gtid_set="ä:1", none=None)
     (line,) = stream.getvalue().splitlines()
     document = json.loads(line)
-    assert datetime.fromisoformat(document.pop("time")).utcoffset() is not None
+    assert re.fullmatch(RFC_3339_UTC, document.pop("time"))
     assert document == {
         "level": "info",
         "part": "test",
-        "event": "binlog archived",
+        "event": "binlog_archived",
+        "message": "binlog archived",
         "size": 1234,
         "binlog": "b.000001",
         "gtid_set": "ä:1",
@@ -63,16 +68,68 @@ def test_json_lines() -> None:
     assert line.startswith('{"time": ')
 
 
+def test_ecs_lines() -> None:
+    """Elastic's names for what every line has and for an error; the rest is in our own object."""
+    stream = io.StringIO()
+    configure("ecs", "debug", stream)
+    PART.warning("the store failed, trying again", error=SpoolError("away", hint="wait"), attempt=2)
+    PART.info("stopped", message="m")
+    document, least = map(json.loads, stream.getvalue().splitlines())
+    assert next(iter(document)) == "@timestamp"
+    assert re.fullmatch(RFC_3339_UTC, document.pop("@timestamp"))
+    assert document == {
+        "log.level": "warning",
+        "message": "the store failed, trying again",
+        "ecs.version": "8.11.0",
+        "service.name": "binlog2s3",
+        "event.dataset": "binlog2s3.log",
+        "event.action": "store_failed_trying_again",
+        "log.logger": "binlog2s3.test",
+        "process.pid": os.getpid(),
+        "error.message": "away",
+        "binlog2s3": {"attempt": 2, "hint": "wait"},
+    }
+    assert least["message"] == "stopped"
+    assert least["binlog2s3"] == {"message": "m"}
+
+
+@pytest.mark.parametrize("style", ["text", "json", "ecs"])
+@pytest.mark.parametrize("journal", [True, False])
+def test_the_journal_gets_priorities(
+    style: str, journal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So `journalctl -p warning` shows warnings; any other file gets lines without them."""
+    with (tmp_path / "err").open("w+", encoding="utf-8") as stream:
+        found = os.fstat(stream.fileno())
+        inode = found.st_ino + (not journal)  # a child whose stream was sent elsewhere
+        monkeypatch.setenv("JOURNAL_STREAM", f"{found.st_dev}:{inode}")
+        configure(style, "debug", stream)
+        for level in LEVELS:
+            getattr(PART, level)(level)
+        say("error", "no b", stream)
+        stream.seek(0)
+        lines = stream.read().splitlines()
+    begins = [line[:3] for line in lines]
+    assert (begins == ["<7>", "<6>", "<4>", "<3>", "<3>"]) is journal
+    assert any(line.startswith("<") for line in lines) is journal
+    if journal and style != "text":
+        assert [json.loads(line[3:])["message"] for line in lines[:4]] == LEVELS
+
+
 def test_text() -> None:
     """Time, level, event, fields; values with spaces in quotes."""
     stream = as_text()
     PART.warning("look here", size=1, text="two words", empty="", quote='a"b', pair="a=b")
-    assert stream.getvalue()[12:] == (
-        ' WARNING look here  size=1  text="two words"  empty=""  quote="a\\"b"  pair="a=b"\n'
+    time, _, line = stream.getvalue().partition(" ")
+    at = datetime.fromisoformat(time)
+    assert at.utcoffset() is not None
+    assert abs(at - datetime.now(UTC)) < timedelta(hours=1)
+    assert line == (
+        'WARNING look here  size=1  text="two words"  empty=""  quote="a\\"b"  pair="a=b"\n'
     )
 
 
-@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("style", ["text", "json", "ecs"])
 def test_one_event_is_one_line(style: str) -> None:
     """Whatever a server says: it breaks no line, formats nothing, and commands no terminal.
 
@@ -90,8 +147,9 @@ def test_one_event_is_one_line(style: str) -> None:
 def test_fields_do_not_replace_what_every_line_has() -> None:
     """A field called as one of these is the one that is lost."""
     stream = as_json()
-    PART.info("x", event="y", time="z", level="error", part="p", other=1)
+    PART.info("x", event="y", message="y", time="z", level="error", part="p", other=1)
     document = json.loads(stream.getvalue())
+    assert document["message"] == "x"
     assert (document["event"], document["level"], document["part"]) == ("x", "info", "test")
     assert document["time"] != "z"
     assert document["other"] == 1
@@ -119,8 +177,10 @@ def test_what_stops_something() -> None:
     PART.error("ended", SpoolError("no space", hint="free some"), exit_code=5)
     PART.error("ended")
     first, second = stream.getvalue().splitlines()
-    assert first[12:] == ' ERROR   ended  exit_code=5  error="no space"  hint="free some"'
-    assert second[12:] == " ERROR   ended"
+    assert (
+        first.partition(" ")[2] == 'ERROR   ended  exit_code=5  error="no space"  hint="free some"'
+    )
+    assert second.partition(" ")[2] == "ERROR   ended"
 
 
 LEVELS = ["debug", "info", "warning", "error"]
@@ -159,7 +219,7 @@ def test_to_configure_again_replaces_what_was() -> None:
     assert second.getvalue().count("\n") == 1
 
 
-@pytest.mark.parametrize("style", ["text", "json"])
+@pytest.mark.parametrize("style", ["text", "json", "ecs"])
 def test_a_login_does_not_show_its_password(style: str) -> None:
     """Even if it is logged as a whole."""
     login = replace(ROOT, host="db1", port=3306, user="repl", password="hunter2")
@@ -234,7 +294,7 @@ def test_the_end_of_an_outage_is_one_line(level: str) -> None:
     PART.recurring("away", error=SpoolError("503"), again_in_seconds=90.0)
     PART.over("back", "away", after_seconds=0.25)
     PART.over("back", "away", after_seconds=2)
-    assert [line[13:] for line in stream.getvalue().splitlines()] == [
+    assert [line.partition(" ")[2] for line in stream.getvalue().splitlines()] == [
         'WARNING away  error=503  again_in="90 s"',
         'INFO    back  after="0.3 s"',
     ]

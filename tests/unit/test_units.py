@@ -16,12 +16,14 @@ TEMPLATE, PLAIN = UNITS / "binlog2s3@.service", UNITS / "binlog2s3.service"
 SERVE = UNITS / "binlog2s3-serve@.service"
 DRILL = UNITS / "binlog2s3-drill@.service"
 BACKUP = UNITS / "binlog2s3-backup@.service"
+PRUNE = UNITS / "binlog2s3-prune@.service"
 INSTANCES = {
     TEMPLATE: "binlog2s3@orders-primary.service",
     PLAIN: "binlog2s3.service",
     SERVE: "binlog2s3-serve@orders-primary.service",
     DRILL: "binlog2s3-drill@orders-primary.service",
     BACKUP: "binlog2s3-backup@orders-primary.service",
+    PRUNE: "binlog2s3-prune@orders-primary.service",
 }
 MOST_EXPOSED = 2.0
 
@@ -175,6 +177,18 @@ PROMISED = {
         Persistent=yes
         WantedBy=timers.target
     """,
+    PRUNE: """
+        Type=oneshot
+        ExecStart=binlog2s3 prune --config /etc/binlog2s3/%i.toml --yes
+        EnvironmentFile=/etc/binlog2s3/%i.prune
+        LoadCredential=aws:/etc/binlog2s3/%i.prune.aws
+        ProtectSystem=strict
+        DynamicUser=yes
+    """,
+    UNITS / "binlog2s3-prune@.timer": """
+        Persistent=yes
+        WantedBy=timers.target
+    """,
 }
 
 
@@ -189,7 +203,7 @@ def test_what_a_unit_promises(unit: Path) -> None:
 def test_what_a_unit_never_has() -> None:
     """The streamer starts without its source, a oneshot fails for good, serve writes nowhere."""
     assert not [line for line in settings(TEMPLATE.read_text()) if line.startswith("Requires")]
-    for unit in (DRILL, BACKUP):
+    for unit in (DRILL, BACKUP, PRUNE):
         assert not [line for line in settings(unit.read_text()) if line.startswith("Restart=")]
     assert not [line for line in settings(SERVE.read_text()) if WRITABLE.match(line)]
 

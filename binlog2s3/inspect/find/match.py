@@ -335,8 +335,9 @@ class SearchQuery:
 
     Times are in microseconds, UTC, both included. `gtids` are texts of either flavour. `at`: only
     the transaction with this byte. `since`: only binlogs of the history from this one of a lineage
-    on, and what is missing before it does not matter. `lineage`: search the history that ends in
-    it, None: the current one; `everywhere`: search every lineage as a whole.
+    on, and what is missing before it does not matter; `until`: up to this one. `lineage`: search
+    the history that ends in it, None: the current one; `everywhere`: search every lineage as a
+    whole.
     """
 
     wanted: Criteria
@@ -345,6 +346,7 @@ class SearchQuery:
     gtids: tuple[str, ...] = ()
     at: FilePosition | None = None
     since: tuple[str, BinlogName] | None = None
+    until: tuple[str, BinlogName] | None = None
     order: Literal["newest", "oldest"] = "newest"
     limit: int = 0
     lineage: str | None = None

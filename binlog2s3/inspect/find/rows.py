@@ -5,18 +5,18 @@ bucket through a pipe, and no more are fetched once enough rows were printed.
 """
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
 from binlog2s3.binlog.content import ROW_KINDS
 from binlog2s3.binlog.events import decode_format
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import PrintedEvent, Row, RowsBinlog, rows_of
 from binlog2s3.errors import ArchiveError, SourceError
 from binlog2s3.formatting import count_text
 from binlog2s3.inspect.find.match import Criteria, Hit
+from binlog2s3.inspect.find.one_binlog import Span
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.mysqlbinlog import Tool, printed
 
@@ -64,11 +64,13 @@ class RowPrinter:
 
     def rows(self, hit: Hit, shown: ShownRows) -> Generator[Row, None, None]:
         """The rows. What could not be read of them is in `shown` at the end, and raises nothing."""
-        place = _place_of(hit)
-        if shown.total == 0 or place is None:
+        if shown.total == 0:
             return
         try:
-            yield from self._rows(place, shown)
+            span = self._span(hit)
+            if span is None:
+                return
+            yield from self._rows(span, shown)
         except ArchiveError as error:
             shown.problems.append(str(error))
             return
@@ -77,10 +79,19 @@ class RowPrinter:
                 f"mysqlbinlog printed {count_text(shown.count, 'row')} of {shown.total:,}"
             )
 
-    def _rows(self, place: "_Place", shown: ShownRows) -> Iterator[Row]:
-        found = self.survey.find(place.lineage, place.binlog)
+    def _span(self, hit: Hit) -> Span | None:
+        """Where the rows are: of an XA COMMIT, in the XA PREPARE; None if that was not found."""
+        lineage, binlog, one, link = hit.lineage, hit.binlog, hit.transaction, hit.link
+        if link is not None and link.two_phase.phase == "commit" and not link.two_phase.is_alter:
+            if link.transaction is None or link.binlog is None or link.lineage is None:
+                return None
+            lineage, binlog, one = link.lineage, link.binlog, link.transaction
+        return Span(self.survey.find(lineage, binlog), one.begin, one.end)
+
+    def _rows(self, span: Span, shown: ShownRows) -> Iterator[Row]:
+        found = span.found
         tool = self.tool(found.lineage.flavour)
-        head = self.survey.blocks.head(found, place.begin)
+        head = self.survey.blocks.head(found, span.begin)
         events: deque[PrintedEvent] = deque()
 
         def feed(write: Callable[[bytes], object]) -> None:
@@ -91,7 +102,7 @@ class RowPrinter:
                 on_event=events.append,
                 write=write,
             )
-            for begin, end in _undamaged(place, found.known.damaged, shown.problems):
+            for begin, end in _undamaged(span, shown.problems):
                 with closing(self.survey.blocks.read(found, begin, end)) as views:
                     for view in views:
                         binlog.feed(view)
@@ -124,37 +135,15 @@ class RowPrinter:
                                "(binlog_row_image, generated columns, JSON)")  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """Where the rows are."""
-
-    lineage: str
-    binlog: BinlogName
-    begin: int
-    end: int
-
-
-def _place_of(hit: Hit) -> _Place | None:
-    """Of an XA COMMIT, those of the XA PREPARE; None if that was not found."""
-    lineage, binlog, one, link = hit.lineage, hit.binlog, hit.transaction, hit.link
-    if link is not None and link.two_phase.phase == "commit" and not link.two_phase.is_alter:
-        if link.transaction is None or link.binlog is None or link.lineage is None:
-            return None
-        lineage, binlog, one = link.lineage, link.binlog, link.transaction
-    return _Place(lineage=lineage, binlog=binlog, begin=one.begin, end=one.end)
-
-
-def _undamaged(
-    place: _Place, damaged: Sequence[tuple[int, int]], problems: list[str]
-) -> Iterator[tuple[int, int]]:
+def _undamaged(span: Span, problems: list[str]) -> Iterator[tuple[int, int]]:
     """The ranges of a transaction between damaged events, which are a problem each."""
-    at = place.begin
-    for begin, end in damaged:
-        if end <= at or begin >= place.end:
+    at = span.begin
+    for begin, end in span.found.known.damaged:
+        if end <= at or begin >= span.end:
             continue
         problems.append(f"bytes {begin} to {end} are damaged: rows in them are not shown")
         if begin > at:
             yield at, begin
         at = end
-    if at < place.end:
-        yield at, place.end
+    if at < span.end:
+        yield at, span.end

@@ -157,7 +157,11 @@ class TransactionSearch:
         flavour = route.line.legs[-1].lineage.flavour
         numbers = [n for n, one in enumerate(route.stretches) if not alone or one.leg == last]
         if self._query.since is not None:
-            numbers = _from(route, numbers, self._query.since)
+            first = _number_of(route, numbers, self._query.since)
+            numbers = [one for one in numbers if one >= first]
+        if self._query.until is not None:
+            last = _number_of(route, numbers, self._query.until)
+            numbers = [one for one in numbers if one <= last]
         if self._query.order == "newest":
             numbers.reverse()
         return SearchedHistory(
@@ -405,13 +409,13 @@ class TransactionSearch:
         self._advance(self.stats)
 
 
-def _from(route: Route, numbers: list[int], since: tuple[str, BinlogName]) -> list[int]:
-    """Those from a lineage's binlog on. Raises ArchiveError if it is not among them."""
+def _number_of(route: Route, numbers: list[int], place: tuple[str, BinlogName]) -> int:
+    """The number of a lineage's binlog. Raises ArchiveError if it is not among them."""
     for number in numbers:
-        if (route.lineage(number), route.stretches[number].name) == since:
-            return [one for one in numbers if one >= number]
+        if (route.lineage(number), route.stretches[number].name) == place:
+            return number
     raise ArchiveError(
-        f"{since[1]} of {since[0]} is not in the history that is searched",
+        f"{place[1]} of {place[0]} is not in the history that is searched",
         hint="`binlog2s3 list` shows what is in the bucket",
     )
 

@@ -1,4 +1,4 @@
-"""The output of `find`: each transaction, and the command that recovers to just before it.
+"""The output of `find`: each transaction, and the commands that take it back.
 
 Texts come from the bucket, so they are cleaned: they cannot break lines or control a terminal.
 Nothing is kept: a document with a million transactions is written as they come. The progress bar is
@@ -53,10 +53,10 @@ class SearchContext:
     several: bool = False
 
 
-def pitr_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str]:
-    """The command that recovers a server to just before a hit, without the target options."""
+def before_words(command: str, hit: Hit, context: SearchContext, query: SearchQuery) -> list[str]:
+    """`pitr` or `restore` to just before a hit, without the options of the target."""
     gtid = hit.transaction.gtid
-    words = ["binlog2s3", "pitr", *context.given]
+    words = ["binlog2s3", command, *context.given]
     lineage = query.lineage
     if query.everywhere and hit.lineage != context.tip:
         lineage = hit.lineage
@@ -70,14 +70,27 @@ def pitr_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str
     return [*words, "--to-position", f"{hit.binlog}:{hit.transaction.begin}"]
 
 
+def undo_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str]:
+    """`undo` of a hit, without the options of the target; empty if it certainly refuses.
+
+    That is what has no rows, or other things than rows, or is not in the living server's history.
+    A GTID that was used twice is refused by `undo` itself.
+    """
+    content, gtid = hit.content, hit.transaction.gtid
+    is_past = query.lineage is not None or (query.everywhere and hit.lineage != context.tip)
+    if is_past or content.two_phase is not None or not content.changes:
+        return []
+    if any(change.rows is None for change in content.changes):
+        return []
+    words = ["binlog2s3", "undo", *context.given]
+    if gtid is not None:
+        return [*words, "--gtid", gtid]
+    return [*words, "--at", f"{hit.binlog}:{hit.transaction.begin}"]
+
+
 def _names_one(gtid: str | None) -> bool:
     """Whether a GTID names one transaction. A MariaDB's may have been used twice."""
     return gtid is not None and ":" in gtid
-
-
-def pitr_text(hit: Hit, context: SearchContext, query: SearchQuery) -> str:
-    """The command as text for a shell."""
-    return shlex.join(pitr_words(hit, context, query))
 
 
 def query_text(query: SearchQuery) -> str:
@@ -191,14 +204,20 @@ class TextOutput:
             if not self.found:
                 self._explain_nothing(stats)
             return
+        page.line("")
+        undos = [undo_words(hit, self.context, self.query) for hit in self._first]
+        if any(undos):
+            page.line("on the living server, take it back (add the --target-... options):")
+            for words in filter(None, undos):
+                page.line(f"  {shlex.join(words)}")
         gtids = [one.transaction.gtid for one in self._first if one.transaction.gtid is not None]
         is_mariadb = not all(map(_names_one, gtids))
-        page.line("")
         why = ", by its place, as a MariaDB's GTID may have been used twice" if is_mariadb else ""
-        add = "(add the --target-... options):"
-        page.line(f"to recover a restored server to just before it{why} {add}")
+        add = "(add --mysqld and --data-dir; `pitr` does it with one that you restored):"
+        begin = "otherwise, " if any(undos) else ""
+        page.line(f"{begin}restore a server to just before it{why} {add}")
         for hit in self._first:
-            page.line(f"  {pitr_text(hit, self.context, self.query)}")
+            page.line(f"  {shlex.join(before_words('restore', hit, self.context, self.query))}")
         if self.found > len(self._first):
             gtid = "" if is_mariadb else "--before-gtid GTID, or without a GTID "
             page.line(f"likewise for any other one: {gtid}--to-position BINLOG:POSITION")
@@ -414,7 +433,8 @@ class JsonOutput:
             "xa": None if is_alter else link,
             "alter": link if is_alter else None,
             "changes": [{"change": one, "matched": one in matched} for one in hit.content.changes],
-            "pitr": pitr_text(hit, self.context, self.query),
+            "pitr": shlex.join(before_words("pitr", hit, self.context, self.query)),
+            "undo": shlex.join(undo_words(hit, self.context, self.query)),
         }
 
     def _write_rows(self, hit: Hit, printer: RowPrinter) -> None:
@@ -518,6 +538,7 @@ class PrintedHit(Printed):
     changes: tuple[PrintedChange, ...]
     statements: tuple[str, ...] = of("hit.content.statements")
     pitr: str
+    undo: TextOrNull
 
 
 def _values(values: Sequence[Value]) -> dict[str, str | None]:

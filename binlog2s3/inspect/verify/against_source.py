@@ -100,7 +100,7 @@ class SourceComparison:
                 text = f"it has {there.size} bytes, the source's {row.name} has {row.size}"
                 self._add_defect("source-differs", lineage.id, row.name, key, text)
             return
-        size = objects.open(row.name).end
+        size = objects.chunks_of(row.name).end
         if size > row.size and row.name != self._newest and not self._is_left(lineage, row.name):
             key = self._context.layout.chunks(lineage.id, row.name)
             text = f"{size} bytes are there, the source's {row.name} has {row.size}"
@@ -185,4 +185,4 @@ def _is_past(lineage: Lineage, inventory: SourceInventory, name: BinlogName) -> 
     writer = inventory.writer
     if writer is not None and writer.lineage == lineage.id:
         return writer.durable is not None and name < writer.durable.binlog
-    return name < max(inventory.objects(lineage.id).names, default=name)
+    return name < max(inventory.objects(lineage.id).all_names, default=name)

@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Literal
 
 from binlog2s3.archive.backups import Backup, lost_objects, registered
-from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.chunks import Chunk, Chunks
+from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Turn
@@ -25,48 +24,27 @@ _LOOKS = 3
 
 
 @dataclass(slots=True)
-class LineageObjects:
-    binlogs: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
-    entries: dict[BinlogName, ObjectInfo] = field(default_factory=dict)
-    chunks: dict[BinlogName, list[Chunk]] = field(default_factory=dict)
-
-    @property
-    def names(self) -> list[BinlogName]:
-        """All binlogs of which anything is there, in order."""
-        return sorted(self.binlogs.keys() | self.entries.keys() | self.chunks.keys())
-
-    def open(self, name: BinlogName) -> Chunks:
-        """The chunks of a binlog."""
-        return Chunks(frozenset(self.chunks.get(name, ())))
-
-
-@dataclass(slots=True)
 class SourceInventory:
     """The objects of a source. `writer` and `turn` are the last ones, None if there are none."""
 
     layout: Layout
     writer: Heartbeat | None = None
     turn: Turn | None = None
-    by_lineage: dict[str, LineageObjects] = field(default_factory=dict)
+    by_lineage: dict[str, Contents] = field(default_factory=dict)
     stored: dict[str, int] = field(default_factory=dict)
     """The size of each object of a stored base backup, by key."""
     backups: list[Backup] = field(default_factory=list)
     """The stored base backups whose objects are there, of the right sizes."""
     defects: list[Defect] = field(default_factory=list)
 
-    def objects(self, lineage: str) -> LineageObjects:
-        return self.by_lineage.setdefault(lineage, LineageObjects())
-
-    def foreign(self, key: str, why: str = "it is not part of this archive's format") -> None:
-        """Report an object that is not ours."""
-        self.defects.append(Defect(kind="foreign", key=key, text=why))
+    def objects(self, lineage: str) -> Contents:
+        return self.by_lineage.setdefault(lineage, Contents())
 
 
 def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     """List everything."""
-    read_by_others = (layout.writers, layout.turns, layout.backups, layout.drills)
     inventory = SourceInventory(layout)
-    catalog = Catalog(store, layout)
+    catalog, listed = Catalog(store, layout), Catalog(store, layout)
     if (writer := catalog.last_writer()) is not None:
         inventory.writer = writer.beat
         if writer.error is not None:
@@ -77,25 +55,36 @@ def take_inventory(store: Store, layout: Layout) -> SourceInventory:
     except ArchiveError as error:
         key = layout.turns
         inventory.defects.append(Defect(kind="turn-unreadable", key=key, text=str(error)))
+    unreadable: list[ArchiveError] = []
+    backups = list[Backup]()
+
+    def infos() -> Iterator[ObjectInfo]:
+        yield from store.list(layout.live)
+        backups.extend(registered(catalog, unreadable))  # before their objects: these come first
+        for info in store.list(layout.archive):
+            if layout.stored_place(info.key) is not None:
+                inventory.stored[info.key] = info.size
+            yield info
+
+    inventory.by_lineage = listed.look(infos())
+    others = {key: why for key, why in listed.foreign.items() if key not in catalog.foreign}
+    inventory.defects += _foreign(others.items())
     if inventory.turn is not None:
         inventory.objects(inventory.turn.lineage)  # its lineage must be there
-    for info in store.list(layout.live):
-        if not info.key.startswith(read_by_others):
-            _place(inventory, info)
-    unreadable: list[ArchiveError] = []
-    backups = registered(catalog, unreadable)  # before their objects are listed: these come first
-    for info in store.list(layout.archive):
-        if not info.key.startswith(read_by_others):
-            _place(inventory, info)
     for backup in backups:
         _check_stored(store, inventory, backup)
     inventory.defects += [
         Defect(kind="backup-unreadable", key=layout.backups, text=str(error))
         for error in unreadable
     ]
-    for key in sorted(catalog.foreign):
-        inventory.foreign(key)
+    inventory.defects += _foreign(sorted(catalog.foreign.items()))
     return inventory
+
+
+def _foreign(keys: Iterable[tuple[str, str]]) -> Iterator[Defect]:
+    for key, why in keys:
+        text = why or "it is not part of this archive's format"
+        yield Defect(kind="foreign", key=key, text=text)
 
 
 def _check_stored(store: Store, inventory: SourceInventory, backup: Backup) -> None:
@@ -116,31 +105,9 @@ def damaged(store: Store, layout: Layout, backup: Backup, key: str, why: str) ->
         yield Defect(kind="backup-damaged", key=key, text=text)
 
 
-def _place(inventory: SourceInventory, info: ObjectInfo) -> None:
-    place = inventory.layout.place_of(info.key)
-    if place is None:
-        inventory.foreign(info.key)
-        return
-    if place.kind == "stored":
-        inventory.stored[info.key] = info.size
-    if not place.lineage:
-        return
-    if place.chunk is not None and place.chunk.size != info.size:
-        why = f"it has {info.size} bytes, its name says {place.chunk.size}"
-        inventory.foreign(info.key, why)
-        return
-    objects = inventory.objects(place.lineage)
-    if place.binlog is None:
-        return
-    if place.chunk is not None:
-        objects.chunks.setdefault(place.binlog, []).append(place.chunk)
-    else:
-        (objects.binlogs if place.kind == "binlog" else objects.entries)[place.binlog] = info
-
-
-def foreign_names(objects: LineageObjects, first: BinlogName) -> Iterable[BinlogName]:
+def foreign_names(objects: Contents, first: BinlogName) -> Iterable[BinlogName]:
     """Binlog names that the lineage's server cannot have given."""
-    for name in objects.names:
+    for name in objects.all_names:
         width = max(first.width, len(str(name.number)))
         if (name.prefix, name.width) != (first.prefix, width):
             yield name
@@ -180,7 +147,7 @@ class LineageContext:
     lineage: Lineage
 
     @property
-    def objects(self) -> LineageObjects:
+    def objects(self) -> Contents:
         """Its objects as listed."""
         return self.source.inventory.objects(self.lineage.id)
 

@@ -186,7 +186,7 @@ class SourceVerifier:
             ):
                 if name in there:
                     self._add_defect("foreign", lineage.id, key, text)
-        names = [name for name in objects.names if name not in strange]
+        names = [name for name in objects.all_names if name not in strange]
         if names and names[0] < lineage.first_binlog:
             text = f"first_binlog is {lineage.first_binlog}, but {names[0]} is there"
             context.defect("lineage-lies", text)
@@ -332,7 +332,7 @@ class SourceVerifier:
             size = there.objects.binlogs[name].size
             text = f"{size} bytes of {name} are there, {offset} were durable"
             there.defect("durable-missing", text, name)
-        if name not in there.objects.names:
+        if name not in there.objects.all_names:
             info = context.store.head(there.object_key(name))
             if info is None and not context.catalog.chunks(lineage, name):
                 text = f"{name} is missing, {offset} bytes were durable"

@@ -16,7 +16,7 @@ from binlog2s3.archive.documents import UNLOGGED, Entry, Facts
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
 from binlog2s3.formatting import count_text, duration_text, some, us_of
 from binlog2s3.inspect.verify.chain import (
@@ -83,7 +83,7 @@ class LineageWalk:
         self.result = LineageReport(
             lineage=context.lineage,
             current=current,
-            binlogs=len(self._objects.names),
+            binlogs=len(self._objects.all_names),
             open=len(self._objects.chunks.keys() - self._objects.binlogs.keys()),
         )
         self.cuts: dict[str, BinlogFacts] = {}
@@ -119,7 +119,7 @@ class LineageWalk:
         writer, last = self._context.writer, self._before
         covered_us = gtids = None
         if writer is not None and last is not None:
-            durable, place = writer.durable, (last.name, last.size)
+            durable, place = writer.durable, FilePosition(last.name, last.size)
             # it vouches for nothing if what it had written cannot be read to its end
             is_there = durable is None or durable.place <= place
             if self._is_tip and writer.vouched_until is not None and is_there:
@@ -413,7 +413,7 @@ class LineageWalk:
         text = f"of {facts.name} only the first {facts.size} bytes are there"
         writer = self._context.writer
         if writer is not None and (
-            writer.durable is None or writer.durable.place <= (facts.name, facts.size)
+            writer.durable is None or writer.durable.place <= FilePosition(facts.name, facts.size)
         ):
             self._context.note(f"{text} yet")
             return f"{text} yet"

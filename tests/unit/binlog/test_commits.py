@@ -18,11 +18,11 @@ def test_the_first_of_a_slice_counts_until_its_last_is_durable() -> None:
     commits.note(100, 200, 20)
     commits.note(300, 300, 30)
     assert commits.oldest_us == 100
-    commits.passed(19)
+    assert commits.passed(19) == []
     assert (commits.oldest_us, commits.newest_us) == (100, None)
-    commits.passed(20)
+    assert commits.passed(20) == [100]
     assert (commits.oldest_us, commits.newest_us) == (300, 200)
-    commits.passed(30)
+    assert commits.passed(30) == [300]
     assert (commits.oldest_us, commits.newest_us) == (None, 300)
 
 

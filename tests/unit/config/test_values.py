@@ -39,6 +39,7 @@ OF_THEIR_OWN: Mapping[str, tuple[str, str, str]] = {
     "mysql-password-command": ("one", "two 'a b'", "three"),
     "s3-url": ("s3://one", "s3://two", "s3://three"),
     "endpoint-url": ("http://one", "http://two", "http://three"),
+    "expected-bucket-owner": ("111111111111", "222222222222", "333333333333"),
     "object-lock": ("GOVERNANCE:1d", "COMPLIANCE:2d", "GOVERNANCE:30d"),
     "flush-interval": ("1", "2", "3"),
     "accept-new-server": ("3e11fa47-71ca-11e1-9e33-c80aa9429562", "00000001-00000000", "X"),
@@ -141,6 +142,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     del values["start-at"]
     values |= {"s3-url": "s3://one/a/b/", "sse": "aws:kms", "flush-interval": "0"}
     values |= {"mysql-ssl-mode": "REQUIRED", "checksum": "md5", "log-level": "debug"}
+    values |= {"expected-bucket-owner": "012345678901"}
     values |= {"addressing-style": "path", "on-gap": "stop", "storage-class": "STANDARD"}
     values |= {"part-size": "6MiB", "spool-min-free-bytes": "0", "log-format": "text"}
     config = configured([f"--config={toml_file(tmp_path, values)}"])
@@ -154,6 +156,7 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert (config.s3.bucket, config.s3.prefix) == ("one", "a/b")
     assert (config.s3.endpoint_url, config.s3.region) == ("http://one", "one")
     assert (config.s3.addressing_style, config.s3.profile) == ("path", "one")
+    assert config.s3.expected_bucket_owner == "012345678901"
     assert (config.s3.storage_class, config.s3.checksum) == ("STANDARD", "md5")
     assert (config.s3.sse, config.s3.sse_kms_key_id) == ("aws:kms", "one")
     assert (config.s3.part_size, config.s3.concurrency) == (6 * MIB, 1)

@@ -179,6 +179,20 @@ def test_pages_are_not_foreign(store: MemoryStore) -> None:
     assert [(one.kind, one.key) for one in source.defects] == [("foreign", other)]
 
 
+@pytest.mark.usefixtures("archive")
+def test_a_strange_key_is_foreign_in_every_folder(store: MemoryStore) -> None:
+    """Each is named once, whoever reads the folder."""
+    folders = (LAYOUT.live, LAYOUT.writers, LAYOUT.standbys, LAYOUT.backup_runs, LAYOUT.archive)
+    folders += (LAYOUT.turns, LAYOUT.backups, LAYOUT.stored_backups, LAYOUT.drills)
+    folders += (LAYOUT.binlogs(OLD), LAYOUT.entries(OLD), LAYOUT.floors(OLD), LAYOUT.pages(OLD))
+    strange = [f"{folder}notes.txt" for folder in folders]
+    for key in strange:
+        store.put(key, b"x")
+    source = verified(store)
+    assert {one.kind for one in source.defects} == {"foreign"}
+    assert sorted(one.key for one in source.defects) == sorted(strange)
+
+
 @pytest.mark.parametrize("has_crc64", [False, True])
 def test_bytes_that_were_written_anew(has_crc64: bool) -> None:
     """By looking alone: a defect where the store has a checksum of the whole, else two notes.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli.options import config_of
 from binlog2s3.config.file import read_file
@@ -204,7 +204,10 @@ def test_goals() -> None:
         (f"--to-time={text}", ToTime(at, text)),
         (f"--to-gtid={UUID.upper()}:5", ToGtid(f"{UUID}:5")),
         ("--before-gtid=0-1-5", BeforeGtid("0-1-5")),
-        ("--to-position=b.000001:1234", ToPosition(BinlogName.parse("b.000001"), 1234)),
+        (
+            "--to-position=b.000001:1234",
+            ToPosition(FilePosition(BinlogName.parse("b.000001"), 1234)),
+        ),
         ("--latest", Latest()),
     ):
         assert goal_of(configured(*LEAST, option)) == goal

@@ -145,7 +145,7 @@ def test_a_file_is_read_as_it_is_compressed(how: str, tmp_path: Path) -> None:
     point, found = examined(path, lambda done, total: told.append((done, total)))
     assert found is not None
     assert (found.tables, found.accounts, found.ends) == (TABLES, ACCOUNTS, True)
-    assert (point.defects, point.binlog is None) == ((), False)
+    assert (point.defects, point.ends_at is None) == ((), False)
     assert told[-1] == (len(data), len(data))
     path.write_bytes(data[: len(data) // 2])
     point, found = examined(path)

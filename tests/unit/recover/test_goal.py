@@ -295,7 +295,7 @@ def test_a_place_in_what_two_lineages_have() -> None:
             start = Start(place=FilePosition(FIRST, HEAD + 100 * count))
             plan = make(Request(goal=Latest(), start=start, lineage=model.current), model)
             assert applied(plan, model) == model.truth[count:]
-            goal = ToPosition(FIRST, HEAD + 400)
+            goal = ToPosition(FilePosition(FIRST, HEAD + 400))
             if count < 4:
                 plan = make(Request(goal=goal, start=start, lineage=model.current), model)
                 kept = [HEAD + 100, HEAD + 200, HEAD + 300]
@@ -384,7 +384,7 @@ def test_damage_elsewhere_does_not_take_the_place_of_a_refusal() -> None:
     model = lived("1 | 1 | 1 |", Damaged)
     start = Start(place=FilePosition(FIRST, HEAD))
     with pytest.raises(RecoveryError, match=r"000077 is not in this history") as caught:
-        planned(model, ToPosition(BinlogName("mysql-bin", 77), 4), start)
+        planned(model, ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)), start)
     assert caught.value.hint == "what is within reach is unknown: the entry is damaged"
 
 
@@ -395,7 +395,7 @@ def test_what_lies_before_a_gap_is_within_reach_of_a_backup_from_there() -> None
         with pytest.raises(RecoveryError, match="000077 is not in this history") as caught:
             planned(
                 model,
-                ToPosition(BinlogName("mysql-bin", 77), 4),
+                ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)),
                 Start(place=FilePosition(FIRST, HEAD)),
             )
         assert ("before the last gap" in caught.value.hint) is is_there, caught.value.hint

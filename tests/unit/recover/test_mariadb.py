@@ -146,7 +146,7 @@ def test_a_gtid_that_was_used_twice_does_not_tell_what_to_leave_out() -> None:
     truth = model.truth
     with pytest.raises(RecoveryError, match="0-1-2 would leave out several transactions"):
         planned(model, truth[:1], skip=("0-1-2",))
-    between = ToPosition(BinlogName.parse("mysql-bin.000002"), HEAD)
+    between = ToPosition(FilePosition(BinlogName.parse("mysql-bin.000002"), HEAD))
     assert planned(model, truth[:1], between, skip=("0-1-2",)).pieces == ()
     base = Base(
         gtids=state_of(truth[:2]), place=FilePosition(model.branch.files[0].name, HEAD + 200)

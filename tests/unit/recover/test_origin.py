@@ -204,7 +204,7 @@ def test_a_place_that_is_in_both_names_the_options() -> None:
         make(Request(goal=Latest(), start=Start(place=place)), model)
     assert f"--from-lineage {new}, or --lineage {old} --from-lineage {old};" in caught.value.hint
     with pytest.raises(RecoveryError, match="several histories") as caught:
-        make(Request(goal=ToPosition(*place), start=Start()), model)
+        make(Request(goal=ToPosition(place), start=Start()), model)
     assert f"--lineage {new}, or --lineage {old};" in caught.value.hint
     with pytest.raises(RecoveryError, match=f"is of {old}"):
         make(Request(goal=Latest(), start=Start(place=place, lineage=old)), model)

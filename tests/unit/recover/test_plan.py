@@ -112,7 +112,7 @@ def goal_of(model: Model, text: str) -> Goal:
         real = model.lost[int(what[1:])] if what[0] == "x" else model.truth[int(what)]
         return ToGtid(gtid(real)) if kind == "to" else BeforeGtid(gtid(real))
     if kind == "at":
-        return ToPosition(*place_of(what))
+        return ToPosition(place_of(what))
     if kind == "time":
         number, _, us = what.partition("+")
         return ToTime(model.truth[int(number)].commit_us + int(us or 0), "then")
@@ -350,7 +350,12 @@ def test_a_binlog_that_is_not_there_breaks_history() -> None:
     error = refused(model, Latest(), model.truth[:1])
     assert "are missing" in str(error)
     assert f"--to-position {before.name}:{before.size}" in error.hint
-    assert planned(model, ToPosition(before.name, before.size), model.truth[:1]).transactions == 1
+    assert (
+        planned(
+            model, ToPosition(FilePosition(before.name, before.size)), model.truth[:1]
+        ).transactions
+        == 1
+    )
     assert planned(model, ToGtid(gtid(model.truth[1])), model.truth[:1]).transactions == 1
     assert planned(model, Latest(), model.truth[:4]).transactions == 2
 
@@ -383,11 +388,13 @@ def test_a_position_inside_a_transaction_is_refused() -> None:
     """As the start, and as the goal."""
     model = lived("3")
     inside = FilePosition(FIRST, HEAD + 50)
-    assert "not between two" in str(refused(model, ToPosition(*inside)))
+    assert "not between two" in str(refused(model, ToPosition(inside)))
     assert "not between two" in str(refused(model, Latest(), start=Start(place=inside)))
-    beyond = ToPosition(FIRST, 5000)
+    beyond = ToPosition(FilePosition(FIRST, 5000))
     assert "no byte at 5000" in str(refused(model, beyond))
-    assert "not in this history" in str(refused(model, ToPosition(BinlogName("mysql-bin", 77), 4)))
+    assert "not in this history" in str(
+        refused(model, ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)))
+    )
 
 
 def test_a_place_that_is_later_than_the_target_is_refused() -> None:
@@ -615,7 +622,7 @@ def test_the_newest_is_not_what_comes_before_a_binlog_that_is_lost() -> None:
     error = refused(model, Latest())
     assert "mysql-bin.000002" in str(error)
     assert f"--to-position mysql-bin.000001:{HEAD + 300}" in error.hint
-    assert planned(model, ToPosition(FIRST, HEAD + 300)).transactions == 3
+    assert planned(model, ToPosition(FilePosition(FIRST, HEAD + 300))).transactions == 3
     assert planned(model, Latest(), allow_gap=True).transactions == 3
 
 

@@ -1,7 +1,7 @@
 """What is said of a server that refuses."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pymysql
 import pytest
@@ -51,6 +51,28 @@ def test_a_socket_that_is_not_the_way(code: int) -> None:
     error = translate(refused, replace(ROOT, socket="/run/mysqld/mysqld.sock"))
     assert "/run/mysqld/mysqld.sock" in str(error)
     assert "--mysql-host 127.0.0.1" in error.hint
+
+
+def test_after_ctrl_c_the_connection_is_not_used_again() -> None:
+    """The interrupted statement's answer is never taken for that of the next one."""
+    server, connection = Server(lambda: ROOT), Interrupted()
+    server._connection = cast("Any", connection)
+    with pytest.raises(KeyboardInterrupt):
+        server.rows("SELECT 1")
+    assert connection.is_closed
+    assert server._connection is None
+
+
+class Interrupted:
+    """A connection that never answers: the operator has enough."""
+
+    is_closed = False
+
+    def cursor(self) -> Any:
+        raise KeyboardInterrupt
+
+    def _force_close(self) -> None:
+        self.is_closed = True
 
 
 class Told(Server):

@@ -303,7 +303,7 @@ def test_a_status_that_cannot_be_made_is_an_answer(
         assert (code, headers["Content-Type"]) == (503, "text/plain; charset=utf-8")
         assert body == b"the status could not be made: KeyError: 'no\\nstatus'\n"
     assert request(port, "/")[0] == 200
-    assert [line["event"] for line in lines(log) if line["level"] == "warning"] == [
+    assert [line["message"] for line in lines(log) if line["level"] == "warning"] == [
         "status could not be made"
     ] * 3
     assert capfd.readouterr() == ("", "")
@@ -330,7 +330,7 @@ def test_a_silent_client_is_let_go(serve: Serve, log: io.StringIO) -> None:
 
         assert silent.recv(1) == b""
         wait_until(drip, what="the one that drips to be let go", interval=0.1)
-    assert [line["event"] for line in lines(log)].count("no request") == 2
+    assert [line["message"] for line in lines(log)].count("no request") == 2
     assert wait_until(lambda: is_well(port), what="an answer")
 
 
@@ -704,7 +704,7 @@ def test_the_log_tells_who_asked_what(serve: Serve, log: io.StringIO) -> None:
     request(port, "/metrics")
     raw(port, b"GET /\x1b[31m HTTP/1.1\r\n\r\n")
     found = lines(log)
-    assert [line["event"] for line in found] == ["listening", "answered", "answered"]
+    assert [line["message"] for line in found] == ["listening", "answered", "answered"]
     assert (found[0]["level"], found[1]["level"]) == ("info", "debug")
     assert (found[1]["method"], found[1]["path"], found[1]["code"]) == ("GET", "/metrics", 200)
 

@@ -37,7 +37,14 @@ from binlog2s3.status.model import (
     UploadStatus,
     WriterStatus,
 )
+from binlog2s3.status.timings import Timings
 
+OWN = Timings(started_at=datetime(2026, 1, 2, 3, 0, tzinfo=UTC))
+OWN.durable.add(0.3)
+OWN.durable.add(7200)
+OWN.requested("PutObject", "200", 0.02)
+OWN.requested("PutObject", "503", 0.02)
+OWN.requested("GetObject", "none", 61)
 AT = datetime(2026, 1, 2, 3, 4, 5, 250_000, tzinfo=UTC)
 BARE = Status(source="orders", target="s3://acme/prod", seen_from="daemon", at=AT, state="unknown")
 FULL = replace(
@@ -119,7 +126,7 @@ ENOUGH = {
     "binlog2s3_standbys": 2,
     "binlog2s3_healthy": 0,
     "binlog2s3_status_timestamp_seconds": AT.timestamp(),
-    "binlog2s3_start_timestamp_seconds": AT.timestamp() - 100,
+    "binlog2s3_writer_since_timestamp_seconds": AT.timestamp() - 100,
     "binlog2s3_heartbeat_timestamp_seconds": AT.timestamp() - 4,
     "binlog2s3_heartbeat_interval_seconds": 30,
     "binlog2s3_writer_generation": 7,
@@ -176,10 +183,13 @@ ENOUGH = {
 LABELLED = {"binlog2s3_info", "binlog2s3_state", "binlog2s3_troubles"}
 
 
-def samples(status: Status, **how: bool) -> dict[str, list[tuple[dict[str, str], float]]]:
+Sample = tuple[dict[str, str], float]
+
+
+def samples(status: Status, own: Timings | None = None) -> dict[str, list[Sample]]:
     """The samples of each name, as a reader of the exposition finds them."""
-    found: dict[str, list[tuple[dict[str, str], float]]] = {}
-    for family in text_string_to_metric_families(render(status, **how).decode()):
+    found: dict[str, list[Sample]] = {}
+    for family in text_string_to_metric_families(render(status, own).decode()):
         for sample in family.samples:
             found.setdefault(sample.name, []).append((sample.labels, sample.value))
     return found
@@ -218,7 +228,7 @@ def test_one_state_is_1_and_all_others_are_0(state: Any) -> None:
     """So that each can be asked for, drawn and counted."""
     found = samples(replace(BARE, state=state))["binlog2s3_state"]
     assert {labels["state"]: value for labels, value in found} == {
-        one: float(one == state) for one in get_args(State)
+        one.replace(" ", "_"): float(one == state) for one in get_args(State)
     }
 
 
@@ -275,14 +285,40 @@ def test_nothing_is_kept_between_two() -> None:
 
 def test_the_process_comes_along_if_asked() -> None:
     """Under the names of every exporter, and not otherwise."""
-    found = samples(FULL, process=True)
+    found = samples(FULL, OWN)
     assert found["process_resident_memory_bytes"][0][1] > 1_000_000
+    assert found["binlog2s3_start_time_seconds"] == [
+        ({"source": "orders"}, OWN.started_at.timestamp())
+    ]
     assert {name for name in found if not name.startswith("binlog2s3_")} >= {
         "process_cpu_seconds_total",
         "process_open_fds",
         "process_start_time_seconds",
     }
     assert not [name for name in samples(FULL) if not name.startswith("binlog2s3_")]
+
+
+def test_histograms() -> None:
+    """How many were at most as long as each bound, how many at all, and how long all were."""
+    found = samples(FULL, OWN)
+    buckets = found["binlog2s3_commit_to_durable_seconds_bucket"]
+    durable = {row["le"]: value for row, value in buckets}
+    assert [durable[bound] for bound in ("0.25", "0.5", "3600.0", "+Inf")] == [0, 1, 1, 2]
+    assert found["binlog2s3_commit_to_durable_seconds_sum"] == [({"source": "orders"}, 7200.3)]
+    requests = {
+        (row["operation"], row["code"]): value
+        for row, value in found["binlog2s3_store_request_seconds_count"]
+    }
+    assert requests == {("PutObject", "200"): 1, ("PutObject", "503"): 1, ("GetObject", "none"): 1}
+    assert not [name for name in samples(FULL, Timings()) if name.endswith("_bucket")]
+
+
+def test_labels_that_we_choose_have_no_blanks() -> None:
+    """So that they can be typed; names of hosts and buckets are what they are."""
+    rows = [row for name, rows in samples(FULL, OWN).items() if name != "binlog2s3_info"
+            for row, _ in rows]  # fmt: skip
+    assert any(row.get("state") == "catching_up" for row in rows)
+    assert not [value for row in rows for value in row.values() if " " in value]
 
 
 def leaves(kind: type, path: str) -> Iterator[str]:
@@ -338,7 +374,7 @@ def test_promtool_finds_nothing(promtool: Path) -> None:
     """Neither an error in the format nor a name against convention."""
     done = subprocess.run(
         [promtool, "check", "metrics"],
-        input=render(FULL, process=True),
+        input=render(FULL, OWN),
         check=False,
         capture_output=True,
     )

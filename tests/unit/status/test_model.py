@@ -9,7 +9,7 @@ import pytest
 
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.writers import Position, WriterState
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.status import model as module
 from binlog2s3.status.document import document, from_document, without_gtids
 from binlog2s3.status.lag import (
@@ -217,16 +217,18 @@ def test_lag_in_seconds(
 def test_lag_in_bytes() -> None:
     """By the sizes that the source lists; None where one of them is not known."""
     sizes = {name(1): 1000, name(2): 2000, name(3): 3000, name(4): 50}
-    assert lag_bytes((name(4), 50), (name(4), 50), sizes) == 0
-    assert lag_bytes((name(4), 60), (name(4), 50), sizes) == 0
-    assert lag_bytes((name(4), 10), (name(4), 50), {}) == 40
-    assert lag_bytes((name(3), 2900), (name(4), 50), sizes) == 150
-    assert lag_bytes((name(1), 0), (name(4), 50), sizes) == 6050
-    assert lag_bytes((name(1), 0), (name(4), 50), sizes | {}) == 6050
+    server, first = FilePosition(name(4), 50), FilePosition(name(1), 0)
+    assert lag_bytes(server, server, sizes) == 0
+    assert lag_bytes(FilePosition(name(4), 60), server, sizes) == 0
+    assert lag_bytes(FilePosition(name(4), 10), server, {}) == 40
+    assert lag_bytes(FilePosition(name(3), 2900), server, sizes) == 150
+    assert lag_bytes(first, server, sizes) == 6050
+    assert lag_bytes(first, server, sizes | {}) == 6050
     del sizes[name(2)]
-    assert lag_bytes((name(1), 0), (name(4), 50), sizes) is None
-    assert lag_bytes((name(2), 0), (name(4), 50), sizes) is None
-    assert lag_bytes((BinlogName("a", 3), 0), (name(4), 50), {BinlogName("a", 3): 9}) is None
+    assert lag_bytes(first, server, sizes) is None
+    assert lag_bytes(FilePosition(name(2), 0), server, sizes) is None
+    other = BinlogName("a", 3)
+    assert lag_bytes(FilePosition(other, 0), server, {other: 9}) is None
 
 
 def test_lag_in_transactions() -> None:

@@ -1,14 +1,18 @@
-"""`store_requests`: times in listings, by the thousand, as botocore reads them."""
+"""`requests`: times in listings as botocore reads them, and data models that are found fast."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
+import botocore.loaders
 import pytest
+from botocore.exceptions import DataNotFoundError, UnknownServiceError
 from botocore.utils import parse_timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.store.requests import _moment, any_session
+from binlog2s3.store.requests import _Loader, _moment, any_session
 
 
 @given(
@@ -52,3 +56,39 @@ def test_the_sessions_read_so() -> None:
     factory = any_session()._session.get_component("response_parser_factory")
     parser = factory.create_parser("rest-xml")
     assert parser._timestamp_parser is _moment
+
+
+LOOKS = """
+import sys
+looks = []
+sys.addaudithook(lambda name, given: looks.append(given) if name == "os.listdir" else None)
+from binlog2s3.store.requests import any_session
+keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
+looks.clear()
+any_session().client("s3", **keys)
+print(len(looks))
+"""
+
+
+def test_a_client_is_made_without_a_look_at_all_services() -> None:
+    """Of the directories with data models, it lists those of S3: botocore has hundreds."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS], check=True, capture_output=True, text=True, timeout=60
+    )
+    assert int(done.stdout) < 20
+
+
+@pytest.mark.parametrize("name", ["s3", "sts", "sso", "sso-oidc"])
+def test_the_models_of_credentials_are_found(name: str) -> None:
+    """As botocore's own loader finds them."""
+    own = botocore.loaders.create_loader()
+    model = own.load_service_model(name, "service-2")
+    assert _Loader().load_service_model(name, "service-2")["metadata"] == model["metadata"]
+
+
+def test_an_unknown_service_is_botocores_error() -> None:
+    """Also one that has a directory but no model of this type."""
+    with pytest.raises(UnknownServiceError):
+        _Loader().load_service_model("no-such-service", "service-2")
+    with pytest.raises(DataNotFoundError):
+        _Loader().load_service_model("s3", "no-such-type")

@@ -2,15 +2,21 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
+from botocore import xform_name
+from botocore.awsrequest import AWSPreparedRequest
+from botocore.model import ListShape, Shape, StructureShape
 
+import binlog2s3.store
+from binlog2s3 import __version__
 from binlog2s3.errors import (
     ObjectMissingError,
     PreconditionError,
@@ -21,6 +27,7 @@ from binlog2s3.errors import (
     UploadMissingError,
 )
 from binlog2s3.store.errors import Failure, FullError, SignatureError, UploadDeniedError, translate
+from binlog2s3.store.requests import Link, any_session
 from binlog2s3.store.s3 import (
     IMMEDIATE_STORAGE_CLASSES,
     FileSlice,
@@ -150,7 +157,9 @@ class Answers(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     said: ClassVar[list[tuple[str | None, int]]] = []
+    owners: ClassVar[list[str | None]] = []
     asked: ClassVar[int] = 0
+    fails: ClassVar[int] = 0
     more: ClassVar[int] = 0
 
     def do_GET(self) -> None:
@@ -164,6 +173,11 @@ class Answers(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
         self.said.append((self.headers["expect"], len(body)))
+        self.owners.append(self.headers["x-amz-expected-bucket-owner"])
+        if self.fails:
+            type(self).fails -= 1
+            self.send_error(503)
+            return
         self._answer("", etag=f'"{hashlib.md5(body, usedforsecurity=False).hexdigest()}"')
 
     def _answer(self, body: str, **headers: str) -> None:
@@ -184,6 +198,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
     Answers.said.clear()
+    Answers.owners.clear()
     Answers.asked = Answers.more = 0
     with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -197,11 +212,101 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Store]:
         server.shutdown()
 
 
+def test_each_attempt_is_timed(monkeypatch: pytest.MonkeyPatch, store: S3Store) -> None:
+    """By S3's name of the operation and the status of the answer, over all policies."""
+    timed: list[tuple[str, str]] = []
+
+    def note(operation: str, code: str, seconds: float) -> None:
+        assert seconds > 0
+        timed.append((operation, code))
+
+    monkeypatch.setattr(Answers, "fails", 1)
+    with closing(S3Store(store._config, stop=threading.Event(), on_request=note)) as noted:
+        noted.with_policy(RetryPolicy(attempts=2, first_delay_seconds=0)).put("a", b"x")
+        list(noted.list("a"))
+    away = replace(store._config, endpoint_url="http://127.0.0.1:1")
+    once = RetryPolicy(attempts=1)
+    with (
+        closing(S3Store(away, stop=threading.Event(), policy=once, on_request=note)) as noted,
+        pytest.raises(StoreError),
+    ):
+        noted.put("a", b"x")
+    assert timed == [
+        ("PutObject", "503"),
+        ("PutObject", "200"),
+        ("ListObjectsV2", "200"),
+        ("PutObject", "none"),
+    ]
+
+
 def test_a_body_is_sent_at_once(store: S3Store) -> None:
     """To wait for "100 Continue" would cost a round trip for each chunk and each part."""
     store.put("a", b"x" * 10)
     store.upload_part("a", "1", 1, b"x" * 300_000)
     assert Answers.said == [(None, 10), (None, 300_000)]
+
+
+class SentError(Exception):
+    """Instead of the answer to a request."""
+
+
+def least(shape: Shape) -> Any:
+    """The least that botocore sends as a value of this shape."""
+    if isinstance(shape, StructureShape):
+        some = list(shape.members)[: shape.is_tagged_union]
+        required = [*shape.required_members, *some]
+        return {name: least(shape.members[name]) for name in required}
+    if isinstance(shape, ListShape):
+        return [least(shape.member)]
+    plain = {"integer": 1, "long": 1, "boolean": True, "timestamp": datetime.now(UTC), "blob": b"x"}
+    text = shape.enum[0] if shape.type_name == "string" and shape.enum else "x" * 20
+    return plain.get(shape.type_name, text)
+
+
+def test_every_request_names_the_owner_of_the_bucket_and_us(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of all operations of S3 that take an owner, not only of those that are used today."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a")
+    sent: dict[str, Mapping[str, str]] = {}
+
+    def note(request: AWSPreparedRequest, event_name: str, **_: object) -> None:
+        sent[event_name.rpartition(".")[2]] = {
+            name.lower(): value.decode() if isinstance(value, bytes) else str(value)
+            for name, value in request.headers.items()
+        }
+        raise SentError
+
+    config = StoreConfig(bucket="bbb", region="us-east-1", expected_bucket_owner="012345678901")
+    client = Link(config, any_session).get()
+    client.meta.events.register("before-send.s3", note)
+    model, takes = client.meta.service_model, set()
+    for name in model.operation_names:
+        shape = model.operation_model(name).input_shape
+        if shape is None or "ExpectedBucketOwner" not in shape.members:
+            continue
+        takes.add(name)
+        given = least(shape) | {"Bucket": "bbb"}
+        if "CopySource" in given:
+            given["CopySource"] = "bbb/a"
+        with pytest.raises(SentError):
+            getattr(client, xform_name(name))(**given)
+    code = "".join(path.read_text() for path in Path(binlog2s3.store.__file__).parent.glob("*.py"))
+    used = {name for name in model.operation_names if f'"{xform_name(name)}"' in code}
+    assert {"PutObject", "ListObjectsV2", "UploadPartCopy", "DeleteObjects"} <= used <= takes
+    assert set(sent) == takes
+    for name, headers in sent.items():
+        assert headers["x-amz-expected-bucket-owner"] == "012345678901", name
+        assert f" binlog2s3/{__version__}" in headers["user-agent"], name
+    for name in ("CopyObject", "UploadPartCopy"):
+        assert sent[name]["x-amz-source-expected-bucket-owner"] == "012345678901"
+
+
+def test_no_owner_is_named_unless_asked_for(store: S3Store) -> None:
+    """Stores other than AWS may not know the header."""
+    store.put("a", b"x")
+    assert Answers.owners == [None]
 
 
 LISTINGS: dict[str, Callable[[S3Store], object]] = {

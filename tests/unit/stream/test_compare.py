@@ -15,7 +15,7 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import SourceError
 from binlog2s3.stream.compare import Common, Finder, another_beginning, cut
 from binlog2s3.stream.spool import SpoolRun
@@ -178,8 +178,7 @@ def test_the_same_history(store: MemoryStore, tmp_path: Path) -> None:
     catalog = archive(store, *ours, size=size)
     server = source(tmp_path, *ours)
     assert server.find(catalog) == Common(
-        binlog=name(MOST),
-        offset=size,
+        place=FilePosition(name(MOST), size),
         gtids=GtidSet.parse(f"{UUID_A}:10-84"),
         whole=True,
         transactions=5,
@@ -198,13 +197,13 @@ def test_the_last_common_transaction(store: MemoryStore, tmp_path: Path, forked_
     assert found is not None
     number = forked_at // 10
     transaction = ours[number - 1].transactions[forked_at % 10]
-    assert (found.binlog, found.gtids) == (
+    assert (found.place.binlog, found.gtids) == (
         name(number),
         GtidSet.parse(f"{UUID_A}:10-{forked_at}"),
     )
     whole = forked_at % 10 == 9
     assert found.whole is whole
-    assert found.offset == (len(ours[number - 1].data) if whole else transaction.end)
+    assert found.place.offset == (len(ours[number - 1].data) if whole else transaction.end)
     assert len(server.probed) <= 8
 
 
@@ -250,7 +249,7 @@ def test_a_later_binlog_that_only_begins_alike(store: MemoryStore, tmp_path: Pat
     assert theirs[1].data[:100] == ours[1].data[:100]
     found = source(tmp_path, *theirs).find(archive(store, *ours))
     assert found is not None
-    assert (found.binlog, str(found.gtids)) == (name(1), f"{UUID_A}:10-15")
+    assert (found.place.binlog, str(found.gtids)) == (name(1), f"{UUID_A}:10-15")
 
 
 def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> None:
@@ -261,10 +260,14 @@ def test_damage_that_both_have_is_equal(store: MemoryStore, tmp_path: Path) -> N
     theirs[4].data[:] = store.get(key)
     found = source(tmp_path, *theirs).find(catalog)
     assert found is not None
-    assert (found.binlog, str(found.gtids)) == (name(6), f"{UUID_A}:10-65")
+    assert (found.place.binlog, str(found.gtids)) == (name(6), f"{UUID_A}:10-65")
     found = source(tmp_path / "again", *theirs[:5]).find(catalog)
     assert found is not None
-    assert (found.binlog, found.whole, found.offset) == (name(5), True, len(ours[4].data))
+    assert (found.place.binlog, found.whole, found.place.offset) == (
+        name(5),
+        True,
+        len(ours[4].data),
+    )
 
 
 def test_no_shared_transaction_proves_nothing(store: MemoryStore, tmp_path: Path) -> None:
@@ -307,7 +310,7 @@ def test_a_shorter_binlog_there(store: MemoryStore, tmp_path: Path) -> None:
     del theirs[-1].data[end:]
     found = source(tmp_path, *theirs).find(archive(store, *ours))
     assert found is not None
-    assert (found.binlog, found.offset, found.whole) == (name(MOST), end, False)
+    assert (found.place, found.whole) == ((name(MOST), end), False)
 
 
 def test_common_ends_with_a_transaction(store: MemoryStore, tmp_path: Path) -> None:
@@ -318,7 +321,7 @@ def test_common_ends_with_a_transaction(store: MemoryStore, tmp_path: Path) -> N
     found = source(tmp_path, *ours).find(catalog)
     assert found is not None
     assert found.whole
-    assert found.offset == transaction.begin
+    assert found.place.offset == transaction.begin
 
 
 def test_anonymous_transactions_are_compared_as_well(store: MemoryStore, tmp_path: Path) -> None:
@@ -329,7 +332,7 @@ def test_anonymous_transactions_are_compared_as_well(store: MemoryStore, tmp_pat
     )
     found = source(tmp_path, theirs).find(archive(store, ours))
     assert found is not None
-    assert (found.offset, found.gtids) == (ours.transactions[3].end, None)
+    assert (found.place.offset, found.gtids) == (ours.transactions[3].end, None)
 
 
 def test_a_source_that_cannot_be_read(store: MemoryStore, tmp_path: Path) -> None:
@@ -372,14 +375,14 @@ def test_the_cut_is_where_the_first_missing_transaction_begins(
         place, end = (name(MOST), ours[-1].transactions[0].begin), last
     else:
         place = (name(end // 10), ours[end // 10 - 1].transactions[end % 10].end)
-    assert found == (*place, GtidSet.parse(f"{UUID_A}:10-{end}"))
+    assert found == (place, GtidSet.parse(f"{UUID_A}:10-{end}"))
 
 
 @pytest.mark.parametrize("executed", ["", f"{UUID_B}:1-9", f"{UUID_A}:11-90"])
 def test_a_server_that_lacks_the_first_transaction(store: MemoryStore, executed: str) -> None:
     """The lineage begins with nothing before it: that much everybody has, and it proves nothing."""
     found = cut(archive(store, *history()), LINEAGE, GtidSet.parse(executed))
-    assert found is None or (found[0], str(found[2])) == (name(1), "")
+    assert found is None or (found[0].binlog, str(found[1])) == (name(1), "")
 
 
 def test_anonymous_transactions_cannot_be_cut(store: MemoryStore) -> None:
@@ -429,7 +432,7 @@ def test_numbers_that_go_back_cut_nothing(
         return
     number, transaction = at
     assert found is not None
-    assert found[:2] == (name(number), made[number - 1].transactions[transaction].begin)
+    assert found[0] == (name(number), made[number - 1].transactions[transaction].begin)
 
 
 def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None:
@@ -443,8 +446,8 @@ def test_a_binlog_that_cannot_be_read_is_passed_over(store: MemoryStore) -> None
     store.put(key, bytes(data))
     found = cut(catalog, LINEAGE, GtidSet.parse(f"{UUID_A}:10-65"))
     assert found is not None
-    assert found[0] == name(5)
-    assert str(found[2]) == f"{UUID_A}:10-59"
+    assert found[0].binlog == name(5)
+    assert str(found[1]) == f"{UUID_A}:10-59"
 
 
 # Another server with the same ids

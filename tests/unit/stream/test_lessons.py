@@ -2,7 +2,7 @@
 
 import pytest
 
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MOST_ACCEPTED
 from binlog2s3.errors import DamageError, ElsewhereError, ForkError, LeftOutError, SourceError
 from binlog2s3.stream.lessons import BeingRead, EndAction, Lessons, judge
@@ -85,15 +85,15 @@ def test_a_binlog_that_cannot_be_read_at_all() -> None:
 @pytest.mark.parametrize("error", [damage(), SourceError("purged", unservable=True)])
 def test_refusals_are_counted_at_one_place(error: Exception) -> None:
     """The second means to compare, the third that the source does not give it."""
-    lessons, verdict = judge(Lessons().asked_at((FIRST, 100)), error, None)
+    lessons, verdict = judge(Lessons().asked_at(FilePosition(FIRST, 100)), error, None)
     assert (verdict, lessons.doubt) == (EndAction.KEEP, None)
-    lessons = after(lessons.asked_at((FIRST, 100)), error, seen=None)
+    lessons = after(lessons.asked_at(FilePosition(FIRST, 100)), error, seen=None)
     assert lessons.doubt is not None
     assert not lessons.doubt.refused
-    again = after(lessons.asked_at((FIRST, 100)), error, seen=None)
+    again = after(lessons.asked_at(FilePosition(FIRST, 100)), error, seen=None)
     assert again.doubt is not None
     assert again.doubt.refused
-    elsewhere = after(lessons.asked_at((FIRST, 200)), error, seen=None)
+    elsewhere = after(lessons.asked_at(FilePosition(FIRST, 200)), error, seen=None)
     assert (elsewhere.refusals, elsewhere.doubt) == (1, None)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -78,7 +78,7 @@ class Parts:
         self.covered: datetime | None = None
         self.watch: Any = SimpleNamespace(sight=Sight())
         self.supervisor: Any = SimpleNamespace(
-            reached=lambda: (name(3), 500),
+            reached=lambda: FilePosition(name(3), 500),
             pressure=SimpleNamespace(paused=False),
             run=SimpleNamespace(child=SimpleNamespace(pid=77)),
             is_running=True,
@@ -139,8 +139,7 @@ class Parts:
                 asked_at=asked_at,
                 settled_at=asked_at,
                 uuid=UUID,
-                binlog=name(number),
-                offset=offset,
+                place=FilePosition(name(number), offset),
                 gtid_set=gtids,
             ),
             listed=tuple(ServerBinlog(name=name(n), size=1000, encrypted=False) for n in (1, 2, 3)),
@@ -157,7 +156,7 @@ class Parts:
                 self.uploads.step(0)
             if answering:
                 here = self.watch.sight.position
-                self.answer(here.binlog.number, here.offset, here.gtid_set)
+                self.answer(here.place.binlog.number, here.place.offset, here.gtid_set)
             self.writer.beaten_at = self.now
             self.reporter.vitals()
 

@@ -29,7 +29,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.config.values import MysqlConfig, SpoolLimits
 from binlog2s3.errors import (
@@ -199,7 +199,7 @@ def test_the_clock_is_asked_before_the_position(version: str) -> None:
     )
     position = server.position()
     asked_at = (position.asked_at - begun.replace(tzinfo=UTC)).total_seconds()
-    assert position.offset > asked_at
+    assert position.place.offset > asked_at
     assert (position.settled_at < position.asked_at) is ("MariaDB" in version)
 
 
@@ -717,6 +717,7 @@ def requests(stop: threading.Event, policy: RetryPolicy, client: Client) -> Requ
     """To a client of our own."""
     link: Any = SimpleNamespace(
         bandwidth=None,
+        on_request=None,
         get=lambda: client,
         forget=pytest.fail,
         config=StoreConfig(bucket="b", endpoint_url="http://s"),
@@ -965,7 +966,7 @@ def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, *
     Raises if it must end. `at`: where the server writes; `heard_at`: when it last said anything.
     """
     heard_at = seen.pop("heard_at", time.monotonic() + 1000)
-    position = SimpleNamespace(binlog=FIRST, offset=at)
+    position = SimpleNamespace(place=FilePosition(FIRST, at))
     sight = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
     watch: Any = SimpleNamespace(sight=SimpleNamespace(**sight), heard_at=heard_at)
     heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
@@ -997,7 +998,7 @@ def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path
 
 def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
     """A large event comes when it is whole: each time from the same place it has longer."""
-    lessons = Lessons().asked_at((FIRST, 100))
+    lessons = Lessons().asked_at(FilePosition(FIRST, 100))
     for limit in (60, 120):
         patience = lessons.patience
         assert look_after(silent_seconds=limit - 1, patience=patience, at=200)
@@ -1006,8 +1007,8 @@ def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
         lessons, verdict = judge(lessons, ended.value, None)
         assert verdict is EndAction.KEEP
         assert look_after(silent_seconds=limit + 1, patience=lessons.patience, at=200)
-    assert lessons.asked_at((FIRST, 100)).patience == 4
-    assert lessons.asked_at((FIRST, 101)).patience == 1
+    assert lessons.asked_at(FilePosition(FIRST, 100)).patience == 4
+    assert lessons.asked_at(FilePosition(FIRST, 101)).patience == 1
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,11 @@ from time import monotonic
 
 import pytest
 
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.stream.shutdown import Stop, every
-from binlog2s3.stream.source_watch import Reached, Watch
+from binlog2s3.stream.source_watch import Watch
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.unit.stream.builders import name, rows
 from tests.waiting import wait_until
@@ -37,8 +38,7 @@ class Server:
             asked_at=datetime(2026, 1, 1, tzinfo=UTC),
             settled_at=datetime(2026, 1, 1, tzinfo=UTC),
             uuid=self.uuid,
-            binlog=name(number),
-            offset=offset,
+            place=FilePosition(name(number), offset),
             gtid_set="",
         )
 
@@ -61,7 +61,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.server = Server()
-        self.reached: Reached | None = None
+        self.reached: FilePosition | None = None
         self.seen: list[ServerPosition] = []
         self.stop = Stop()
         self.watch = Watch(self.server)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_an_answer_of_the_server_that_is_streamed(watched: Watched) -> None:
     assert watched.ask()
     sight = watched.watch.sight
     assert sight.position is not None
-    assert (sight.position.binlog, sight.position.offset) == (name(3), 500)
+    assert sight.position.place == (name(3), 500)
     assert watched.seen == [sight.position]
     assert set(watched.watch.listed()) == {name(1), name(2), name(3)}
     assert watched.server.lists == 1  # for it was not known that there is a third
@@ -195,7 +195,7 @@ def test_an_address_is_no_name(watched: Watched) -> None:
 
 def test_following_another_server_forgets_what_was_seen(watched: Watched) -> None:
     """Its position and its doubts were the other one's."""
-    watched.reached = (name(4), 4)
+    watched.reached = FilePosition(name(4), 4)
     watched.ask()
     watched.server.uuid = UUID_B
     watched.ask()
@@ -208,7 +208,7 @@ def test_following_another_server_forgets_what_was_seen(watched: Watched) -> Non
 
 def test_following_the_same_server_again_keeps_its_position(watched: Watched) -> None:
     """A new run of mysqlbinlog: the doubts are gone, the answers stay."""
-    watched.reached = (name(4), 4)
+    watched.reached = FilePosition(name(4), 4)
     watched.ask()
     assert watched.watch.sight.behind == 1
     watched.watch.follow(UUID_A, rows(7))
@@ -245,7 +245,7 @@ def test_an_answer_that_comes_late_is_not_of_the_server_that_is_followed_now(
     ],
 )
 def test_a_server_that_stands_behind_what_was_read(
-    watched: Watched, reached: Reached | None, behind: int
+    watched: Watched, reached: FilePosition | None, behind: int
 ) -> None:
     """It was reset or rolled back: counted, since one answer may be old, and not passed on."""
     watched.reached = reached

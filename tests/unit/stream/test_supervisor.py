@@ -10,6 +10,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import ElsewhereError, ForkError, SourceError, TakenError
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
@@ -36,8 +37,7 @@ def written() -> Source:
 
 def all_equal(tip: Tip) -> Common:
     """The source has all bytes of the bucket."""
-    assert tip.last is not None
-    return Common(binlog=tip.last, offset=tip.size, gtids=tip.gtids, whole=True, transactions=1)
+    return Common(place=tip.end, gtids=tip.gtids, whole=True, transactions=1)
 
 
 def life(process: Process) -> Iterator[None]:
@@ -148,7 +148,7 @@ def test_a_spool_that_parts_from_the_bucket(tmp_path: Path) -> None:
     gtids = GtidSet.parse(source.gtids_at(FIRST, common))
 
     def compared(_: Tip) -> Common:
-        return Common(binlog=FIRST, offset=common, gtids=gtids, whole=False, transactions=2)
+        return Common(place=FilePosition(FIRST, common), gtids=gtids, whole=False, transactions=2)
 
     process.pilot.compared = compared  # type: ignore[method-assign]
     assert process.run() == 0

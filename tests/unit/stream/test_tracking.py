@@ -18,7 +18,7 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
@@ -335,8 +335,7 @@ def seen(number: int, seconds: int) -> ServerPosition:
         asked_at=START + timedelta(seconds=seconds),
         settled_at=START + timedelta(seconds=seconds),
         uuid=UUID_A,
-        binlog=name(number),
-        offset=4,
+        place=FilePosition(name(number), 4),
         gtid_set="",
     )
 
@@ -526,7 +525,11 @@ def test_what_another_server_said_is_forgotten(bench: Bench) -> None:
 def at(number: int) -> ServerPosition:
     """The server writes this binlog."""
     return ServerPosition(
-        asked_at=START, settled_at=START, uuid=UUID_A, binlog=name(number), offset=9, gtid_set=""
+        asked_at=START,
+        settled_at=START,
+        uuid=UUID_A,
+        place=FilePosition(name(number), 9),
+        gtid_set="",
     )
 
 
@@ -631,7 +634,7 @@ def test_a_server_that_wrote_no_binlog_and_then_others_of_another_name(
         bench.witnessed[lineage.id] = bench.intake.unlogged
         resumed(bench, None, 1)
     other = BinlogName("moved", 1)
-    bench.intake.seen(replace(at(1), binlog=other))
+    bench.intake.seen(replace(at(1), place=FilePosition(other, 9)))
     bench.intake.begin(UUID_A, "mysql", parent_of(lineage.id, join=join))
     track = bench.track(bench.run(), 1, binlog(2, started=True))
     track.name = other

@@ -1,5 +1,6 @@
 """What goes first, what becomes of a binlog that cannot be finished, how the spool is pressed."""
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -66,6 +67,23 @@ def test_what_is_not_durable_goes_before_copies(world: World, workers: int) -> N
     assert streamer.coverage.has(FIRST)
 
 
+def test_the_time_from_a_commit_is_counted_once(world: World) -> None:
+    """By the process whose request makes it durable; what the bucket already had is not timed."""
+    streamer = world.start()
+    for _ in range(3):
+        world.source.write(50)
+        world.work(streamer, 10)
+        world.settle(streamer)
+    (timed,) = streamer.uploader.totals.durable.read()
+    assert timed.buckets[-1][1] == 3
+    world.stop(streamer)
+    again = world.start()
+    world.read(again)
+    world.settle(again)
+    assert again.coverage.durable is not None
+    assert again.uploader.totals.durable.read() == []
+
+
 def a_backlog(world: World, pace: float, *binlogs: int) -> Streamer:
     """Closed binlogs of so many transactions, not read yet; what the link carries is known."""
     streamer = world.start(workers=16)
@@ -116,6 +134,19 @@ def test_a_backlog_takes_every_worker_of_a_quick_link(world: World, pace: float,
         streamer.deliver()
         streamer.uploader.pace.bytes_per_second = pace
     assert most == 16 - left
+
+
+def test_how_often_the_store_is_asked_what_is_there(world: World) -> None:
+    """For the binlog before it is put and when it is compared; for its entry once."""
+    streamer, asked = world.start(part=100_000), []
+    for _ in range(2):
+        world.source.write(1)
+        world.source.rotate()
+        world.read(streamer)
+        world.settle(streamer)
+        asked.append(Counter(world.store.calls))
+    made = asked[1] - asked[0]
+    assert (made["head"], made["list_uploads"], made["list"], made["get"]) == (3, 2, 2, 1)
 
 
 def test_a_backlog_gets_chunks_until_the_link_is_known(world: World) -> None:

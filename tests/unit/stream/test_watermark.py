@@ -6,7 +6,7 @@ from pathlib import Path
 
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerPosition
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.watermark import Coverage
@@ -32,8 +32,7 @@ def seen(number: int, seconds: int, offset: int = 4) -> ServerPosition:
         asked_at=START + timedelta(seconds=seconds),
         settled_at=START + timedelta(seconds=seconds),
         uuid=UUID_A,
-        binlog=name(number),
-        offset=offset,
+        place=FilePosition(name(number), offset),
         gtid_set="",
     )
 

@@ -14,6 +14,7 @@ from tests.binlog_writer import UUID_A
 NEEDED = ("--source=orders", "--s3-url=s3://bucket/pre")
 TARGET = ("--target-socket=/run/x.sock", "--target-user=undo")
 GTID = f"--gtid={UUID_A}:1-5"
+FROM, TO = f"--from-gtid={UUID_A}:1", f"--to-gtid={UUID_A}:5"
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,9 @@ def test_every_value_reaches_its_place() -> None:
     config = configured(*NEEDED, *TARGET, "--at=mysql-bin.000042:1234", "--output=undo.binlog")
     assert config.at == (BinlogName.parse("mysql-bin.000042"), 1234)
     assert config.output == Path("undo.binlog")
+    config = configured(*NEEDED, *TARGET, FROM, TO, "--table=a.b", "--mysqlbinlog=/x/mysqlbinlog")
+    assert (config.from_gtid, config.to_gtid) == (f"{UUID_A}:1", f"{UUID_A}:5")
+    assert config.mysqlbinlog == Path("/x/mysqlbinlog")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +54,12 @@ def test_every_value_reaches_its_place() -> None:
         ((*NEEDED, *TARGET), "which transaction"),
         ((*NEEDED, *TARGET, GTID, "--at=mysql-bin.000042:1234"), "contradict"),
         ((*NEEDED, *TARGET, GTID, "--gtid=0-1-5"), "MySQL and of MariaDB"),
+        ((*NEEDED, *TARGET, FROM, "--table=a.b"), "needs --to-gtid"),
+        ((*NEEDED, *TARGET, TO, "--table=a.b"), "needs --from-gtid"),
+        ((*NEEDED, *TARGET, FROM, TO), "a stretch needs --table"),
+        ((*NEEDED, *TARGET, GTID, FROM, TO, "--table=a.b"), "contradict"),
+        ((*NEEDED, *TARGET, "--at=b.000001:4", FROM, TO, "--table=a.b"), "contradict"),
+        ((*NEEDED, *TARGET, FROM, "--to-gtid=0-1-5", "--table=a.b"), "MySQL and of MariaDB"),
         ((*NEEDED, GTID), "no server"),
         ((*NEEDED, GTID, "--target-host=db1"), "--target-user is missing"),
         ((*NEEDED, *TARGET, GTID, "--output=x", "--yes"), "no server is changed"),

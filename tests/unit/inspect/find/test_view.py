@@ -28,8 +28,9 @@ from binlog2s3.inspect.find.view import (
     JsonOutput,
     SearchContext,
     TextOutput,
-    pitr_words,
+    before_words,
     query_text,
+    undo_words,
     words_of,
 )
 from binlog2s3.output import Plain
@@ -162,21 +163,50 @@ def test_the_command_reaches_the_same_bucket() -> None:
     context = replace(ABOUT, given=("--config", "/etc/my file.toml", "--source", "a"))
     gtid = ["--before-gtid", f"{UUID}:48213"]
     own = ["binlog2s3", "pitr", *context.given]
-    assert pitr_words(HIT, context, SOUGHT) == [*own, *gtid]
-    assert shlex.split(shlex.join(pitr_words(HIT, context, SOUGHT))) == [*own, *gtid]
+    assert before_words("pitr", HIT, context, SOUGHT) == [*own, *gtid]
+    assert shlex.split(shlex.join(before_words("pitr", HIT, context, SOUGHT))) == [*own, *gtid]
     chosen = replace(SOUGHT, lineage="x")
-    assert pitr_words(HIT, context, chosen) == [*own, "--lineage", "x", *gtid]
+    assert before_words("pitr", HIT, context, chosen) == [*own, "--lineage", "x", *gtid]
     everywhere = replace(SOUGHT, everywhere=True)
-    assert pitr_words(HIT, context, everywhere) == [*own, *gtid]
+    assert before_words("pitr", HIT, context, everywhere) == [*own, *gtid]
     dead = replace(HIT, lineage="dead")
-    assert pitr_words(dead, context, everywhere) == [*own, "--lineage", "dead", *gtid]
+    assert before_words("pitr", dead, context, everywhere) == [*own, "--lineage", "dead", *gtid]
     place = ["--to-position", "mysql-bin.000042:1234"]
-    assert pitr_words(ANONYMOUS, context, SOUGHT) == [*own, *place]
+    assert before_words("pitr", ANONYMOUS, context, SOUGHT) == [*own, *place]
     several = replace(context, several=True)
-    assert pitr_words(ANONYMOUS, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
-    assert pitr_words(HIT, several, SOUGHT) == [*own, *gtid]
+    assert before_words("pitr", ANONYMOUS, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
+    assert before_words("pitr", HIT, several, SOUGHT) == [*own, *gtid]
     mariadb = replace(HIT, transaction=replace(HIT.transaction, gtid="0-7-3"))
-    assert pitr_words(mariadb, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
+    assert before_words("pitr", mariadb, several, SOUGHT) == [*own, "--lineage", LINEAGE, *place]
+
+
+ROWS = replace(HIT, content=Content(changes=(Change(kind="delete", table="shop.a", rows=3),)))
+
+
+def test_rows_can_be_undone_and_nothing_else() -> None:
+    """On the living server, so not what is in the past of another one."""
+    given = replace(ABOUT, given=("--config", "/etc/my file.toml"))
+    own = ["binlog2s3", "undo", *given.given]
+    assert undo_words(ROWS, given, SOUGHT) == [*own, "--gtid", f"{UUID}:48213"]
+    nameless = replace(ROWS, transaction=replace(ROWS.transaction, gtid=None))
+    assert undo_words(nameless, given, SOUGHT) == [*own, "--at", "mysql-bin.000042:1234"]
+    everywhere = replace(SOUGHT, everywhere=True)
+    assert undo_words(ROWS, given, everywhere)
+    assert not undo_words(replace(ROWS, lineage="dead"), given, everywhere)
+    assert not undo_words(ROWS, given, replace(SOUGHT, lineage="x"))
+    phase = replace(ROWS.content, two_phase=TwoPhase("prepare", XID))
+    for hit in (HIT, ANONYMOUS, replace(HIT, content=Content()), replace(ROWS, content=phase)):
+        assert not undo_words(hit, given, SOUGHT)
+
+
+def test_undo_comes_first_then_restore() -> None:
+    """Each with its command; of what cannot be undone only the second."""
+    lines = printed(HIT, ROWS)
+    at = lines.index("on the living server, take it back (add the --target-... options):")
+    assert lines[at + 1] == f"  binlog2s3 undo --gtid {UUID}:48213"
+    assert lines[at + 2].startswith("otherwise, restore a server to just before it (")
+    assert lines[at + 3 :] == [f"  binlog2s3 restore --before-gtid {UUID}:48213"] * 2
+    assert not any("undo" in line for line in printed(HIT))
 
 
 def test_what_may_not_be_in_the_bucket_yet_is_said() -> None:
