@@ -664,7 +664,7 @@ def test_another_lineage_has_the_same_names_and_gtids(place: Place) -> None:
     lineage = golden.client.store.lineage
     later = replace(lineage, lineage="20260303T030405Z-3e11fa47-b2b2")
     for key, value in golden.client.store.objects.items():
-        store.objects[key.replace(lineage.id, later.id)] = value
+        store.put(key.replace(lineage.id, later.id), value.data)
     store.put(LAYOUT.lineage(later.id), later.to_json())
     both = Golden(client=MemoryClient(store, lambda: golden.now), now=golden.now)
     done = called(both, place.words(f"--gtid={gtid}", "--yes"))
