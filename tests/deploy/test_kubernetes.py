@@ -39,8 +39,8 @@ def by_kind(text: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def operators_schema(kind: str) -> dict[str, Any]:
-    """What the Prometheus Operator's own definition allows; a field that it does not name is none."""
+def operators_judge(kind: str) -> jsonschema.Draft202012Validator:
+    """The Prometheus Operator's own definition; a field that it does not name is refused."""
     file = _had(get.prometheus_operator) / f"monitoring.coreos.com_{kind.lower()}s.yaml"
     [version] = yaml.safe_load(file.read_text())["spec"]["versions"]
     schema = version["schema"]["openAPIV3Schema"]
@@ -56,7 +56,7 @@ def operators_schema(kind: str) -> dict[str, Any]:
                 close(one)
 
     close(schema)
-    return dict(schema)
+    return jsonschema.Draft202012Validator(schema)  # unchecked: one of its patterns is Go's
 
 
 def are_valid(documents: Iterable[dict[str, Any]], folder: Path) -> None:
@@ -64,7 +64,7 @@ def are_valid(documents: Iterable[dict[str, Any]], folder: Path) -> None:
     own = []
     for document in documents:
         if document["apiVersion"] == "monitoring.coreos.com/v1":
-            jsonschema.validate(document, operators_schema(document["kind"]))
+            operators_judge(document["kind"]).validate(document)
         else:
             own.append(document)
     if own:
@@ -129,16 +129,17 @@ def test_what_kustomize_makes_is_valid(name: str, kinds: set[str], tmp_path: Pat
 def test_the_operators_schema_is_strict() -> None:
     """A field that it does not know, or a wrong type, is refused."""
     [good] = by_kind(built(ROOT / "kubernetes/rules")).values()
-    schema = operators_schema("PrometheusRule")
+    judge = operators_judge("PrometheusRule")
+    judge.validate(good)
     for name, value in {"runbook": "x", "expr": [], "for": "5 minutes"}.items():
         bad = json.loads(json.dumps(good))
         bad["spec"]["groups"][0]["rules"][0][name] = value
         with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(bad, schema)
+            judge.validate(bad)
 
 
 def test_components_go_with_an_overlay(tmp_path: Path) -> None:
-    """As the guide switches them on: one monitor, and only the pods and the Service of the source."""
+    """As the guide switches them on: one monitor; pods and Service of the source alone."""
     found = overlay(tmp_path, **guides("components: "))
     assert set(found) == KINDS - {"PodMonitor"} | {"NetworkPolicy", "ServiceMonitor"}
     are_valid(found.values(), tmp_path)
@@ -146,19 +147,7 @@ def test_components_go_with_an_overlay(tmp_path: Path) -> None:
     own = found["Deployment"]["spec"]["selector"]["matchLabels"]
     assert own["app.kubernetes.io/instance"] == "orders-primary"
     assert monitor["selector"]["matchLabels"] == policy["podSelector"]["matchLabels"] == own
-    service = found["Service"]
-    assert own.items() <= service["metadata"]["labels"].items()
-    [endpoint] = monitor["endpoints"]
-    assert [endpoint["port"]] == [port["name"] for port in service["spec"]["ports"]]
-    assert service["metadata"]["labels"][monitor["jobLabel"]] == "binlog2s3"  # as docs/alerts.yml
-    [[let_in]] = [rule["ports"] for rule in policy["ingress"]]
-    [container] = found["Deployment"]["spec"]["template"]["spec"]["containers"]
-    assert [let_in["port"]] == [port["name"] for port in container["ports"]]
-    assert policy["policyTypes"] == ["Ingress"]
-    [scraped] = by_kind(built(ROOT / "kubernetes/base"))["PodMonitor"]["spec"][
-        "podMetricsEndpoints"
-    ]
-    assert endpoint == scraped
+    assert own.items() <= found["Service"]["metadata"]["labels"].items()
     names = {one["metadata"]["name"] for kind, one in found.items() if kind != "ConfigMap"}
     assert names == {"orders-primary-binlog2s3"}
 
@@ -172,7 +161,10 @@ def test_the_guides_label_is_on_what_prometheus_selects(tmp_path: Path) -> None:
 
 def test_rules_and_dashboard_are_those_of_the_documents() -> None:
     """Word by word; the dashboard's name stays when it changes."""
-    [rules] = by_kind(built(ROOT / "kubernetes/rules")).values()
+    text = built(ROOT / "kubernetes/rules")
+    [rules] = by_kind(text).values()
+    alerts = [rule for group in rules["spec"]["groups"] for rule in group["rules"]]
+    assert text.count("runbook_url: docs/") == len(alerts)  # what the guide's sed looks for
     assert rules["spec"] == yaml.safe_load((ROOT / "docs/alerts.yml").read_text())
     [dashboard] = by_kind(built(ROOT / "kubernetes/dashboard")).values()
     assert dashboard["metadata"]["name"] == "binlog2s3-dashboard"
