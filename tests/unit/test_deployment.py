@@ -180,7 +180,7 @@ def test_the_guide_names_what_the_trial_has() -> None:
 
 
 def test_the_manifests_are_valid() -> None:
-    """Against Kubernetes' own schemas, strictly; of others' kinds are those for Prometheus alone."""
+    """Against Kubernetes' own schemas, strictly; the Prometheus Operator's apart."""
     files = [
         path
         for path in sorted(KUBERNETES.glob("*/*.yaml"))
