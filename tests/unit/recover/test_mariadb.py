@@ -191,7 +191,7 @@ def test_an_alter_in_two_phases_is_left_out_as_a_whole(phase: Phase) -> None:
 def test_what_is_not_one_gtid_of_the_history_is_no_goal(goal: str) -> None:
     """A greater number is not reached by the numbers before it."""
     model = lived(LIVES["one domain"][:6])
-    with pytest.raises(RecoveryError, match="not in this history"):
+    with pytest.raises(RecoveryError, match="not in the archive"):
         planned(model, [], ToGtid(goal))
 
 

@@ -392,7 +392,7 @@ def test_a_position_inside_a_transaction_is_refused() -> None:
     assert "not between two" in str(refused(model, Latest(), start=Start(place=inside)))
     beyond = ToPosition(FilePosition(FIRST, 5000))
     assert "no byte at 5000" in str(refused(model, beyond))
-    assert "not in this history" in str(
+    assert "not in the archive" in str(
         refused(model, ToPosition(FilePosition(BinlogName("mysql-bin", 77), 4)))
     )
 
