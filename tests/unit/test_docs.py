@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import click
 import pytest
+import yaml
 
 from binlog2s3 import __version__, errors
 from binlog2s3.archive import listing
@@ -131,6 +132,14 @@ def test_pictures_are_what_the_commands_print(picture: str) -> None:
     """Otherwise: `python -m lab.reference`. The README shows them."""
     assert screens.PICTURES[picture]() == (ROOT / picture).read_text(encoding="utf-8")
     assert f"]({picture})" in README
+
+
+def test_the_manifest_of_the_rules_is_made_of_them() -> None:
+    """Otherwise: `python -m lab.reference`."""
+    text = (ROOT / reference.RULES).read_text(encoding="utf-8")
+    assert text == reference.rules_manifest()
+    alerts = yaml.safe_load((ROOT / "docs/alerts.yml").read_text(encoding="utf-8"))
+    assert yaml.safe_load(text)["spec"] == alerts
 
 
 def test_every_option_is_in_the_reference_and_no_other() -> None:
