@@ -44,8 +44,8 @@ def on_path_or_built(
 
 def _build(name: str, module: str, binary: str, into: Path, duration: str) -> str:
     """`go install` with all of its folders below `into`; only the program is left there."""
-    say(f"building {name} with Go (about {duration}; only this once)")
-    version = _go(name, ["install", module], into, f"put {name} on PATH")
+    doing = f"building {name}", f"about {duration}"
+    version = _go(name, ["install", module], into, f"put {name} on PATH", doing)
     (into / "bin" / binary).rename(into / name)
     for folder in _GO_FOLDERS.values():
         remove(into / folder)
@@ -54,8 +54,8 @@ def _build(name: str, module: str, binary: str, into: Path, duration: str) -> st
 
 def fetch_folder(name: str, module: str, folder: str, into: Path) -> str:
     """One folder of a Go module's source as `into / "files"`; the version of the module."""
-    say(f"fetching {name} with Go (about 10 s; only this once)")
-    _go(name, ["mod", "download", module], into, "a machine that has it")
+    doing = f"fetching {name}", "about 10 s"
+    _go(name, ["mod", "download", module], into, "a machine that has it", doing)
     (into / "modules" / module / folder).rename(into / "files")
     for kept_by_go in _GO_FOLDERS.values():
         remove(into / kept_by_go)
@@ -65,8 +65,11 @@ def fetch_folder(name: str, module: str, folder: str, into: Path) -> str:
 _GO_FOLDERS = {"GOBIN": "bin", "GOPATH": "go", "GOCACHE": "build", "GOMODCACHE": "modules"}
 
 
-def _go(name: str, command: Sequence[str], into: Path, instead: str) -> str:
-    """Run Go with all of its folders below `into`; Go's version."""
+def _go(name: str, command: Sequence[str], into: Path, instead: str, doing: tuple[str, str]) -> str:
+    """Run Go with all of its folders below `into`; Go's version.
+
+    `doing`: what is told before it, and how long that takes.
+    """
     remedy = f"install Go 1.24 or later, or {instead}"
     go = shutil.which("go")
     if go is None:
@@ -79,6 +82,8 @@ def _go(name: str, command: Sequence[str], into: Path, instead: str) -> str:
     # 1.21 is the first that fetches the newer toolchain a module asks for
     if numbers is not None and int(numbers[1]) < 21:
         raise Unavailable(name, f"{version} at {go} is too old", remedy)
+    what, duration = doing
+    say(f"{what} with {version or go} ({duration}; only this once)")
     environment = {key: str(into / folder) for key, folder in _GO_FOLDERS.items()}
     environment["GOFLAGS"] = f"{flags} -modcacherw".strip()
     environment["CGO_ENABLED"] = "0"
