@@ -13,7 +13,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
+from pymysql.constants import ER
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.rows import VALUE_MOST
@@ -38,6 +40,7 @@ from tests.integration.test_content import (
 from tests.integration.test_find import Finder, arrived, streamed
 from tests.memory_client import MemoryClient
 from tests.surveyed import Bucket
+from tests.waiting import wait_until
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "mysql-9": MYSQL,
@@ -187,6 +190,17 @@ def test_rows_with_places(place: Place) -> None:
     assert not any(one["rows_problems"] for one in json.loads(done.out)["transactions"])
 
 
+def committed(server: MysqlServer, xid: str) -> bool:
+    """XA COMMIT of a prepared transaction; False while it belongs to a connection that ends."""
+    try:
+        server.query(f"XA COMMIT '{xid}'")
+    except pymysql.OperationalError as error:
+        if error.args[0] != ER.XAER_NOTA:
+            raise
+        return False
+    return True
+
+
 def test_an_xa_commit_has_its_rows(place: Place) -> None:
     """Those of its XA PREPARE, which may be in sight."""
     insert = "INSERT INTO shop.every (id) VALUES"
@@ -194,7 +208,7 @@ def test_an_xa_commit_has_its_rows(place: Place) -> None:
     server.query("DELETE FROM shop.every", "FLUSH BINARY LOGS")
     server.query("XA START 'a'", f"{insert} (1), (2)", "XA END 'a'", "XA PREPARE 'a'")
     server.query(f"{insert} (3)")  # of another connection: this one is in the transaction
-    server.query("XA COMMIT 'a'")
+    wait_until(lambda: committed(server, "a"), what="the connection that prepared it has ended")
     file = server.datadir / server.binlogs()[-1][0]
     server.query("FLUSH BINARY LOGS")
     done = place.shown(file, "find", "--rows", "--json", "--order=oldest", "--limit=0")
