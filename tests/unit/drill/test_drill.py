@@ -58,6 +58,8 @@ from tests.unit.recover.test_snapshot import bucket_with
 
 ID = "20260102T031244Z-5a6b7c8d"
 LATER = "20260103T031244Z-5a6b7c8d"
+OWN = f"{ID}-{os.getpid()}"
+"""The mark of what this process starts: a test beside it ends all that has the mark `ID`."""
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 VALUES = values_of(BACKUP, Path("/w/data"), Path("/w/mysql.sock"))
 
@@ -233,7 +235,7 @@ def test_the_scratch_server_has_the_sources_time_zone() -> None:
         settings = ScratchSettings(flavour="mysql", has_gtids=True, log_bin="b", server_id=9)
         own = os.environ.get("TZ", "")
         for tz, found in (("<+0900>-09:00", "<+0900>-09:00"), (None, own)):
-            server = ScratchServer(program, replace(settings, tz=tz), workspace, ID)
+            server = ScratchServer(program, replace(settings, tz=tz), workspace, OWN)
             with pytest.raises(RecoveryError):
                 server.initialise()
             assert (directory / "zone").read_text() == found
@@ -253,7 +255,7 @@ def test_temporary_files_are_in_its_own_directory(flavour: Flavour) -> None:
         workspace = DrillWorkspace(directory, ID, "orders", TIME)
         workspace.make()
         settings = ScratchSettings(flavour=flavour, has_gtids=True, log_bin="b", server_id=9)
-        server = ScratchServer(program, settings, workspace, ID)
+        server = ScratchServer(program, settings, workspace, OWN)
         for step in (server.initialise, server.start):
             with pytest.raises(RecoveryError):
                 step()
@@ -575,7 +577,7 @@ def test_what_starts_a_program_is_interrupted_once_it_knows_it(number: signal.Si
 def test_a_program_that_is_not_there_is_told(tmp_path: Path) -> None:
     """In its log; its end is an error."""
     log = tmp_path / "log"
-    process = started(ID, ["/no/such/program"], log, directory=tmp_path, environment={})
+    process = started(OWN, ["/no/such/program"], log, directory=tmp_path, environment={})
     assert process.wait(60) != 0
     assert "cannot run /no/such/program: No such file" in end_of(log)
 
@@ -765,7 +767,7 @@ def test_a_link_in_the_place_of_a_log_is_not_followed(tmp_path: Path, name: str)
     secret.write_text("kept")
     log.symlink_to(secret)
     with pytest.raises(RecoveryError, match="cannot be started"):
-        started(ID, ["/bin/echo", "x"], log, directory=tmp_path, environment={})
+        started(OWN, ["/bin/echo", "x"], log, directory=tmp_path, environment={})
     assert end_of(log) == ""
     assert secret.read_text() == "kept"
 
