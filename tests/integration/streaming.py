@@ -242,22 +242,6 @@ def write_for_all(server: MysqlServer, store: Store, bucket: str) -> None:
     server.query("FLUSH BINARY LOGS")
 
 
-def open_binlog(server: MysqlServer) -> tuple[str, int]:
-    """Name and size of the open binlog, to which nothing is added that nobody writes.
-
-    MariaDB notes a checkpoint there when it comes to it.
-    """
-
-    def noted() -> bool:
-        name, _ = server.binlogs()[-1]
-        events = server.query(f"SHOW BINLOG EVENTS IN '{name}'")
-        return any(row[2] == "Binlog_checkpoint" and row[5] == name for row in events)
-
-    if server.binaries.flavour == "mariadb":
-        wait_until(noted, what="the checkpoint in the open binlog")
-    return server.binlogs()[-1]
-
-
 # How it ends
 
 

@@ -380,6 +380,15 @@ def test_it_is_ended(any_pair: Pair, disk_tmp_path: Path, how: str) -> None:
         run = Process(pair, note)
         wait_until(stands, what="it is held up")
         run.process.send_signal(signal.Signals[how])
+
+        def is_stopping() -> bool:
+            asked = pair.target.query("SELECT info FROM information_schema.processlist")
+            return run.process.poll() is not None or any(
+                str(info).startswith("STOP") for (info,) in asked
+            )
+
+        # freed before that, the target could apply all that it has got
+        wait_until(is_stopping, what="the channel is told to stop")
     assert "Traceback" not in run.end()
     assert run.process.returncode == 130
     assert pair.left() == []

@@ -21,9 +21,9 @@ from lab.get import ServerBinaries
 from lab.load import Load
 from lab.mysql import MariadbServer, MysqlServer
 from lab.verify import closed_binlogs
-from tests.integration.streaming import open_binlog
 from tests.waiting import wait_until
 from tests.world.logins import login_to
+from tests.world.servers import open_binlog
 
 FLAGS_OFFSET = 17
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -30,7 +30,6 @@ from tests.integration.streaming import (
     MB,
     all_came,
     child_of,
-    open_binlog,
     reach,
     wait_until_proved,
     write,
@@ -39,6 +38,7 @@ from tests.integration.streaming import (
 )
 from tests.timed import hurried
 from tests.waiting import wait_until
+from tests.world.servers import open_binlog
 
 BEAT = 2  # seconds
 WHY = {

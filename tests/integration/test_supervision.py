@@ -38,7 +38,6 @@ from tests.integration.streaming import (
     finish,
     kill_connections,
     no_binlogs,
-    open_binlog,
     reach,
     sent,
     wait_until_archived,
@@ -47,6 +46,7 @@ from tests.integration.streaming import (
 )
 from tests.login import ROOT
 from tests.waiting import wait_until
+from tests.world.servers import open_binlog
 
 STALL = 3
 LONG_STALL = 20  # where it must not pass: a busy machine answers within that

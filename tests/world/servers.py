@@ -53,12 +53,17 @@ def in_its_words(server: MysqlServer, statement: str) -> str:
 
 
 def flush(server: MysqlServer) -> None:
-    """The next binlog.
+    """The next binlog."""
+    server.query("FLUSH BINARY LOGS")
+    open_binlog(server)
+
+
+def open_binlog(server: MysqlServer) -> tuple[str, int]:
+    """Name and size of the open binlog, to which nothing is added that nobody writes.
 
     MariaDB notes in it about a second later, by itself, that it needs no earlier one to recover.
     """
-    server.query("FLUSH BINARY LOGS")
-    name = server.binlogs()[-1][0]
+    name, _ = server.binlogs()[-1]
 
     def is_noted() -> bool:
         events = server.query(f"SHOW BINLOG EVENTS IN '{name}'")
@@ -66,6 +71,7 @@ def flush(server: MysqlServer) -> None:
 
     if is_mariadb(server):
         wait_until(is_noted, what=f"the checkpoint in {name}")
+    return server.binlogs()[-1]
 
 
 def reset(server: MysqlServer, *more: str) -> None:
