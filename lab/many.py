@@ -180,7 +180,7 @@ def _beat(durable: BinlogName, offset: int) -> Heartbeat:
         source=LAYOUT.source,
         host="db1",
         pid=4711,
-        version="0.2.0",
+        version="0.3.0",
         since=now,
         at=now,
         interval_seconds=30.0,

@@ -1,11 +1,11 @@
 """What the documents say of the code, taken from the code: `python -m lab.reference` writes it.
 
-What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NAME -->`: the
-options in docs/reference/, the table of what ends a transaction in docs/format.md, the modules in
-docs/architecture.md, what `status` and `pitr` print in docs/guides/. Of the tables of JSON fields
-(`FIELDS`) the names and types are generated; what a field means stays as it is written there. The
-pictures of README.md are made too (lab/screens.py), and the PrometheusRule of kubernetes/rules, of
-docs/alerts.yml. A test (tests/unit/test_docs.py) fails if one of them is not what this would write.
+What is generated is between the comments `<!-- begin NAME -->` and `<!-- end NAME -->`: the options
+in docs/reference/, the table of what ends a transaction in docs/format.md, what `status` and `pitr`
+print in docs/guides/. Of the tables of JSON fields (`FIELDS`) the names and types are generated;
+what a field means stays as it is written there. The pictures of README.md are made too
+(lab/screens.py), and the PrometheusRule of kubernetes/rules, of docs/alerts.yml. A test
+(tests/unit/test_docs.py) fails if one of them is not what this would write.
 """
 
 import ast
@@ -197,18 +197,6 @@ def transaction_ends() -> str:
     return "\n".join(line for line in text.splitlines() if line.startswith("|"))
 
 
-def module_tables() -> str:
-    """Each package's modules with the first line of their docstrings, a Markdown table each."""
-    folders: dict[str, list[str]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        if not path.name.startswith("__"):
-            folder = path.relative_to(PACKAGE).parent.as_posix().replace(".", "binlog2s3")
-            text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            folders.setdefault(folder, []).append(f"| `{path.stem}` | {text.splitlines()[0]} |")
-    head = "| module | what it does |\n|---|---|\n"
-    return "\n\n".join(f"### {name}/\n\n{head}" + "\n".join(folders[name]) for name in folders)
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class LogEvent:
     """One event that the package logs: where, how loud, with which fields."""
@@ -318,7 +306,6 @@ GENERATED: dict[str, dict[str, Callable[[], str]]] = {
     "docs/reference/prune.md": {"options of prune": prune_option_table},
     "docs/reference/configuration.md": {"example": sample_file},
     "docs/format.md": {"transaction ends": transaction_ends},
-    "docs/architecture.md": {"modules": module_tables},
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from binlog2s3 import __version__
 from lab.s3 import MotoServer
 from tests.golden import bucket
 from tests.golden.bucket import VERSIONS, Golden
@@ -26,22 +27,25 @@ KINDS = (
     r"live/test/standbys/[^/]+\.json",
 )
 
+STORED = r"archive/test/base/[^/]+/0001"
+"""The stream of a base backup; 0.2.0 stored none."""
+
 
 @pytest.fixture(params=VERSIONS)
 def golden(request: pytest.FixtureRequest, moto: MotoServer) -> Golden:
     return bucket.put(request.param, moto, moto.make_bucket())
 
 
-def test_there_is_a_golden_bucket() -> None:
-    """The format is frozen with 0.2.0."""
-    assert "0.2.0" in VERSIONS
+def test_there_are_golden_buckets() -> None:
+    """The format is frozen with 0.2.0; this version has kinds of objects that 0.2.0 had not."""
+    assert {"0.2.0", __version__} <= set(VERSIONS)
 
 
 def test_it_is_as_it_was_made(golden: Golden) -> None:
     """An object of every kind, and no byte of them was changed since."""
     sums = {key: hashlib.sha256(data).hexdigest() for key, data in golden.objects.items()}
     assert sums == golden.truth["objects"]
-    for kind in KINDS:
+    for kind in (*KINDS, *([STORED] if "stored" in golden.truth else [])):
         assert any(re.fullmatch(f"pre/{kind}", key) for key in sums), kind
 
 
@@ -85,9 +89,20 @@ def test_find_reads_every_row(golden: Golden) -> None:
 
 
 def test_backups_and_status_are_read(golden: Golden) -> None:
-    """The registered backup, and what the writer said last."""
-    (backup,) = json.loads(golden.call("backup", "list", "--json"))["backups"]
-    assert backup["label"] == "golden"
+    """The registered backups, and what the writer said last."""
+    backups = json.loads(golden.call("backup", "list", "--json"))["backups"]
+    assert [one["label"] for one in backups] == (
+        ["golden", "stored"] if "stored" in golden.truth else ["golden"]
+    )
     status = json.loads(golden.call("status", "--json"))
     name, size = golden.truth["binlogs"][-1]
     assert (status["durable"]["binlog"], status["durable"]["offset"]) == (name, size)
+
+
+@pytest.mark.parametrize("version", [one for one in VERSIONS if one != "0.2.0"])
+def test_a_stored_backup_is_read_back(version: str, moto: MotoServer) -> None:
+    """The dump that was stored, to its last line."""
+    golden = bucket.put(version, moto, moto.make_bucket())
+    dump = golden.call("backup", "get", golden.truth["stored"])
+    assert "INSERT INTO `trees` VALUES (1);" in dump
+    assert dump.splitlines()[-1].startswith("-- Dump completed on ")

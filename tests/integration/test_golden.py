@@ -56,7 +56,7 @@ def test_a_golden_bucket_is_restored(golden: Golden, target: MysqlServer, when: 
         "--yes",
     )
     found = state_of(target)
-    # the truth of 0.2.0 was written down without accounts
+    # accounts are not in the dumps
     assert {name: found[name] for name in golden.truth[when]} == golden.truth[when]
     assert found.keys() - golden.truth[when].keys() <= {"accounts"}
 

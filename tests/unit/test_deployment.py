@@ -93,6 +93,28 @@ def test_the_image_says_where_it_comes_from() -> None:
         assert re.search(rf"(?m)^            {name}=\$\{{\{{ ", release), name
 
 
+def test_a_release_names_the_digest_of_each_base() -> None:
+    """All that the Dockerfile begins with, resolved once; the image has that of its own base."""
+    text = DOCKERFILE.read_text()
+    bases = re.findall(r"(?m)^FROM (\S+)", text)
+    job = loaded(ROOT / ".github/workflows/release.yml")["jobs"]["image"]
+    steps = {step["id"]: step for step in job["steps"] if "id" in step}
+    contexts = dict(
+        line.split("=docker-image://docker.io/library/")
+        for line in steps["push"]["with"]["build-contexts"].splitlines()
+    )
+    assert contexts.keys() == set(bases)
+    resolved = dict(re.findall(r"([A-Z]+)=([a-z]+:[\w.-]+)", steps["bases"]["run"]))
+    for name, base in resolved.items():
+        image = base.partition(":")[0]
+        assert contexts[base] == f"{image}@${{{{ steps.bases.outputs.{name} }}}}"
+    assert resolved.keys() == {"PYTHON", "SID"}
+    assert f'image.base.name="docker.io/library/{bases[-1]}"' in text
+    assert resolved["PYTHON"] == bases[-1]
+    assert 'image.base.digest="${BASE_DIGEST}"' in text
+    assert "BASE_DIGEST=${{ steps.bases.outputs.PYTHON }}" in steps["push"]["with"]["build-args"]
+
+
 def test_mysqlbinlog_has_a_version() -> None:
     """A build of the same checkout does not get the program of another series."""
     text = DOCKERFILE.read_text()

@@ -146,3 +146,43 @@ CLAIM = re.compile(r"\bpure\b|\bNo I/O\b|\bValues only\b", re.IGNORECASE)
 def test_what_says_that_it_is_pure_has_no_way_out(module: str) -> None:
     """No files, no clock, no threads, no log: it takes values and returns values."""
     assert imports(module) & (NOT_PURE | {"log"}) == set()
+
+
+ARCHITECTURE = (PACKAGE.parent / "docs/architecture.md").read_text(encoding="utf-8")
+SPANS = sorted(set(re.findall(r"`([\w/.]+)`", re.sub(r"(?ms)^```.*?^```$", "", ARCHITECTURE))))
+
+
+def defined(module: str) -> set[str]:
+    """The classes of a module, and its functions; a method as `Class.method`."""
+    names = set[str]()
+    for node in ast.parse(MODULES[module].read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+            names |= {
+                f"{node.name}.{inner.name}"
+                for inner in getattr(node, "body", ())
+                if isinstance(inner, ast.FunctionDef)
+            }
+    return names
+
+
+def test_the_architecture_has_the_order_of_the_packages() -> None:
+    """As it is checked here."""
+    text = ARCHITECTURE.partition("in this order:")[2].partition(".")[0]
+    levels = [
+        {"" if name.strip() == "root" else name.strip() for name in level.split(",")}
+        for level in text.split("<")
+    ]
+    assert levels == list(ORDER)
+
+
+def test_the_architecture_names_modules_and_types_that_exist() -> None:
+    """Who follows a name from there finds it: a path, a class, a method."""
+    names = set[str]().union(*map(defined, MODULES))
+    modules = {name.replace(".", "/") for name in MODULES}
+    paths = [span for span in SPANS if "/" in span and not span.endswith("/")]
+    types = [span for span in SPANS if span[0].isupper()]
+    assert len(paths) > 20
+    assert len(types) > 10
+    assert [path for path in paths if path not in modules] == []
+    assert [name for name in types if name not in names] == []
