@@ -54,7 +54,6 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "mariadb-10.11": MARIADB,
     "mariadb-11.8": MARIADB,
 }
-STATE = "SELECT * FROM {} ORDER BY 1, 2"
 NEWEST = pytest.mark.parametrize("place", ["mysql-9", "mariadb-11.8"], indirect=True)
 """What `undo` decides by itself, whatever the release of the server."""
 
@@ -515,28 +514,6 @@ def test_partitions_and_indexes_of_texts(place: Place) -> None:
     assert place.server.query("SELECT id FROM shop.k PARTITION (q)") == [(20,)]
     found = "SELECT id FROM shop.f WHERE MATCH (b) AGAINST ('others')"
     assert place.server.query(found) == [(2,)]
-
-
-def test_settings_of_the_server_do_not_matter(place: Place) -> None:
-    """Limits for people who type do not stop an undo, nor are its own rules theirs."""
-    place.begin(*K)
-    before = place.state("k")
-    gtid = place.transaction("DELETE FROM k")
-    settings = {"sql_safe_updates": "1", "foreign_key_checks": "0", "unique_checks": "0",
-                "autocommit": "0", "binlog_format": "'MIXED'",
-                "sql_mode": "'ANSI_QUOTES,NO_BACKSLASH_ESCAPES'",
-                "transaction_isolation" if not place.is_mariadb else "tx_isolation":
-                "'SERIALIZABLE'"}  # fmt: skip
-    old = {name: place.server.query(f"SELECT @@global.{name}")[0][0] for name in settings}
-    for name, value in settings.items():
-        place.server.query(f"SET GLOBAL {name} = {value}")
-    try:
-        place.undone(gtid)
-    finally:
-        for name, value in old.items():
-            shown = f"'{value}'" if isinstance(value, str) else value
-            place.server.query(f"SET GLOBAL {name} = {shown}")
-    assert place.state("k") == before
 
 
 def test_large_values_and_impossible_dates(place: Place) -> None:
