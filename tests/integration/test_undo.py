@@ -516,6 +516,7 @@ def test_partitions_and_indexes_of_texts(place: Place) -> None:
     assert place.server.query(found) == [(2,)]
 
 
+@NEWEST
 def test_large_values_and_impossible_dates(place: Place) -> None:
     """Blobs of 20 MB, and dates that a strict server would not take."""
     place.begin(
