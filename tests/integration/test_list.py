@@ -18,7 +18,7 @@ import pytest
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.names import BinlogName
-from lab.fault import Answer, Gate, on
+from lab.fault import Gate
 from lab.load import Load, Shape
 from lab.mysql import MysqlServer
 from lab.proxy import RecordingProxy
@@ -78,15 +78,6 @@ class List:
         (source,) = self.json(*arguments)["sources"]
         assert isinstance(source["lineages"], list)
         return source["lineages"]
-
-    def error(self, code: int, *arguments: str) -> tuple[str, str]:
-        """What it says instead: an error and a hint."""
-        done = self.run(*arguments)
-        assert (done.returncode, done.stdout) == (code, ""), done.stderr
-        error, hint = done.stderr.splitlines()
-        assert error.startswith("error: ")
-        assert hint.startswith("hint: ")
-        return error.removeprefix("error: "), hint.removeprefix("hint: ")
 
 
 @pytest.fixture
@@ -234,25 +225,6 @@ def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List)
     assert "\x1b" not in shown("dumb")
 
 
-def test_what_the_store_refuses(minio: MinioServer, bucket: str, listing: List) -> None:
-    """Exit 6 as for `stream`: no such bucket, a missing permission, a server that is no store."""
-    fill(minio, bucket)
-    url, listing.url = listing.url, "s3://no-such-bucket-here/pre"
-    listing.environment |= minio.env()
-    listing.environment.pop("AWS_SESSION_TOKEN", None)
-    assert "no-such-bucket-here" in listing.error(6)[0]
-    listing.url = url
-    for right, lacking in zip(READ_ONLY, reversed(READ_ONLY), strict=True):
-        listing.environment |= environment_for(**minio.restricted(allow(right)))
-        error, hint = listing.error(6)
-        assert error.startswith("access denied: ")
-        assert f"allow {lacking} " in hint
-    page = Answer(200, headers={"Content-Type": "text/html"}, body=b"<html>welcome</html>")
-    with RecordingProxy(minio.endpoint_url, [on(page)]) as web:
-        listing.endpoint_url = web.url
-        assert "not like an S3 store" in listing.error(6)[0]
-
-
 def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
     """Ctrl-C while entries are read ends it with 130, without waiting for the store."""
     fill(minio, bucket)
@@ -279,23 +251,3 @@ def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:
             gate.open()
     assert process.returncode == 130
     assert "Traceback" not in said
-
-
-def test_a_reader_that_goes_away(minio: MinioServer, bucket: str, listing: List) -> None:
-    """`list | head -1` is no defect: no traceback."""
-    fill(minio, bucket)
-    for arguments in ([], ["--json"]):
-        ours, theirs = os.pipe()
-        os.close(ours)
-        done = subprocess.run(
-            listing.argv(*arguments),
-            check=False,
-            stdout=theirs,
-            stderr=subprocess.PIPE,
-            env=listing.environment,
-            text=True,
-            timeout=60,
-        )
-        os.close(theirs)
-        assert done.returncode == 141
-        assert done.stderr == NOTES

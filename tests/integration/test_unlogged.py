@@ -52,6 +52,12 @@ class Unlogged(Site):
         done = self.run("backup add", *words)
         assert done.returncode == 0, done.stderr
 
+    def streamed(self) -> None:
+        """A streamer brings what there is into the bucket, and ends."""
+        with self.stream() as stream:
+            self.wait_durable(stream)
+            assert stream.terminate() == 0
+
     def drill(self) -> "subprocess.CompletedProcess[str]":
         """A drill of the registered base backup."""
         words = [f"--mysqld={self.source.binaries.server}"]
@@ -159,17 +165,13 @@ def test_a_source_that_turned_its_binlog_off_is_seen_and_leaves_a_gap(
 @pytest.mark.parametrize("flavour", ["mariadb"])
 def test_what_was_left_out_while_nobody_streamed_shows_in_the_binlogs(site: Unlogged) -> None:
     """A ROTATE, and the next binlog was made by a start of the server."""
-    with site.stream() as stream:
-        site.insert(1, 10)
-        site.wait_durable(stream)
-        assert stream.terminate() == 0
+    site.insert(1, 10)
+    site.streamed()
     site.rotation_fails()
     site.insert(11, 20)
     site.source.restart()
     site.insert(21, 30)
-    with site.stream() as stream:
-        site.wait_durable(stream)
-        assert stream.terminate() == 0
+    site.streamed()
     has_gap(site)
 
 
@@ -191,9 +193,7 @@ def test_a_writer_that_was_killed_leaves_what_it_saw(site: Unlogged) -> None:
         stream.kill()
     site.source.restart()
     site.insert(21, 30)
-    with site.stream() as stream:
-        site.wait_durable(stream)
-        assert stream.terminate() == 0
+    site.streamed()
     has_gap(site)
 
 
@@ -222,10 +222,8 @@ def test_a_source_that_ran_without_log_bin_leaves_a_gap(site: Unlogged) -> None:
 @pytest.mark.parametrize("flavour", ["mysql"])
 def test_a_streamer_that_starts_meanwhile_sees_it_too(site: Unlogged) -> None:
     """It waits, and begins a lineage with a gap; a backup that ends exactly there is refused."""
-    with site.stream() as stream:
-        site.insert(1, 10)
-        site.wait_durable(stream)
-        assert stream.terminate() == 0
+    site.insert(1, 10)
+    site.streamed()
     there = str(site.source.query("SELECT @@gtid_executed")[0][0])
     site.rotation_fails()
     site.insert(11, 20)

@@ -35,7 +35,7 @@ from binlog2s3.inspect.find.view import (
 )
 from binlog2s3.output import Plain
 from binlog2s3.progress import ProgressDisplay
-from tests.unit.test_docs import fits, page, rows
+from tests.unit.test_docs import page
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 LINEAGE = "20260102T030405Z-3e11fa47-a1b2"
@@ -199,16 +199,6 @@ def test_rows_can_be_undone_and_nothing_else() -> None:
         assert not undo_words(hit, given, SOUGHT)
 
 
-def test_undo_comes_first_then_restore() -> None:
-    """Each with its command; of what cannot be undone only the second."""
-    lines = printed(HIT, ROWS)
-    at = lines.index("on the living server, take it back (add the --target-... options):")
-    assert lines[at + 1] == f"  binlog2s3 undo --gtid {UUID}:48213"
-    assert lines[at + 2].startswith("otherwise, restore a server to just before it (")
-    assert lines[at + 3 :] == [f"  binlog2s3 restore --before-gtid {UUID}:48213"] * 2
-    assert not any("undo" in line for line in printed(HIT))
-
-
 def test_what_may_not_be_in_the_bucket_yet_is_said() -> None:
     """Where the time that is asked for goes on behind what is there."""
     stats = replace(TALLY, covered_us=1_767_366_000_000_000)
@@ -237,31 +227,6 @@ def test_what_is_looked_for_in_words() -> None:
         "1970-01-01T00:00:00.000000Z until 1970-01-01T00:00:00.000001Z"
     )
     assert query_text(SearchQuery(wanted=Criteria())) == "all transactions"
-
-
-def test_what_find_prints_is_as_documented() -> None:
-    """Every field of --json in its order, of the type that is said, null only where it may be."""
-    text = page("find")
-    whole = document(HIT, ANONYMOUS)
-    for first_cell, documents in (
-        ("field of the search", [whole]),
-        ("field of what was found", whole["transactions"]),
-    ):
-        table = {row[0].strip("`"): row for row in rows(text, first_cell)}
-        for one in documents:
-            assert list(one) == list(table)
-            for name, value in one.items():
-                kind = table[name][1]
-                assert isinstance(value, bool) if kind == "true or false" else fits(value, kind)
-        may_be_null = {name for name, row in table.items() if row[1].endswith(" or null")}
-        assert {k for one in documents for k, v in one.items() if v is None} == may_be_null
-    for name, inner in (
-        ("sought", whole["sought"]),
-        ("looked_through", whole["looked_through"]),
-        ("changes", whole["transactions"][0]["changes"][0]),
-    ):
-        (row,) = (row for row in text.splitlines() if row.startswith(f"| `{name}` |"))
-        assert all(f"`{key}`" in row for key in inner)
 
 
 def test_progress_is_told_now_and_then() -> None:
