@@ -40,8 +40,8 @@ from binlog2s3.log import Log
 from binlog2s3.status import metrics
 from binlog2s3.status.ask import SOCKET, address_in, limit_to
 from binlog2s3.status.document import document
+from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status, Trouble
-from binlog2s3.status.timings import Timings
 
 _log = Log("endpoint")
 

@@ -10,27 +10,27 @@ no error text. The values that this program chooses have no blanks.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import State, Status
 from binlog2s3.status.severity import judged
-from binlog2s3.status.timings import Histogram, Timings
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["gauge", "counter", "info", "histogram"]
+_BOUNDS = {
+    "durable": (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 900, 3600),
+    "requests": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+}
+"""The upper bounds of the buckets of the histograms, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Metric:
         """The metric type of Prometheus; an info is a gauge that is always 1."""
         if self.name.endswith("_info"):
             return "info"
-        if self.field in {"durable", "requests"}:
+        if self.field in _BOUNDS:
             return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
 
@@ -206,6 +206,27 @@ PROCESS_METRICS = (
 """What is known of the process that streams; `field` is one of its Timings."""
 
 
+def _histogram(field: str) -> Histogram:
+    (metric,) = (one for one in PROCESS_METRICS if one.field == field)
+    return Histogram(metric.name, metric.help, metric.labels, registry=None, buckets=_BOUNDS[field])
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What only the process itself knows. Any thread may add to it.
+
+    `durable`: seconds from a commit until it is in the bucket. `requests`: seconds of each.
+    """
+
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    durable: Histogram = field(default_factory=partial(_histogram, "durable"))
+    requests: Histogram = field(default_factory=partial(_histogram, "requests"))
+
+    def requested(self, operation: str, code: str, seconds: float) -> None:
+        """Count a request to the store."""
+        self.requests.labels(operation, code).observe(seconds)
+
+
 def render(status: Status, own: Timings | None = None) -> bytes:
     """All metrics in Prometheus' text format 0.0.4; `own` adds those of this process.
 
@@ -225,19 +246,19 @@ class _OwnCollector(Collector):
         self._own = own
 
     def collect(self) -> Iterator[Family]:
-        for metric in PROCESS_METRICS:
-            value = getattr(self._own, metric.field)
-            if isinstance(value, Histogram):
-                labels = ["source", *metric.labels]
-                timed = HistogramMetricFamily(metric.name, metric.help, labels=labels)
-                for one in value.read():
-                    timed.add_metric([self._source, *one.labels], [*one.buckets], one.total)
-                if timed.samples:
+        started, *_ = PROCESS_METRICS
+        family = GaugeMetricFamily(started.name, started.help, labels=["source"])
+        family.add_metric([self._source], self._own.started_at.timestamp())
+        yield family
+        for histogram in (self._own.durable, self._own.requests):
+            for timed in histogram.collect():
+                timed.samples = [
+                    sample._replace(labels={"source": self._source, **sample.labels})
+                    for sample in timed.samples
+                    if not sample.name.endswith("_created")
+                ]
+                if any(sample.value for sample in timed.samples):
                     yield timed
-            else:
-                plain = GaugeMetricFamily(metric.name, metric.help, labels=["source"])
-                plain.add_metric([self._source], value.timestamp())
-                yield plain
 
 
 class _StatusCollector(Collector):

@@ -28,8 +28,8 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.document import document, without_gtids
+from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status
-from binlog2s3.status.timings import Histogram
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.paging import Pager
@@ -67,7 +67,7 @@ class Loop:
         stop: Stop,
         *,
         notifier: Notifier,
-        durable: Histogram,
+        timings: Timings,
     ) -> None:
         self._config = config
         self._begun = begun
@@ -101,7 +101,7 @@ class Loop:
             stop=stop,
             foreign=begun.found.foreign,
             bodies=store.with_policy(RetryPolicy(attempts=1)),
-            durable=durable,
+            timings=timings,
         )
         self._writer = Writer(
             store=self._store,

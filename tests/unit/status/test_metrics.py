@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.status.metrics import METRICS, render
+from binlog2s3.status.metrics import METRICS, Timings, render
 from binlog2s3.status.model import (
     BackupsStatus,
     ChildStatus,
@@ -37,11 +37,10 @@ from binlog2s3.status.model import (
     UploadStatus,
     WriterStatus,
 )
-from binlog2s3.status.timings import Timings
 
 OWN = Timings(started_at=datetime(2026, 1, 2, 3, 0, tzinfo=UTC))
-OWN.durable.add(0.3)
-OWN.durable.add(7200)
+OWN.durable.observe(0.3)
+OWN.durable.observe(7200)
 OWN.requested("PutObject", "200", 0.02)
 OWN.requested("PutObject", "503", 0.02)
 OWN.requested("GetObject", "none", 61)
