@@ -9,13 +9,13 @@ no error text. The values that this program chooses have no blanks.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, Histogram, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
@@ -24,7 +24,6 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import State, Status
 from binlog2s3.status.severity import judged
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["gauge", "counter", "info", "histogram"]
 _BOUNDS = {
     "durable": (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 900, 3600),
@@ -227,55 +226,52 @@ class Timings:
         self.requests.labels(operation, code).observe(seconds)
 
 
-def render(status: Status, own: Timings | None = None) -> bytes:
-    """All metrics in Prometheus' text format 0.0.4; `own` adds those of this process.
+def registry_of(current: Callable[[], Status], own: Timings | None = None) -> CollectorRegistry:
+    """All metrics of the Status that `current` returns; `own` adds those of this process.
 
     Among those are CPU, memory and open files, under the usual names of exporters.
     """
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status))
+    registry.register(_Metrics(current, own))
     if own is not None:
-        registry.register(_OwnCollector(status.source, own))
         ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    return registry
 
 
-class _OwnCollector(Collector):
-    def __init__(self, source: str, own: Timings) -> None:
-        self._source = _label(source)
+class _Metrics(Collector):
+    def __init__(self, current: Callable[[], Status], own: Timings | None) -> None:
+        self._current = current
         self._own = own
 
     def collect(self) -> Iterator[Family]:
-        started, *_ = PROCESS_METRICS
-        family = GaugeMetricFamily(started.name, started.help, labels=["source"])
-        family.add_metric([self._source], self._own.started_at.timestamp())
-        yield family
-        for histogram in (self._own.durable, self._own.requests):
-            for timed in histogram.collect():
-                timed.samples = [
-                    sample._replace(labels={"source": self._source, **sample.labels})
-                    for sample in timed.samples
-                    if not sample.name.endswith("_created")
-                ]
-                if any(sample.value for sample in timed.samples):
-                    yield timed
-
-
-class _StatusCollector(Collector):
-    def __init__(self, status: Status) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Family]:
+        status = self._current()
         for metric in METRICS:
             family = _family(metric)
-            for labels, value in _samples(metric, self._status):
-                family.add_sample(
-                    metric.name,
-                    {"source": _label(self._status.source)} | _labels(labels),
-                    value,
-                )
-            if family.samples:
-                yield family
+            for labels, value in _samples(metric, status):
+                family.add_sample(metric.name, {**labels}, value)
+            yield from _of_source(status.source, family)
+        if self._own is None:
+            return
+        started, *_ = PROCESS_METRICS
+        family = GaugeMetricFamily(started.name, started.help, self._own.started_at.timestamp())
+        yield from _of_source(status.source, family)
+        for timed in (*self._own.durable.collect(), *self._own.requests.collect()):
+            if any(one.value for one in timed.samples if one.name.endswith("_count")):
+                yield from _of_source(status.source, timed)
+
+
+def _of_source(source: str, family: Family) -> Iterator[Family]:
+    """The family with the source as a label, if it has samples."""
+    family.samples = [
+        sample._replace(
+            labels={"source": _label(source)}
+            | {name: _label(value) for name, value in sample.labels.items()}
+        )
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    ]
+    if family.samples:
+        yield family
 
 
 def _family(metric: Metric) -> Family:
@@ -339,10 +335,6 @@ def _number(found: object) -> float | None:
         return float(found.number)
     assert isinstance(found, (int, float)), found  # noqa: S101 - METRICS names no other field
     return float(found)
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: _label(value) for name, value in labels.items()}
 
 
 def _label(text: str) -> str:

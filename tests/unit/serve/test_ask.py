@@ -19,9 +19,9 @@ from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ArchiveError
 from binlog2s3.output import Coloured, Plain
 from binlog2s3.serve.ask import ask_serve, print_clients, show_clients, status_of
-from binlog2s3.serve.status import ClientStatus, ServeStatus, answer
+from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
 from binlog2s3.status.ask import Unanswered
-from binlog2s3.status.http import HttpListener
+from binlog2s3.status.http import Listener
 
 REPLICA = ClientStatus(
     number=1,
@@ -121,7 +121,7 @@ def printed(status: ServeStatus) -> list[str]:
 @pytest.mark.parametrize("path", ["", "/", "/status", "/status/"])
 def test_what_serve_answers_is_understood(path: str) -> None:
     """By the listener of `serve` itself; the URL may name its root or /status."""
-    listener = HttpListener(lambda path: answer(path, STATUS_OF), index="", option="--x")
+    listener = Listener(applications(lambda: STATUS_OF), option="--x")
     port = listener.listen_tcp("127.0.0.1", 0)
     try:
         document, status = ask_serve(f"http://localhost:{port}{path}")

@@ -10,13 +10,14 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.output import Plain
-from binlog2s3.status import metrics
 from binlog2s3.status.ask import ask_health
 from binlog2s3.status.document import document, from_document
-from binlog2s3.status.http import Listener
+from binlog2s3.status.http import Listener, applications
+from binlog2s3.status.metrics import registry_of
 from binlog2s3.status.model import (
     WELL,
     Gap,
@@ -92,7 +93,9 @@ def test_all_renderings_agree(status: Status) -> None:
     assert judged(again) == judgement
     samples = {
         (sample.name, sample.labels.get("code")): sample.value
-        for family in text_string_to_metric_families(metrics.render(status).decode())
+        for family in text_string_to_metric_families(
+            generate_latest(registry_of(lambda: status)).decode()
+        )
         for sample in family.samples
     }
     assert samples["binlog2s3_healthy", None] == found["healthy"]
@@ -175,7 +178,7 @@ def test_a_gap_is_a_warning_with_what_to_do(
     print_status(status, Plain(page), now=NOW)
     said = [page.getvalue(), verdict(status, Thresholds()).line]
     assert ["take a new base backup" in text for text in said] == [is_news] * 2
-    listener = Listener(lambda: status, clock=lambda: NOW)
+    listener = Listener(applications(lambda: status, clock=lambda: NOW))
     listener.listen_socket(tmp_path)
     try:
         well, text = ask_health(tmp_path)
