@@ -20,7 +20,7 @@ from binlog2s3.status.model import BackupsStatus, Lag, Status, Totals, UploadSta
 from binlog2s3.status.severity import judged
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
-from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
+from binlog2s3.stream.reporter import Pulse, Reporter
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
@@ -570,22 +570,21 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
             raise error
         return [parts.intake.lineage]
 
-    ended = threading.Event()
     store = MemoryStore()
     store.put(LAYOUT.backup(BACKUP.id), BACKUP.to_json())
     catalog: Any = SimpleNamespace(lineages=lineages, store=store, layout=LAYOUT)
-    thread = threading.Thread(
-        target=look_at_history, args=(parts.reporter, catalog, parts.intake, ended)
-    )
-    thread.start()
-    try:
-        wait_until(lambda: asked, what="it is asked")
-        assert parts.status.history is None
-        parts.intake.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
-        wait_until(lambda: parts.status.backups, what="and again")
-    finally:
-        ended.set()
-        thread.join(60)
+    parts.reporter.look_at_history(catalog)
+    parts.reporter.look_at_history(catalog)
+    assert (parts.status.history, len(asked)) == (None, 1)
+    parts.intake.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
+    parts.reporter.look_at_history(catalog)
+    assert len(asked) == 2
     assert parts.status.history is not None
     assert parts.status.history.earliest == LINEAGE.first_binlog_time
     assert parts.status.backups == BackupsStatus(count=1, newest_at=BACKUP.taken_at)
+    parts.go(599)
+    parts.reporter.look_at_history(catalog)
+    assert len(asked) == 2
+    parts.go(1)
+    parts.reporter.look_at_history(catalog)
+    assert len(asked) == 3
