@@ -42,9 +42,9 @@ from binlog2s3.status.model import (
     drill_of,
     history_of,
     standby_status,
+    urgency,
 )
 from binlog2s3.status.reach import Extent, short_of
-from binlog2s3.status.severity import urgency
 from binlog2s3.status.writer_state import LifeSign, Silent, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers

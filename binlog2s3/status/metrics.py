@@ -22,7 +22,6 @@ from prometheus_client.registry import Collector
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import State, Status
-from binlog2s3.status.severity import judged
 
 Kind = Literal["gauge", "counter", "info", "histogram"]
 _BOUNDS = {
@@ -290,9 +289,9 @@ def _samples(metric: Metric, status: Status) -> Iterator[tuple[Mapping[str, str]
         for state in get_args(State):
             yield {"state": state.replace(" ", "_")}, float(state == status.state)
     elif metric.field == "healthy":
-        yield {}, float(judged(status).healthy)
+        yield {}, float(status.healthy)
     elif metric.field == "troubles":
-        troubles = judged(status).troubles
+        troubles = status.all_troubles
         for (code, level), count in Counter((t.code, t.level) for t in troubles).items():
             yield {"code": code, "level": level}, float(count)
     else:

@@ -28,7 +28,6 @@ from binlog2s3.status.ask import SOCKET, Unanswered
 from binlog2s3.status.document import document
 from binlog2s3.status.http import CONNECTIONS, STALE_SECONDS, Listener, applications
 from binlog2s3.status.model import Lag, Status, Trouble
-from binlog2s3.status.severity import judged
 from tests.waiting import wait_until
 
 Serve = Callable[..., Listener]
@@ -171,7 +170,7 @@ def test_an_old_status_is_critical_everywhere(serve: Serve, seconds: int, tmp_pa
     assert request(port, "/live")[0] == code
     found = ask(tmp_path)
     assert isinstance(found, Status)
-    assert judged(found).healthy is ask_health(tmp_path)[0] is is_well
+    assert found.healthy is ask_health(tmp_path)[0] is is_well
 
 
 def test_metrics_are_for_prometheus(serve: Serve) -> None:
