@@ -40,7 +40,7 @@ RISING: tuple[Severity, ...] = ("ok", "warning", "unknown", "critical")
 Phase = Literal["starting", "standby", "running", "stopping"]
 SeenFrom = Literal["daemon", "bucket"]
 SilentKind = Literal["absent", "refused", "hangs", "expected", "unclear"]
-"""Why no streamer answers on a spool's socket, see `writer_state.Silent`."""
+"""Why no streamer answers on a spool's socket, see `ask.Unanswered`."""
 _NEWS_SECONDS = 7 * 86400.0
 """How long a gap between two lineages is a warning."""
 DRILL_HINT = "docs/drill.md says what to look at; if it has logs, they are in its work directory"

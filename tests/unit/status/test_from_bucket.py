@@ -15,6 +15,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Position, Standby, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.status.ask import Unanswered
 from binlog2s3.status.document import document
 from binlog2s3.status.expected import Expected, read_expected
 from binlog2s3.status.from_bucket import look, look_all
@@ -34,7 +35,6 @@ from binlog2s3.status.model import (
     latest_of,
 )
 from binlog2s3.status.text import cells_of
-from binlog2s3.status.writer_state import Silent
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, DRILL, ENTRY, ID, LINEAGE, TIME, UUID, like, parent_of, turn_of
@@ -336,11 +336,11 @@ def test_a_writers_object_that_vanishes_is_looked_for_again() -> None:
 # A streamer of this host that does not answer
 
 
-def silent(kind: SilentKind, host: str = "db1", spool: str = "/spool") -> Silent:
-    return Silent(host=host, spool=Path(spool), why="nobody on /spool/status.sock", kind=kind)
+def silent(kind: SilentKind, host: str = "db1", spool: str = "/spool") -> Unanswered:
+    return Unanswered("nobody on /spool/status.sock", kind, spool=Path(spool), host=host)
 
 
-def told(bucket: Bucket, silence: Silent, now: datetime = NOW) -> Status:
+def told(bucket: Bucket, silence: Unanswered, now: datetime = NOW) -> Status:
     return look(bucket.store, "pre", SOURCE, TARGET, now=now, silent=silence)
 
 
@@ -368,7 +368,9 @@ def test_a_writer_whose_own_socket_refuses_is_dead_at_once() -> None:
         (silent("unclear"), ""),
     ],
 )
-def test_a_streamer_that_does_not_answer_is_at_least_a_warning(silence: Silent, level: str) -> None:
+def test_a_streamer_that_does_not_answer_is_at_least_a_warning(
+    silence: Unanswered, level: str
+) -> None:
     """A hanging one is critical; where another one writes, the stream itself may be well.
 
     Any machine may read the bucket; a socket that may not be asked proves nothing.
