@@ -11,7 +11,7 @@ critical stays critical even if something else is unknown.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -451,31 +451,25 @@ def latest_of(moments: Iterable[datetime | None], said_at: datetime) -> datetime
 
 
 def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:
-    """The state and the troubles. To be idle, or to catch up, is no trouble."""
+    """The troubles, and the state that follows from them. To be idle, or to catch up, is none."""
     troubles = tuple(_troubles(vitals, timing))
-    return _state(vitals, timing), troubles
+    return _state(vitals, {one.code: one.level for one in troubles}, timing), troubles
 
 
-def _state(vitals: Vitals, timing: Timing) -> State:
-    starting = vitals.phase == "starting"
-    failing = vitals.store_failing is not None
-    failing = failing and (starting or (vitals.store_failing or 0.0) >= timing.soon_seconds)
-    failing = failing and not vitals.store_takes
+def _state(vitals: Vitals, levels: Mapping[str, str], timing: Timing) -> State:
+    """The state; `levels` are those of the troubles, by their codes."""
     silent = vitals.store_silent >= timing.store_failing_seconds
-    silent = silent or vitals.beat_late >= timing.heartbeat_slack_seconds
-    unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
-    gone = vitals.child_gone >= timing.soon_seconds or vitals.never_ran
-    stalled = vitals.read_idle >= timing.stall_seconds or vitals.loop_idle >= timing.loop_seconds
+    failing = "store" in levels and (silent or not vitals.store_takes)
     rules: tuple[tuple[object, State], ...] = (
         (vitals.phase == "standby", "standby"),
         (vitals.phase == "stopping", "stopped"),
-        (vitals.paused is not None, "paused"),
-        (failing or silent, "store unreachable"),
-        (vitals.unlogged, "unlogged"),
-        (starting and not vitals.source_error, "starting"),
-        (unheard or gone, "source unreachable"),
+        ("paused" in levels, "paused"),
+        (failing or levels.get("heartbeat") == "critical", "store unreachable"),
+        ("unlogged" in levels, "unlogged"),
+        (vitals.phase == "starting" and not vitals.source_error, "starting"),
+        ("source" in levels, "source unreachable"),
         (vitals.unread, "starting"),
-        (stalled, "stalled"),
+        ("critical" in (levels.get("stalled"), levels.get("stuck")), "stalled"),
         (vitals.idle, "idle"),
         (vitals.behind, "catching up"),
     )
