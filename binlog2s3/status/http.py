@@ -271,7 +271,7 @@ class Listener:
         _drain(connection, deadline)
 
     def _application(self, method: str, path: str, size: int) -> WSGIApplication:
-        """What answers a request of this size; both texts are "" if it cannot be understood."""
+        """What answers a request of this size; both texts are "" if it was not understood."""
         refused = _refused(method, path in self._answers, size)
 
         def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
