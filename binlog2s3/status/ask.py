@@ -72,9 +72,10 @@ class Unanswered(Exception):  # noqa: N818 - `ask` also returns it as a value
 
     def concerns(self, beat: Heartbeat, said: Status | None) -> bool:
         """Whether the streamer of this spool wrote this heartbeat, which says this."""
-        spool = said.spool if said is not None else None
-        directory = spool.directory if spool is not None else ""
-        return beat.host == self._host and directory == str(self._spool and self._spool.absolute())
+        if self._spool is None or said is None or said.spool is None:
+            return False
+        is_its = said.spool.directory == str(self._spool.absolute())
+        return beat.host == self._host and is_its
 
 
 def ask(directory: Path, *, timeout_seconds: float = 5.0) -> Status | Unanswered:
