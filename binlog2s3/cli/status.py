@@ -30,7 +30,6 @@ from binlog2s3.workers import Workers
 if TYPE_CHECKING:
     from binlog2s3.retain.window import Proofs
     from binlog2s3.status.expected import Expected
-    from binlog2s3.status.writer_state import Silent
     from binlog2s3.store.s3 import S3Store
 
 _PROOFS_SECONDS = 60.0
@@ -181,14 +180,12 @@ class StatusSource:
             self._workers = Workers(min(s3.concurrency, MOST_THREADS))
         return self._workers
 
-    def _silent(self, why: Unanswered) -> "Silent":
-        from binlog2s3.status.writer_state import Silent
-
+    def _silent(self, why: Unanswered) -> Unanswered:
         spool = self._config.spool
         is_expected = self._config.spool_given and spool.is_dir()
         # without a socket this may be any machine that only reads the bucket
         kind = "expected" if why.kind == "absent" and is_expected else why.kind
-        return Silent(host=socket.gethostname(), spool=spool, why=str(why), kind=kind)
+        return Unanswered(str(why), kind, spool=spool, host=socket.gethostname())
 
     def _ask(self) -> Status | Unanswered:
         """The streamer's own status, or why it is not known.
@@ -227,7 +224,7 @@ class StatusSource:
             return f"{config.spool} is streamed to {status.target}, not to {url(config.s3)}"
         return ""
 
-    def _look_at_one(self, silent: "Silent | None") -> Observation:
+    def _look_at_one(self, silent: Unanswered | None) -> Observation:
         from binlog2s3.status.from_bucket import look
 
         config = self._config
@@ -236,7 +233,7 @@ class StatusSource:
         store, where = self._opened(config.s3), url(config.s3)
         now = self._outside.now()
         status = look(store, config.s3.prefix, config.source, where, now=now, silent=silent)
-        return Observation(statuses=(status,), target=where, why=silent.why if silent else "")
+        return Observation(statuses=(status,), target=where, why=str(silent or ""))
 
     def _look_at_all(self) -> Observation:
         from binlog2s3.status.expected import NOTHING_EXPECTED

@@ -21,8 +21,7 @@ from binlog2s3.retain.backup import Row, listed
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.expected import NOTHING_EXPECTED, read_expected
 from binlog2s3.status.from_bucket import look, look_all, unread
-from binlog2s3.status.model import Status
-from binlog2s3.status.severity import urgency
+from binlog2s3.status.model import Status, urgency
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 

@@ -24,8 +24,7 @@ from binlog2s3.inspect.list import Notice, head_of, lines_of, notices_before, su
 from binlog2s3.output import Field
 from binlog2s3.report.look import Looked
 from binlog2s3.retain.backup import Row, reach_text
-from binlog2s3.status.model import HistoryStatus, Status, Trouble
-from binlog2s3.status.severity import Severity, gap_text, judged, worst
+from binlog2s3.status.model import HistoryStatus, Severity, Status, Trouble, worst
 from binlog2s3.status.text import (
     age_text,
     fields_of,
@@ -208,24 +207,23 @@ def page_of(
 
 def _section(found: Looked, now: datetime) -> Section:
     status = found.status
-    judgement = judged(status)
     gaps = status.history.gaps if status.history is not None else ()
     alarms = [one.text for listed in found.lineages for one in _notices(listed) if one.alarm]
     backups = found.backups[-MOST_ROWS:]
     return Section(
         source=status.source,
-        severity=judgement.severity,
+        severity=status.severity,
         state=status.state,
         head=status_head(status),
         ignored=status.ignored,
-        troubles=judgement.troubles,
+        troubles=status.all_troubles,
         window=_window(status),
         proved=_proved(status),
         lag=lag_of(status.lag)[1],
         content=_content(found),
         backups_text=_backups_text(status),
         timelines=tuple(_timelines(found, now)),
-        gaps=tuple(gap_text(gap) for gap in gaps[-MOST_NOTICES:]),
+        gaps=tuple(gap.words for gap in gaps[-MOST_NOTICES:]),
         alarms=tuple(alarms[-MOST_NOTICES:]),
         older_gaps=_older(len(gaps) - MOST_NOTICES, "status --json"),
         older_alarms=_older(len(alarms) - MOST_NOTICES, "list"),

@@ -7,11 +7,11 @@ never taken for one.
 import json
 import socket
 import time
-from dataclasses import fields
 from http import HTTPStatus
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 from urllib.parse import urlsplit
 
+from binlog2s3.archive.codec import converted
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import one_line, size_text
 from binlog2s3.output import Column, Plain, Table, page_on
@@ -32,7 +32,6 @@ _COLUMNS = (
 _MOST_TEXT = 400
 _EXPECTED = "`binlog2s3 serve`"
 _HINT = "--serve-url is the --status-listen of a running `binlog2s3 serve`, not its --listen"
-Made = TypeVar("Made")
 
 
 def show_clients(url: str, out: TextIO, *, as_json: bool, timeout_seconds: float = 5.0) -> None:
@@ -56,7 +55,7 @@ def ask_serve(url: str, *, timeout_seconds: float = 5.0) -> tuple[dict[str, Any]
         raise Unanswered(f"{url} answers {code}{f': {said}' if said else ''}", "unclear")
     try:
         document = json.loads(body)
-        return document, status_of(document)
+        return document, converted(document, ServeStatus)
     except (ValueError, RecursionError) as error:
         text = f"what answers on {url} is not {_EXPECTED} of this version: {error}"
         raise Unanswered(one_line(text)[:_MOST_TEXT], "unclear") from None
@@ -94,37 +93,6 @@ def _cells_of(client: ClientStatus) -> tuple[str, ...]:
         size_text(client.behind_bytes) if client.binlog else "-",
         size_text(client.sent_bytes),
     )
-
-
-def status_of(document: object) -> ServeStatus:
-    """What a document says; unknown fields of it are ignored. Raises ValueError."""
-    status = _made(ServeStatus, document, clients=_clients_of(document))
-    if not all(type(number) is int for number in status.refused.values()):
-        raise ValueError("refused: not numbers")
-    return status
-
-
-def _clients_of(document: object) -> tuple[ClientStatus, ...]:
-    clients = document.get("clients") if isinstance(document, dict) else None
-    if not isinstance(clients, list):
-        raise ValueError("no list of clients")
-    return tuple(_made(ClientStatus, client) for client in clients)
-
-
-def _made(kind: type[Made], document: object, **more: object) -> Made:
-    if not isinstance(document, dict):
-        raise ValueError("not an object")
-    values = dict(more)
-    for field in fields(kind):  # type: ignore[arg-type]
-        if field.name in values:
-            continue
-        value = document.get(field.name)
-        declared: Any = field.type
-        wanted: Any = {float: (int, float), dict[str, int]: dict}.get(declared, declared)
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise ValueError(f"{field.name} is missing or of the wrong type")
-        values[field.name] = value
-    return kind(**values)
 
 
 def _get(url: str, timeout_seconds: float) -> tuple[int, bytes]:

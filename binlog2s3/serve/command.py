@@ -34,21 +34,14 @@ from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.directory import Directory, of_server, recovered
 from binlog2s3.serve.dump import DumpSender
 from binlog2s3.serve.history import ArchiveHistory
-from binlog2s3.serve.status import ClientStatus, ServeStatus, answer
-from binlog2s3.status.http import HttpListener
+from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
+from binlog2s3.status.http import Listener
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.workers import Workers
 
 _PASSWORD_MOST = 1 << 10
 _GTID_SECONDS = 10.0
 _SIGNAL_SECONDS = 1.0
-_INDEX = """binlog2s3 serve
-
-/health    200, or 503 if something is wrong
-/live      200
-/metrics   for Prometheus
-/status    everything, as JSON
-"""
 _log = Log("serve")
 
 
@@ -88,9 +81,7 @@ def run(config: ServeConfig) -> int:
         stack.enter_context(source)
         serving.source = source
         if config.status_listen is not None:
-            listener = HttpListener(
-                lambda path: answer(path, serving.status()), index=_INDEX, option="--status-listen"
-            )
+            listener = Listener(applications(serving.status), option="--status-listen")
             stack.callback(listener.close)
             listener.listen_tcp(*split_listen(config.status_listen))
         _log.info("serving", host=source.address[0], port=source.address[1], what=history.name)

@@ -1,13 +1,24 @@
 """The status of `serve`: its clients, how far they are, and whether the bucket answers."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
+from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from binlog2s3.status.http import Answer, json_answer, text
+from binlog2s3.status.http import send_json, send_line, send_text
+
+_INDEX = """binlog2s3 serve
+
+/health    200, or 503 if something is wrong
+/live      200
+/metrics   for Prometheus
+/status    everything, as JSON
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,33 +71,42 @@ class ServeStatus:
         return not (self.problem or self.error)
 
 
-def answer(path: str, status: ServeStatus) -> Answer:
-    """The answer to a GET of this path."""
-    if path == "/metrics":
-        return Answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, _metrics(status))
-    if path == "/live":
-        return text(HTTPStatus.OK, "the process is running")
-    document = {"healthy": status.healthy, **asdict(status)}
-    code = HTTPStatus.OK if status.healthy else HTTPStatus.SERVICE_UNAVAILABLE
-    if path == "/status":
-        return json_answer(HTTPStatus.OK, document)
-    short = {name: document[name] for name in ("healthy", "source", "problem", "error")}
-    return json_answer(code, short | {"clients": len(status.clients)})
+def applications(current: Callable[[], ServeStatus]) -> Mapping[str, WSGIApplication]:
+    """What answers on --status-listen."""
 
+    def found(status: ServeStatus) -> tuple[HTTPStatus, dict[str, Any]]:
+        code = HTTPStatus.OK if status.healthy else HTTPStatus.SERVICE_UNAVAILABLE
+        return code, {"healthy": status.healthy, **asdict(status)}
 
-def _metrics(status: ServeStatus) -> bytes:
+    def health(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        code, document = found(status := current())
+        short = {name: document[name] for name in ("healthy", "source", "problem", "error")}
+        return send_json(start, code, short | {"clients": len(status.clients)})
+
+    def live(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        return send_line(start, HTTPStatus.OK, "the process is running")
+
+    def whole(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        return send_json(start, HTTPStatus.OK, found(current())[1])
+
     registry = CollectorRegistry()
-    registry.register(_Collector(status))
-    return generate_latest(registry)
+    registry.register(_Collector(current))
+    return {
+        "/": lambda _, start: send_text(start, HTTPStatus.OK, _INDEX),
+        "/health": health,
+        "/live": live,
+        "/metrics": make_wsgi_app(registry),
+        "/status": whole,
+    }
 
 
 class _Collector(Collector):
-    def __init__(self, status: ServeStatus) -> None:
-        self._status = status
+    def __init__(self, current: Callable[[], ServeStatus]) -> None:
+        self._current = current
 
     def collect(self) -> list[Metric]:
         """All metrics, with the source as a label."""
-        status, labels = self._status, ["source"]
+        status, labels = self._current(), ["source"]
         up = GaugeMetricFamily(
             "binlog2s3_serve_up", "1 if clients get what there is, else 0.", labels=labels
         )

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from pathlib import Path
 
+from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.formatting import one_line
 from binlog2s3.status.document import from_document
 from binlog2s3.status.model import SilentKind, Status
@@ -49,15 +50,32 @@ def limit_to(deadline: float, connection: socket.socket) -> None:
 
 
 class Unanswered(Exception):  # noqa: N818 - `ask` also returns it as a value
-    """Why there is no answer.
+    """Why there is no answer; from a streamer, which `spool` on which `host` was asked.
 
-    `kind`: `absent` (there is no socket), `refused` (no process listens on it), `hangs` (no answer
-    came in time), `unclear` (permission denied, or the answer is not understood).
+    `kind`: `absent` (there is no socket), `expected` (nor is there, but the user named the spool),
+    `refused` (no process listens on it), `hangs` (no answer came in time), `unclear` (permission
+    denied, or the answer is not understood).
     """
 
-    def __init__(self, text: str, kind: SilentKind) -> None:
+    def __init__(
+        self, text: str, kind: SilentKind, *, spool: Path | None = None, host: str = ""
+    ) -> None:
         super().__init__(text)
         self.kind = kind
+        self._spool = spool
+        self._host = host
+
+    @property
+    def matters(self) -> bool:
+        """Whether a streamer should have answered. The other kinds prove nothing."""
+        return self.kind in ("refused", "hangs", "expected")
+
+    def concerns(self, beat: Heartbeat, said: Status | None) -> bool:
+        """Whether the streamer of this spool wrote this heartbeat, which says this."""
+        if self._spool is None or said is None or said.spool is None:
+            return False
+        is_its = said.spool.directory == str(self._spool.absolute())
+        return beat.host == self._host and is_its
 
 
 def ask(directory: Path, *, timeout_seconds: float = 5.0) -> Status | Unanswered:

@@ -17,8 +17,7 @@ from binlog2s3.archive.codec import (
     members,
     of,
 )
-from binlog2s3.status.model import Purge, Status
-from binlog2s3.status.severity import judged
+from binlog2s3.status.model import Purge, Severity, Status
 
 
 class PrintedPurge(Purge, Printed):
@@ -29,15 +28,14 @@ class PrintedStatus(Status, PrintedDocument):
     """The document: what is known, and how it is judged."""
 
     purge: PrintedPurge
-    severity: str
+    severity: Severity
     healthy: bool
 
 
 def document(status: Status) -> dict[str, Any]:
     """The document for --json, /status and, without GTID sets, for the writer's object."""
-    judgement = judged(status)
-    said = {one: getattr(judgement, one) for one in ("troubles", "severity", "healthy")}
-    return as_printed(PrintedStatus, members(status) | said)
+    judged = {"troubles": status.all_troubles, "severity": status.severity}
+    return as_printed(PrintedStatus, members(status) | judged | {"healthy": status.healthy})
 
 
 class PrintedStatuses(PrintedDocument):

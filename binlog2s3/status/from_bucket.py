@@ -31,8 +31,8 @@ from binlog2s3.archive.writers import Heartbeat, Position
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError, StoreError
 from binlog2s3.formatting import moment_of
+from binlog2s3.status.ask import Unanswered
 from binlog2s3.status.expected import NOTHING_EXPECTED, Expected
-from binlog2s3.status.from_writer import status_of
 from binlog2s3.status.model import (
     DrillStatus,
     Lag,
@@ -42,10 +42,10 @@ from binlog2s3.status.model import (
     drill_of,
     history_of,
     standby_status,
+    urgency,
 )
 from binlog2s3.status.reach import Extent, short_of
-from binlog2s3.status.severity import urgency
-from binlog2s3.status.writer_state import LifeSign, Silent, life_sign
+from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
@@ -64,7 +64,7 @@ def look(
     target: str,
     *,
     now: datetime,
-    silent: Silent | None = None,
+    silent: Unanswered | None = None,
 ) -> Status:
     """The Status of one source; `silent`: its streamer on this host does not answer.
 
@@ -88,7 +88,7 @@ def look(
     here = extent.here
     lineage = lineages.get(extent.current or "")
     blank = _blank(source, target, now)
-    status = status_of(blank, sign, lineage, here, extent.durable())
+    status = sign.status(blank, lineage, here, extent.durable())
     status = replace(status, standbys=_standbys(sign, catalog))
     lost = _lost(extent.current or "", here, sign.beat)
     if lost is not None:  # what the writer said of it is not true any more
@@ -152,7 +152,7 @@ def _glance(store: Store, prefix: str, source: str, target: str, now: datetime) 
         return replace(_blank(source, target, now), ignored=True)
     durable = sign.beat.durable if sign.beat else None
     lineage = lineages.get(current or "")
-    status = status_of(_blank(source, target, now), sign, lineage, None, durable)
+    status = sign.status(_blank(source, target, now), lineage, None, durable)
     status = replace(status, standbys=_standbys(sign, catalog))
     return replace(
         status,

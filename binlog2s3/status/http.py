@@ -9,14 +9,16 @@ Law: a client can neither delay the stream nor hold resources here for long. The
 connections is limited. A connection has one short request, one answer, and a deadline for each. A
 Status that is old is critical in every answer, because what it says may no longer be true.
 
-It does not use http.server or wsgiref. They have a timeout for each recv() but none for the whole
-request, so a client that sends one byte a second holds a thread for hours. They read headers of up
-to 6 MiB, answer HTTP/0.9, do not limit their threads, and close without reading a body that was
-sent, so that the reset can undo the answer. To override all of that takes more code than to read
-the one request line that is needed. prometheus_client's WSGI app also negotiates format and
-compression: the answer of /metrics would depend on the client.
+The answers are WSGI applications: wsgiref sends them, that of /metrics is prometheus_client's. The
+connections and the one request on each are read here. http.server and wsgiref.simple_server have a
+timeout for each recv() but none for the whole request, so a client that sends one byte a second
+holds a thread for hours; they read headers of up to 6 MiB, answer HTTP/0.9, do not limit their
+threads, and close without reading a body that was sent, so that the reset can undo the answer.
+An application gets no header and no query of the request, so that the format and the compression
+of /metrics do not depend on the client.
 """
 
+import io
 import json
 import os
 import re
@@ -24,24 +26,28 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from errno import EADDRNOTAVAIL, EAFNOSUPPORT
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from wsgiref.handlers import SimpleHandler
+from wsgiref.headers import Headers
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+from prometheus_client import make_wsgi_app
 
 from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.formatting import duration_text, one_line
 from binlog2s3.log import Log
-from binlog2s3.status import metrics
 from binlog2s3.status.ask import SOCKET, address_in, limit_to
 from binlog2s3.status.document import document
+from binlog2s3.status.metrics import Timings, registry_of
 from binlog2s3.status.model import Status, Trouble
-from binlog2s3.status.timings import Timings
 
 _log = Log("endpoint")
 
@@ -52,9 +58,7 @@ _REQUEST_SECONDS = 3.0  # for reading the request, and again for sending the ans
 _MOST_HEAD = 8192
 _BACKLOG = 64
 _HANGS = ("stuck", "stale")
-PATHS = ("/health", "/live", "/metrics", "/status")
 _MOST_UNREAD = 64 << 10
-_JSON, _TEXT = "application/json", "text/plain; charset=utf-8"
 _REQUEST = re.compile(rb"([A-Z]{1,16}) (\S+) HTTP/1\.[01]\r?")
 _INDEX = """binlog2s3 stream
 
@@ -65,28 +69,81 @@ _INDEX = """binlog2s3 stream
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer, of this content type."""
-
-    code: HTTPStatus
-    kind: str
-    body: bytes
+# Applications
 
 
-def text(code: HTTPStatus, said: str) -> Answer:
-    return Answer(code, _TEXT, f"{one_line(said)}\n".encode("utf-8", "replace"))
+def send_text(start: StartResponse, code: HTTPStatus, text: str) -> list[bytes]:
+    """Answer with a text, which ends with a line feed."""
+    start(f"{code.value} {code.phrase}", [("Content-Type", "text/plain; charset=utf-8")])
+    return [text.encode("utf-8", "replace")]
 
 
-def json_answer(code: HTTPStatus, found: object) -> Answer:
-    return Answer(code, _JSON, f"{json.dumps(found, indent=1)}\n".encode())
+def send_line(start: StartResponse, code: HTTPStatus, said: str) -> list[bytes]:
+    """Answer with what somebody said, as one line."""
+    return send_text(start, code, f"{one_line(said)}\n")
+
+
+def send_json(start: StartResponse, code: HTTPStatus, found: object) -> list[bytes]:
+    """Answer with a document."""
+    start(f"{code.value} {code.phrase}", [("Content-Type", "application/json")])
+    return [f"{json.dumps(found, indent=1)}\n".encode()]
+
+
+def applications(
+    current: Callable[[], Status],
+    *,
+    own: Timings | None = None,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> Mapping[str, WSGIApplication]:
+    """Those of a streamer; `current` returns its Status, and any thread may call it.
+
+    `own`: what the process knows of itself, for /metrics.
+    """
+
+    def fresh() -> Status:
+        status = current()
+        age = abs((clock() - status.at).total_seconds())
+        if age <= STALE_SECONDS:
+            return status
+        stale = Trouble(
+            code="stale",
+            level="critical",
+            text=f"the status is {duration_text(age)} old",
+            hint="the streamer hangs, or the clock of its host was changed: see its log",
+        )
+        return replace(status, troubles=(stale, *status.troubles))
+
+    def health(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        status = fresh()
+        found = document(status)
+        short = {name: found[name] for name in ("healthy", "severity", "state", "source", "at")}
+        short |= {"lag_seconds": status.lag.seconds, "troubles": found["troubles"]}
+        code = HTTPStatus.OK if found["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
+        return send_json(start, code, short)
+
+    def live(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        for trouble in fresh().troubles:
+            if trouble.code in _HANGS and trouble.level == "critical":
+                return send_line(start, HTTPStatus.SERVICE_UNAVAILABLE, trouble.text)
+        return send_line(start, HTTPStatus.OK, "the main loop is running")
+
+    def whole(_: WSGIEnvironment, start: StartResponse) -> list[bytes]:
+        return send_json(start, HTTPStatus.OK, document(fresh()))
+
+    return {
+        "/": lambda _, start: send_text(start, HTTPStatus.OK, _INDEX),
+        "/health": health,
+        "/live": live,
+        "/metrics": make_wsgi_app(registry_of(fresh, own or Timings())),
+        "/status": whole,
+    }
 
 
 # The server
 
 
-class HttpListener:
-    """Answers requests; `answer` makes the answer for one of the `paths`, in any thread.
+class Listener:
+    """Answers requests with the application of their path, in a thread each.
 
     It listens nowhere until `listen_tcp` or `listen_socket` is called. `option` names the address
     in errors.
@@ -94,14 +151,12 @@ class HttpListener:
 
     def __init__(
         self,
-        answer: Callable[[str], Answer],
+        answers: Mapping[str, WSGIApplication],
         *,
-        index: str,
-        option: str,
+        option: str = "--metrics-listen",
         request_seconds: float = _REQUEST_SECONDS,
     ) -> None:
-        self._make = answer
-        self._index = index
+        self._answers = answers
         self._option = option
         self._request_seconds = request_seconds
         self._lock = threading.Lock()
@@ -205,92 +260,61 @@ class HttpListener:
             return
         line, newline, _ = head.partition(b"\n")
         request = _REQUEST.fullmatch(line) if newline else None
-        if request is None:
-            method, path = "", ""
-            answer = text(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.0 or HTTP/1.1 request")
-        else:
-            method = request[1].decode("ascii")
-            path = _path(request[2])
-            answer = self._answer(method, path)
-        if len(head) > _MOST_HEAD:
-            answer = text(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long")
-        _log.debug("answered", method=method, path=path, code=answer.code.value)
+        method, path = (request[1].decode("ascii"), _path(request[2])) if request else ("", "")
+        code, answer = _Answer(self._application(method, path, len(head))).send()
+        _log.debug("answered", method=method, path=path, code=code)
+        if method == "HEAD":
+            answer = answer[: answer.index(b"\r\n\r\n") + 4]
         deadline = time.monotonic() + self._request_seconds
         limit_to(deadline, connection)
-        connection.sendall(_head_of(answer) + (b"" if method == "HEAD" else answer.body))
+        connection.sendall(answer)
         _drain(connection, deadline)
 
-    def _answer(self, method: str, path: str) -> Answer:
-        if path not in ("/", *PATHS):
-            return text(HTTPStatus.NOT_FOUND, "the paths are /health, /live, /metrics and /status")
-        if method not in ("GET", "HEAD"):
-            return text(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed")
-        if path == "/":
-            return Answer(HTTPStatus.OK, _TEXT, self._index.encode())
-        try:
-            return self._make(path)
-        except Exception as error:  # noqa: BLE001 - the client gets 503, whatever it is
-            _log.warning("status could not be made", error=f"{type(error).__name__}: {error}")
-            why = f"the status could not be made: {type(error).__name__}: {error}"
-            return text(HTTPStatus.SERVICE_UNAVAILABLE, why)
+    def _application(self, method: str, path: str, size: int) -> WSGIApplication:
+        """What answers a request of this size; both texts are "" if it was not understood."""
+        refused = _refused(method, path in self._answers, size)
+
+        def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
+            if refused:
+                return send_line(start, *refused)
+            try:
+                return self._answers[path](environ, start)
+            except Exception as error:  # noqa: BLE001 - the client gets 503, whatever it is
+                why = f"{type(error).__name__}: {error}"
+                _log.warning("status could not be made", error=why)
+                said = f"the status could not be made: {why}"
+                return send_line(start, HTTPStatus.SERVICE_UNAVAILABLE, said)
+
+        return answer
 
 
-class Listener(HttpListener):
-    """Answers requests with the Status that `current` returns, which any thread may call.
+class _Answer(SimpleHandler):
+    """The answer of an application, as bytes."""
 
-    `own`: what the process knows of itself, for /metrics.
-    """
+    headers: Headers
+    status: str
+    http_version = "1.1"
+    os_environ: dict[str, str] = {}  # noqa: RUF012 - a header of the request is not in ours
 
-    def __init__(
-        self,
-        current: Callable[[], Status],
-        *,
-        own: Timings | None = None,
-        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
-        request_seconds: float = _REQUEST_SECONDS,
-    ) -> None:
-        super().__init__(
-            self._render_status,
-            index=_INDEX,
-            option="--metrics-listen",
-            request_seconds=request_seconds,
-        )
-        self._current = current
-        self._own = own or Timings()
-        self._clock = clock
+    def __init__(self, application: WSGIApplication) -> None:
+        environ = {"REQUEST_METHOD": "GET", "PATH_INFO": "/", "SERVER_PROTOCOL": "HTTP/1.1"}
+        self._sent = io.BytesIO()
+        self._application = application
+        super().__init__(io.BytesIO(), self._sent, io.StringIO(), environ)
 
-    def _render_status(self, path: str) -> Answer:
-        return self._render(path, self._status())
+    def send(self) -> tuple[int, bytes]:
+        """The code, and the whole answer."""
+        self.run(self._application)
+        sent = self._sent.getvalue()
+        return int(sent[9:12]), sent
 
-    def _status(self) -> Status:
-        status = self._current()
-        age = abs((self._clock() - status.at).total_seconds())
-        if age <= STALE_SECONDS:
-            return status
-        stale = Trouble(
-            code="stale",
-            level="critical",
-            text=f"the status is {duration_text(age)} old",
-            hint="the streamer hangs, or the clock of its host was changed: see its log",
-        )
-        return replace(status, troubles=(stale, *status.troubles))
-
-    def _render(self, path: str, status: Status) -> Answer:
-        if path == "/metrics":
-            body = metrics.render(status, self._own)
-            return Answer(HTTPStatus.OK, metrics.CONTENT_TYPE, body)
-        hangs = [one for one in status.troubles if one.code in _HANGS and one.level == "critical"]
-        if path == "/live" and hangs:
-            return text(HTTPStatus.SERVICE_UNAVAILABLE, hangs[0].text)
-        if path == "/live":
-            return text(HTTPStatus.OK, "the main loop is running")
-        found = document(status)
-        if path == "/status":
-            return json_answer(HTTPStatus.OK, found)
-        short = {name: found[name] for name in ("healthy", "severity", "state", "source", "at")}
-        short |= {"lag_seconds": status.lag.seconds, "troubles": found["troubles"]}
-        code = HTTPStatus.OK if found["healthy"] else HTTPStatus.SERVICE_UNAVAILABLE
-        return json_answer(code, short)
+    def cleanup_headers(self) -> None:
+        """Add what each answer has."""
+        super().cleanup_headers()
+        self.headers["Cache-Control"] = "no-store"
+        self.headers["Connection"] = "close"
+        if self.status.startswith("405"):
+            self.headers["Allow"] = "GET, HEAD"
 
 
 class _Door:
@@ -347,6 +371,19 @@ class _Door:
             self._slots.release()
 
 
+def _refused(method: str, is_path: bool, size: int) -> tuple[HTTPStatus, str] | None:
+    """Why a request is not answered; None if it is. `method` is "" if it is not understood."""
+    if size > _MOST_HEAD:
+        return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "the request is too long"
+    if not method:
+        return HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.0 or HTTP/1.1 request"
+    if not is_path:
+        return HTTPStatus.NOT_FOUND, "the paths are /health, /live, /metrics and /status"
+    if method not in ("GET", "HEAD"):
+        return HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are allowed"
+    return None
+
+
 def _head(connection: socket.socket, deadline: float) -> bytes:
     """The request line and headers, as far as they came; more than _MOST_HEAD bytes: too long."""
     taken = b""
@@ -365,19 +402,6 @@ def _path(target: bytes) -> str:
         return urlsplit(target.decode("ascii")).path
     except ValueError:
         return ""
-
-
-def _head_of(answer: Answer) -> bytes:
-    lines = [
-        f"HTTP/1.1 {answer.code.value} {answer.code.phrase}",
-        f"Content-Type: {answer.kind}",
-        f"Content-Length: {len(answer.body)}",
-        "Cache-Control: no-store",
-        "Connection: close",
-    ]
-    if answer.code == HTTPStatus.METHOD_NOT_ALLOWED:
-        lines.append("Allow: GET, HEAD")
-    return "".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii")
 
 
 def _drain(connection: socket.socket, deadline: float) -> None:

@@ -9,28 +9,26 @@ no error text. The values that this program chooses have no blanks.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
 from typing import Literal, get_args
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-)
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.status.model import State, Status
-from binlog2s3.status.severity import judged
-from binlog2s3.status.timings import Histogram, Timings
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["gauge", "counter", "info", "histogram"]
+_BOUNDS = {
+    "durable": (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 900, 3600),
+    "requests": (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+}
+"""The upper bounds of the buckets of the histograms, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,7 @@ class Metric:
         """The metric type of Prometheus; an info is a gauge that is always 1."""
         if self.name.endswith("_info"):
             return "info"
-        if self.field in {"durable", "requests"}:
+        if self.field in _BOUNDS:
             return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
 
@@ -206,55 +204,73 @@ PROCESS_METRICS = (
 """What is known of the process that streams; `field` is one of its Timings."""
 
 
-def render(status: Status, own: Timings | None = None) -> bytes:
-    """All metrics in Prometheus' text format 0.0.4; `own` adds those of this process.
+def _histogram(field: str) -> Histogram:
+    (metric,) = (one for one in PROCESS_METRICS if one.field == field)
+    return Histogram(metric.name, metric.help, metric.labels, registry=None, buckets=_BOUNDS[field])
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """What only the process itself knows. Any thread may add to it.
+
+    `durable`: seconds from a commit until it is in the bucket. `requests`: seconds of each.
+    """
+
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    durable: Histogram = field(default_factory=partial(_histogram, "durable"))
+    requests: Histogram = field(default_factory=partial(_histogram, "requests"))
+
+    def requested(self, operation: str, code: str, seconds: float) -> None:
+        """Count a request to the store."""
+        self.requests.labels(operation, code).observe(seconds)
+
+
+def registry_of(current: Callable[[], Status], own: Timings | None = None) -> CollectorRegistry:
+    """All metrics of the Status that `current` returns; `own` adds those of this process.
 
     Among those are CPU, memory and open files, under the usual names of exporters.
     """
     registry = CollectorRegistry()
-    registry.register(_StatusCollector(status))
+    registry.register(_Metrics(current, own))
     if own is not None:
-        registry.register(_OwnCollector(status.source, own))
         ProcessCollector(registry=registry)
-    return generate_latest(registry)
+    return registry
 
 
-class _OwnCollector(Collector):
-    def __init__(self, source: str, own: Timings) -> None:
-        self._source = _label(source)
+class _Metrics(Collector):
+    def __init__(self, current: Callable[[], Status], own: Timings | None) -> None:
+        self._current = current
         self._own = own
 
     def collect(self) -> Iterator[Family]:
-        for metric in PROCESS_METRICS:
-            value = getattr(self._own, metric.field)
-            if isinstance(value, Histogram):
-                labels = ["source", *metric.labels]
-                timed = HistogramMetricFamily(metric.name, metric.help, labels=labels)
-                for one in value.read():
-                    timed.add_metric([self._source, *one.labels], [*one.buckets], one.total)
-                if timed.samples:
-                    yield timed
-            else:
-                plain = GaugeMetricFamily(metric.name, metric.help, labels=["source"])
-                plain.add_metric([self._source], value.timestamp())
-                yield plain
-
-
-class _StatusCollector(Collector):
-    def __init__(self, status: Status) -> None:
-        self._status = status
-
-    def collect(self) -> Iterator[Family]:
+        status = self._current()
         for metric in METRICS:
             family = _family(metric)
-            for labels, value in _samples(metric, self._status):
-                family.add_sample(
-                    metric.name,
-                    {"source": _label(self._status.source)} | _labels(labels),
-                    value,
-                )
-            if family.samples:
-                yield family
+            for labels, value in _samples(metric, status):
+                family.add_sample(metric.name, {**labels}, value)
+            yield from _of_source(status.source, family)
+        if self._own is None:
+            return
+        started, *_ = PROCESS_METRICS
+        family = GaugeMetricFamily(started.name, started.help, self._own.started_at.timestamp())
+        yield from _of_source(status.source, family)
+        for timed in (*self._own.durable.collect(), *self._own.requests.collect()):
+            if any(one.value for one in timed.samples if one.name.endswith("_count")):
+                yield from _of_source(status.source, timed)
+
+
+def _of_source(source: str, family: Family) -> Iterator[Family]:
+    """The family with the source as a label, if it has samples."""
+    family.samples = [
+        sample._replace(
+            labels={"source": _label(source)}
+            | {name: _label(value) for name, value in sample.labels.items()}
+        )
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    ]
+    if family.samples:
+        yield family
 
 
 def _family(metric: Metric) -> Family:
@@ -273,9 +289,9 @@ def _samples(metric: Metric, status: Status) -> Iterator[tuple[Mapping[str, str]
         for state in get_args(State):
             yield {"state": state.replace(" ", "_")}, float(state == status.state)
     elif metric.field == "healthy":
-        yield {}, float(judged(status).healthy)
+        yield {}, float(status.healthy)
     elif metric.field == "troubles":
-        troubles = judged(status).troubles
+        troubles = status.all_troubles
         for (code, level), count in Counter((t.code, t.level) for t in troubles).items():
             yield {"code": code, "level": level}, float(count)
     else:
@@ -318,10 +334,6 @@ def _number(found: object) -> float | None:
         return float(found.number)
     assert isinstance(found, (int, float)), found  # noqa: S101 - METRICS names no other field
     return float(found)
-
-
-def _labels(labels: Mapping[str, str]) -> dict[str, str]:
-    return {name: _label(value) for name, value in labels.items()}
 
 
 def _label(text: str) -> str:

@@ -5,10 +5,13 @@ The daemon makes one each second from its `Vitals`, `from_bucket` makes one from
 this value, so they cannot disagree.
 
 Law: what is unknown is None, never 0. A lag is an upper bound. A stream is healthy because of what
-has become durable, not because of what is running.
+has become durable, not because of what is running. A status is judged here alone, and `nagios` adds
+only the limits of its options: what could not be found out is unknown, never ok, and what is
+critical stays critical even if something else is unknown.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
@@ -31,10 +34,18 @@ bucket also `dead` (the heartbeat is too old) and `unknown` (no writer's object 
 
 WELL = frozenset({"streaming", "idle", "catching up", "standby"})
 Level = Literal["warning", "critical"]
+Severity = Literal["ok", "warning", "unknown", "critical"]
+RISING: tuple[Severity, ...] = ("ok", "warning", "unknown", "critical")
+"""What is unknown may be worse than a warning."""
 Phase = Literal["starting", "standby", "running", "stopping"]
 SeenFrom = Literal["daemon", "bucket"]
 SilentKind = Literal["absent", "refused", "hangs", "expected", "unclear"]
-"""Why no streamer answers on a spool's socket, see `writer_state.Silent`."""
+"""Why no streamer answers on a spool's socket, see `ask.Unanswered`."""
+_NEWS_SECONDS = 7 * 86400.0
+"""How long a gap between two lineages is a warning."""
+DRILL_HINT = "docs/drill.md says what to look at; if it has logs, they are in its work directory"
+BACKUP_HINT = "nothing was registered: run it again, and look at its output"
+GAP_HINT = "take a new base backup: no recovery crosses a gap"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,6 +218,18 @@ class Gap:
     text: str
     at: Moment | None = None
 
+    @property
+    def words(self) -> str:
+        """The gap in words."""
+        kind = "possible gap" if self.join == "unknown" else "gap"
+        return f"{kind} in {self.lineage}: {self.text}"
+
+    def is_news(self, now: datetime) -> bool:
+        """Whether it is a warning: an old join is not, a missing binlog always is."""
+        if self.join == "missing" or self.at is None:
+            return True
+        return (now - self.at).total_seconds() < _NEWS_SECONDS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryStatus:
@@ -264,7 +287,8 @@ class DrillStatus:
 class Status:
     """One stream at one moment. Sizes in bytes; times in UTC, by the clock of the observer.
 
-    `ignored`: this source is to be ignored, and was not looked at.
+    `troubles`: those that whoever made it has seen. `ignored`: this source is to be ignored, and
+    was not looked at.
     """
 
     source: str
@@ -294,8 +318,77 @@ class Status:
     drill: DrillStatus | None = None
     ignored: bool = False
 
+    @property
+    def all_troubles(self) -> tuple[Trouble, ...]:
+        """Its troubles, and those that follow from its state, gaps, drills and backups.
 
-# Judging
+        The worst come first. An ignored source has none.
+        """
+        found = () if self.ignored else (*self._own_troubles(), *self._following())
+        return tuple(sorted(found, key=lambda trouble: trouble.level != "critical"))
+
+    @property
+    def severity(self) -> Severity:
+        """The severity of its worst trouble."""
+        unknown: list[Severity] = ["unknown"] if self.state == "unknown" else []
+        severities = [self.severity_of(trouble) for trouble in self.all_troubles]
+        return "ok" if self.ignored else worst(severities + unknown)
+
+    @property
+    def healthy(self) -> bool:
+        """What /health says: nobody has to act at once."""
+        return self.severity in ("ok", "warning")
+
+    def severity_of(self, trouble: Trouble) -> Severity:
+        """The severity of one of its troubles: unknown if nothing is known of the streamer."""
+        if trouble.level == "warning":
+            return "warning"
+        return "unknown" if self.state == "unknown" and trouble.code != "missing" else "critical"
+
+    def _own_troubles(self) -> Iterator[Trouble]:
+        judged_now = {  # in a document that was read back; what was looked at since counts
+            "gap": self.history is not None,
+            "drill": self.drill is not None and self.drill.failed,
+            "backup-run": self.backups is not None,
+        }
+        yield from (one for one in self.troubles if not judged_now.get(one.code, False))
+
+    def _following(self) -> Iterator[Trouble]:
+        if not self.troubles and self.state not in WELL:
+            text = f"it is not streaming; its state is: {self.state}"
+            if self.state == "unknown":
+                text = "nothing is known about its streamer"
+            yield Trouble(code="unknown", level="critical", text=text)
+        if self.drill is not None and self.drill.failed:
+            text = f"the last drill failed at the step {self.drill.step}: {self.drill.error}"
+            yield Trouble(code="drill", level="warning", text=text, hint=DRILL_HINT)
+        if self.backups is not None and self.backups.run_failed:
+            text = f"the last `backup run` failed: {self.backups.run_error}"
+            yield Trouble(code="backup-run", level="warning", text=text, hint=BACKUP_HINT)
+        gaps = self.history.gaps if self.history is not None else ()
+        news = [gap for gap in gaps if gap.is_news(self.at)]
+        if news:
+            more = f" (and {len(news) - 1} more)" if len(news) > 1 else ""
+            text = f"{news[-1].words}{more}"
+            yield Trouble(code="gap", level="warning", text=text, hint=GAP_HINT)
+
+
+def worst(severities: Sequence[Severity]) -> Severity:
+    """The worst severity; ok if there is none."""
+    return max(severities, key=RISING.index, default="ok")
+
+
+def urgency(status: Status) -> tuple[int, float, str]:
+    """A sort key: the worst severity first, then the greatest lag; an unknown lag counts as great.
+
+    Ignored sources come last.
+    """
+    severity, lag = status.severity, status.lag.seconds
+    great = 0.0 if severity in ("ok", "warning") else -math.inf if lag is None else -lag
+    return (1 if status.ignored else -RISING.index(severity)), great, status.source
+
+
+# What the daemon measures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -358,31 +451,25 @@ def latest_of(moments: Iterable[datetime | None], said_at: datetime) -> datetime
 
 
 def judge(vitals: Vitals, timing: Timing = DEFAULT) -> tuple[State, tuple[Trouble, ...]]:
-    """The state and the troubles. To be idle, or to catch up, is no trouble."""
+    """The troubles, and the state that follows from them. To be idle, or to catch up, is none."""
     troubles = tuple(_troubles(vitals, timing))
-    return _state(vitals, timing), troubles
+    return _state(vitals, {one.code: one.level for one in troubles}, timing), troubles
 
 
-def _state(vitals: Vitals, timing: Timing) -> State:
-    starting = vitals.phase == "starting"
-    failing = vitals.store_failing is not None
-    failing = failing and (starting or (vitals.store_failing or 0.0) >= timing.soon_seconds)
-    failing = failing and not vitals.store_takes
+def _state(vitals: Vitals, levels: Mapping[str, str], timing: Timing) -> State:
+    """The state; `levels` are those of the troubles, by their codes."""
     silent = vitals.store_silent >= timing.store_failing_seconds
-    silent = silent or vitals.beat_late >= timing.heartbeat_slack_seconds
-    unheard = vitals.source_error or vitals.source_silent >= timing.source_seconds
-    gone = vitals.child_gone >= timing.soon_seconds or vitals.never_ran
-    stalled = vitals.read_idle >= timing.stall_seconds or vitals.loop_idle >= timing.loop_seconds
+    failing = "store" in levels and (silent or not vitals.store_takes)
     rules: tuple[tuple[object, State], ...] = (
         (vitals.phase == "standby", "standby"),
         (vitals.phase == "stopping", "stopped"),
-        (vitals.paused is not None, "paused"),
-        (failing or silent, "store unreachable"),
-        (vitals.unlogged, "unlogged"),
-        (starting and not vitals.source_error, "starting"),
-        (unheard or gone, "source unreachable"),
+        ("paused" in levels, "paused"),
+        (failing or levels.get("heartbeat") == "critical", "store unreachable"),
+        ("unlogged" in levels, "unlogged"),
+        (vitals.phase == "starting" and not vitals.source_error, "starting"),
+        ("source" in levels, "source unreachable"),
         (vitals.unread, "starting"),
-        (stalled, "stalled"),
+        ("critical" in (levels.get("stalled"), levels.get("stuck")), "stalled"),
         (vitals.idle, "idle"),
         (vitals.behind, "catching up"),
     )

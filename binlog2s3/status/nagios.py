@@ -3,7 +3,7 @@
 The format is that of Nagios and compatible monitors
 (https://nagios-plugins.org/doc/guidelines.html).
 
-Law: the result is never better than `severity.judged`; only the limits of its options make it
+Law: the result is never better than `Status.severity`; only the limits of its options make it
 worse. Foreign texts can end neither the line nor the message.
 """
 
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from binlog2s3.config.status import Thresholds
 from binlog2s3.formatting import count_text, duration_text, moment_text, one_line, some
-from binlog2s3.status.model import Status
-from binlog2s3.status.severity import RISING, Severity, but_for_gaps, judged, severity_of, worst
+from binlog2s3.status.model import RISING, Severity, Status, worst
+from binlog2s3.status.text import but_for_gaps
 
 CODES: dict[Severity, int] = {"ok": 0, "warning": 1, "critical": 2, "unknown": 3}
 _MOST_TEXT = 600
@@ -88,7 +88,7 @@ def verdict_of_all(statuses: Sequence[Status], thresholds: Thresholds) -> Plugin
 
 
 def _severity(status: Status, findings: Sequence[_Finding]) -> Severity:
-    return worst([judged(status).severity, *(finding.severity for finding in findings)])
+    return worst([status.severity, *(finding.severity for finding in findings)])
 
 
 def _findings(status: Status, thresholds: Thresholds) -> list[_Finding]:
@@ -105,9 +105,9 @@ def _findings(status: Status, thresholds: Thresholds) -> list[_Finding]:
 
 
 def _troubles(status: Status) -> Iterator[_Finding]:
-    for trouble in judged(status).troubles:
+    for trouble in status.all_troubles:
         hint = f"; {trouble.hint}" if trouble.code == "gap" else ""
-        yield _Finding(severity_of(trouble, status), f"{trouble.text}{hint}")
+        yield _Finding(status.severity_of(trouble), f"{trouble.text}{hint}")
 
 
 def _lag(status: Status, thresholds: Thresholds) -> Iterator[_Finding]:

@@ -20,16 +20,18 @@ from binlog2s3.formatting import (
 )
 from binlog2s3.output import Column, Field, Plain, Table
 from binlog2s3.status.model import (
+    RISING,
     WELL,
     ChildStatus,
     Lag,
     Purge,
+    Severity,
     SpoolStatus,
     Status,
     StoreStatus,
     UploadStatus,
+    worst,
 )
-from binlog2s3.status.severity import RISING, Severity, but_for_gaps, gap_text, judged, worst
 
 LABEL = 13
 _GAPS = 3
@@ -58,6 +60,12 @@ def place_text(position: Position | None) -> str:
     return f"{position.binlog}:{position.offset}" if position else UNKNOWN
 
 
+def but_for_gaps(status: Status) -> str:
+    """The exception to what is in the bucket until a time: what is in a gap is nowhere."""
+    count = len(status.history.gaps) if status.history is not None else 0
+    return f", but for {count_text(count, 'gap')}" if count else ""
+
+
 def window_end(status: Status) -> datetime | None:
     """The last moment that a recovery reaches now; None if it is unknown."""
     return status.covered_until or status.latest
@@ -65,7 +73,7 @@ def window_end(status: Status) -> datetime | None:
 
 def style_of(status: Status) -> str:
     """Red if critical or unknown, yellow for a warning, else green."""
-    return _STYLES[judged(status).severity]
+    return _STYLES[status.severity]
 
 
 # One
@@ -96,7 +104,7 @@ def state_age(status: Status) -> str:
 def print_head(status: Status, page: Plain) -> None:
     """Print the head line and the troubles."""
     page.line(head_of(status), style_of(status))
-    for trouble in judged(status).troubles:
+    for trouble in status.all_troubles:
         style = _BAD if trouble.level == "critical" else _WARN
         page.field(f"  {trouble.level}", f"{trouble.text} [{trouble.code}]", LABEL, style)
         if trouble.hint:
@@ -323,9 +331,9 @@ def _history_of(status: Status) -> Iterator[Field]:
     else:
         reach = f"from {moment_text(history.earliest)} to {moment_text(status.latest)}"
         yield "", f"reachable without a gap {reach}", ""
-    told = [one.text for one in judged(status).troubles if one.code == "gap"]
+    told = [one.text for one in status.all_troubles if one.code == "gap"]
     for gap in history.gaps[-_GAPS:]:
-        if any(text.startswith(gap_text(gap)) for text in told):
+        if any(text.startswith(gap.words) for text in told):
             continue
         yield "", f"GAP ({gap.join}) at {gap.lineage}: {gap.text}", _WARN
     if len(history.gaps) > _GAPS:
@@ -378,7 +386,7 @@ def seen_of(status: Status, now: datetime, why: str = "") -> Iterator[Field]:
 
 def counts_of(statuses: Sequence[Status]) -> str:
     """How many sources have which severity."""
-    found = [judged(status).severity for status in statuses if not status.ignored]
+    found = [status.severity for status in statuses if not status.ignored]
     counts = [
         f"{found.count(one)} {'well' if one == 'ok' else one}"
         for one in reversed(RISING)
@@ -415,14 +423,14 @@ def _proven_text(status: Status) -> str:
 
 def print_table(statuses: Sequence[Status], page: Plain, *, target: str, now: datetime) -> None:
     """Print a row for each, with its troubles below, in the given order."""
-    style = _STYLES[worst([judged(status).severity for status in statuses])]
+    style = _STYLES[worst([status.severity for status in statuses])]
     page.line(f"{target}  {moment_text(now)}  {counts_of(statuses)}", style)
     page.line("")
     rows = [cells_of(status) for status in statuses]
     table = Table(page, _COLUMNS, rows, head=2)
     for status, cells in zip(statuses, rows, strict=True):
         table.row(cells, [style_of(status)] * 2)
-        for trouble in judged(status).troubles:
+        for trouble in status.all_troubles:
             style = _BAD if trouble.level == "critical" else _WARN
             page.line(f"{trouble.level}: {trouble.text} [{trouble.code}]", style, indent=4)
 
@@ -441,7 +449,7 @@ def line_of(status: Status, now: datetime) -> str:
         "parts": UNKNOWN if uploads is None else str(uploads.parts_in_flight),
         "spool": UNKNOWN if spool is None else size_text(spool.bytes, ""),
     }
-    if troubles := judged(status).troubles:
+    if troubles := status.all_troubles:
         words["troubles"] = ",".join(f"{one.level}:{one.code}" for one in troubles)
     if status.seen_from == "bucket":
         words["from"] = "bucket"
@@ -459,7 +467,7 @@ def _seconds_word(seconds: float | None) -> str:
 
 def line_of_all(statuses: Sequence[Status], now: datetime) -> str:
     """All sources in one line: counts by severity, the greatest lag, the worst sources."""
-    found = [judged(status).severity for status in statuses]
+    found = [status.severity for status in statuses]
     lags = [status.lag.seconds for status in statuses if status.lag.seconds is not None]
     bad = [one.source for one, its in zip(statuses, found, strict=True) if its != "ok"]
     words = [

@@ -1,24 +1,38 @@
-"""The state of a source's last writer, judged by its object in the bucket.
+"""The last writer's heartbeat in the bucket: what it says, and what its age means.
 
 Law: what a writer says is valid as long as it renews its object, by the store's clock. A writer
 that does not is dead after two intervals and some slack, or at once if its socket refuses the
 connection. A writer that recorded its end is stopped. If the object cannot be read, the state is
-unknown.
+unknown. A lag is never smaller than what can be proved: seconds count on from the heartbeat, and
+bytes and transactions count up to where the source was then.
 """
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import get_args
 
-from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.writers import Heartbeat, WriterState
+from binlog2s3.archive.catalog import Catalog, Contents
+from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.writers import Heartbeat, Position, WriterState
+from binlog2s3.binlog.gtid import Flavour
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.timing import DEFAULT
 from binlog2s3.formatting import duration_text
+from binlog2s3.status.ask import Unanswered
 from binlog2s3.status.document import from_document
-from binlog2s3.status.model import WELL, Level, SilentKind, State, Status, Trouble
+from binlog2s3.status.lag import aged, counted, lag_bytes, lag_transactions, purge_seconds
+from binlog2s3.status.model import (
+    WELL,
+    Lag,
+    Level,
+    State,
+    Status,
+    Trouble,
+    latest_of,
+    writer_status,
+)
 from binlog2s3.store.contract import ObjectInfo
 
 _STALE_SECONDS = 15.0  # a Status is made each second
@@ -32,31 +46,6 @@ _CODES: Mapping[str, str] = {
     "store unreachable": "store",
 }
 """The trouble's code for a state, if the writer's object contains no status that can be read."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silent:
-    """A spool on this host whose streamer did not answer, and why.
-
-    `refused`: the socket exists, but no process listens. `hangs`: a process listens, but does not
-    answer in time. `absent`: there is no socket. `expected`: there is no socket, but the spool was
-    named by the user. Other kinds prove nothing.
-    """
-
-    host: str
-    spool: Path
-    why: str
-    kind: SilentKind
-
-    @property
-    def matters(self) -> bool:
-        """Whether a streamer should have answered."""
-        return self.kind in ("refused", "hangs", "expected")
-
-    def concerns(self, beat: Heartbeat, said: Status | None) -> bool:
-        """Whether the streamer of this spool wrote this heartbeat."""
-        directory = said.spool.directory if said is not None and said.spool is not None else ""
-        return beat.host == self.host and directory == str(self.spool.absolute())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,13 +69,53 @@ class LifeSign:
         """Whether the writer works, so that what it said is valid now."""
         return self.beat is not None and self.state not in ("dead", "stopped")
 
+    def status(
+        self,
+        blank: Status,
+        lineage: Lineage | None,
+        contents: Contents | None,
+        durable: Position | None,
+    ) -> Status:
+        """`blank` with what the writer said and is still valid, and with what is durable now."""
+        beat = self.beat
+        if beat is None:
+            return replace(blank, durable=durable)
+        base = self.said or blank
+        flavour = lineage.flavour if lineage is not None else base.server.flavour
+        server = replace(
+            base.server,
+            uuid=beat.server_uuid,
+            flavour=flavour,
+            position=beat.server,
+            silent_seconds=None,  # its silence at that time says nothing about now
+        )
+        if not self.alive:  # what ran at that time no longer runs
+            base = replace(base, uploads=None, child=None, rates=None)
+            server = replace(server, read_only=None, error="")
+        lag = _lag(self, beat, flavour, contents, durable)
+        return replace(
+            base,
+            source=blank.source,
+            target=blank.target,
+            seen_from="bucket",
+            at=blank.at,
+            state=self.state,
+            writer=writer_status(beat, self.renewed_at),
+            server=server,
+            durable=durable,
+            covered_until=beat.covered_until,
+            latest=latest_of([beat.vouched_until, base.latest], beat.at),
+            lag=lag,
+            purge=replace(base.purge, seconds=purge_seconds(base.purge.expire_seconds, lag)),
+        )
+
 
 def life_sign(
     catalog: Catalog,
     now: datetime,
     *,
     listed: Mapping[tuple[int, str], ObjectInfo] | None = None,
-    silent: Silent | None = None,
+    silent: Unanswered | None = None,
 ) -> LifeSign:
     """Look at the last writer's object. `listed`: the writers that a listing has already shown."""
     writer = catalog.last_writer(listed)
@@ -129,7 +158,7 @@ def last_report(sign: LifeSign) -> str:
 
 
 def _judged(
-    beat: Heartbeat, renewed_at: datetime, now: datetime, silent: Silent | None
+    beat: Heartbeat, renewed_at: datetime, now: datetime, silent: Unanswered | None
 ) -> LifeSign:
     clock, said = max(now, renewed_at), _said(beat)
     state, troubles = _state(beat, said, (clock - renewed_at).total_seconds())
@@ -175,18 +204,18 @@ def _state(beat: Heartbeat, said: Status | None, age: float) -> tuple[State, tup
     return "unknown", (Trouble(code="unreadable", level="critical", text=text, hint=hint),)
 
 
-def _unanswered(silent: Silent, beat: Heartbeat, age: timedelta, *, is_ours: bool) -> Trouble:
+def _unanswered(silent: Unanswered, beat: Heartbeat, age: timedelta, *, is_ours: bool) -> Trouble:
     """The trouble that a streamer of this host does not answer; a warning if another one writes."""
     heard = f"{duration_text(max(0.0, age.total_seconds()))} ago"
     if is_ours and silent.kind == "refused":
         text = (
-            f"{silent.why}: the streamer on this host (process {beat.pid}) died; its last "
+            f"{silent}: the streamer on this host (process {beat.pid}) died; its last "
             f"heartbeat came {heard}"
         )
         hint = "restart it; its log, or that of its service manager, says why it ended"
         return Trouble(code="dead", level="critical", text=text, hint=hint)
     where = "this host" if is_ours else f"{beat.host} (process {beat.pid})"
-    text = f"{silent.why}; the last heartbeat came {heard}, from the streamer on {where}"
+    text = f"{silent}; the last heartbeat came {heard}, from the streamer on {where}"
     hint = "if no streamer should run here, use --from bucket"
     level: Level = "critical" if is_ours and silent.kind == "hangs" else "warning"
     return Trouble(code="unanswered", level=level, text=text, hint=hint)
@@ -238,3 +267,80 @@ def _told(beat: Heartbeat, said: Status | None) -> tuple[Trouble, ...]:
             text=f"the streamer on {beat.host} reports the state: {beat.state}",
         ),
     )
+
+
+# Its lag now
+
+
+def _lag(
+    sign: LifeSign,
+    beat: Heartbeat,
+    flavour: Flavour | None,
+    contents: Contents | None,
+    durable: Position | None,
+) -> Lag:
+    """The writer's lag, less what has become durable since; of a dead writer only the seconds.
+
+    The status in the object may be older than its positions: then the positions count. The source
+    has at least what it had at the heartbeat, and while that is fresh, not more.
+    """
+    covered, said = beat.covered_until, sign.said
+    if not sign.alive:  # what the source has written since is unknown
+        since = _age(covered, sign.clock) if covered is not None else -math.inf
+        return Lag(seconds=max(0.0, since) if since > -DEFAULT.heartbeat_slack_seconds else None)
+    heard = _since_heard(sign, beat)
+    is_same = said is not None and _same(said.server.position, beat.server)
+    silent = (said.server.silent_seconds if said is not None else None) or 0.0
+    seconds = said.lag.seconds if said is not None else None
+    if said is not None and is_same and _same(said.durable, durable):
+        lag = said.lag
+    else:
+        there = contents.binlogs if contents is not None else {}
+        sizes = {name: info.size for name, info in there.items()}
+        lag = _lag_since(beat, said if is_same else None, flavour, durable, sizes)
+        if seconds is None and covered is not None and _age(covered, beat.at) > -1:
+            seconds = max(0.0, _age(covered, beat.at))
+    if seconds is not None:
+        seconds += heard
+    return aged(replace(lag, seconds=seconds), heard + silent)
+
+
+def _lag_since(
+    beat: Heartbeat,
+    said: Status | None,
+    flavour: Flavour | None,
+    durable: Position | None,
+    sizes: Mapping[BinlogName, int],
+) -> Lag:
+    """Bytes and transactions from what is durable now to the source's position at the heartbeat."""
+    behind = waiting = None
+    if beat.server is not None and durable is not None:
+        behind = lag_bytes(durable.place, beat.server.place, sizes)
+    if behind is None and said is not None and said.lag.bytes is not None:
+        came = None
+        if said.durable is not None and durable is not None:
+            came = lag_bytes(said.durable.place, durable.place, sizes)
+        behind = max(0, said.lag.bytes - came) if came is not None else None
+    if _same(beat.durable, durable):  # otherwise the GTIDs of what came since are unknown
+        ours = beat.durable.gtid_set if beat.durable is not None else ""
+        if beat.server is not None and flavour and ours:
+            waiting = lag_transactions(ours, beat.server.gtid_set, flavour)
+    return Lag(bytes=behind, transactions=counted(behind, waiting))
+
+
+def _since_heard(sign: LifeSign, beat: Heartbeat) -> float:
+    """How old the writer's words are: commits since then may not be durable."""
+    age = _age(sign.renewed_at, sign.clock) if sign.renewed_at is not None else 0.0
+    before = _age(sign.said.at, beat.at) if sign.said is not None else 0.0
+    return max(0.0, age) + max(0.0, before)
+
+
+def _same(one: Position | None, other: Position | None) -> bool:
+    """Whether both are the same place; the GTIDs are not compared, a status has none."""
+    if one is None or other is None:
+        return one is other
+    return (one.binlog, one.offset) == (other.binlog, other.offset)
+
+
+def _age(moment: datetime, now: datetime) -> float:
+    return (now - moment).total_seconds()

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from binlog2s3.log import Log
 from binlog2s3.status.model import Rates, Status, Totals
+from binlog2s3.stream.shutdown import Periodic
 
 _log = Log("board")
 _LOOK_SECONDS = 1.0
@@ -29,11 +30,10 @@ class Board:
         self._samples: deque[tuple[float, Totals]] = deque()
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="board", daemon=True)
         self._current = look()
 
     def start(self) -> None:
-        self._thread.start()
+        Periodic("board", self._step, self._ended).start(_LOOK_SECONDS)
 
     def close(self) -> None:
         """Stop the thread."""
@@ -83,11 +83,11 @@ class Board:
             transactions=rate("transactions"),
         )
 
-    def _run(self) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
-            try:
-                self.refresh()
-                for told in self._told:
-                    told(self._current)
-            except Exception as error:  # noqa: BLE001 - the stream continues; /health shows the age
-                _log.error("no status could be made", error)
+    def _step(self) -> float:
+        try:
+            self.refresh()
+            for told in self._told:
+                told(self._current)
+        except Exception as error:  # noqa: BLE001 - the stream continues; /health shows the age
+            _log.error("no status could be made", error)
+        return _LOOK_SECONDS

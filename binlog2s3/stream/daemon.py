@@ -20,9 +20,9 @@ from binlog2s3.errors import (
 )
 from binlog2s3.log import Log
 from binlog2s3.server.login import CHMOD, readable_by_others
-from binlog2s3.status.http import Listener
+from binlog2s3.status.http import Listener, applications
+from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status
-from binlog2s3.status.timings import Timings
 from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
@@ -98,7 +98,7 @@ class _Cycle:
                     self._spool,
                     stop,
                     notifier=notifier,
-                    durable=self._own.durable,
+                    timings=self._own,
                 )
                 running.show_on(board, start.catalog)
 
@@ -126,7 +126,7 @@ def _shown(
     It also tells systemd the status.
     """
     board = Board(look)
-    listener = Listener(board.current, own=own)
+    listener = Listener(applications(board.current, own=own))
     deadman = None
     try:
         if config.stream.metrics_listen is not None:

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
@@ -28,15 +29,15 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.document import document, without_gtids
+from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status
-from binlog2s3.status.timings import Histogram
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.paging import Pager
-from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history, position_of
+from binlog2s3.stream.reporter import Pulse, Reporter, position_of
 from binlog2s3.stream.resume import Pilot
 from binlog2s3.stream.retry import wait_for
-from binlog2s3.stream.shutdown import Stop, every
+from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
@@ -52,6 +53,7 @@ _log = Log("daemon")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
 _NAME_SECONDS = 10.0
+_HISTORY_SECONDS = 1.0
 _QUESTIONS = 7  # of the watch, one after the other, each with a deadline; the password command's
 
 
@@ -67,7 +69,7 @@ class Loop:
         stop: Stop,
         *,
         notifier: Notifier,
-        durable: Histogram,
+        timings: Timings,
     ) -> None:
         self._config = config
         self._begun = begun
@@ -101,7 +103,7 @@ class Loop:
             stop=stop,
             foreign=begun.found.foreign,
             bodies=store.with_policy(RetryPolicy(attempts=1)),
-            durable=durable,
+            timings=timings,
         )
         self._writer = Writer(
             store=self._store,
@@ -153,12 +155,8 @@ class Loop:
         """Show the stream on this board. A thread asks `catalog` for the lineages."""
         self._board = board
         board.watch(self.status)
-        threading.Thread(
-            target=look_at_history,
-            args=(self._reporter, catalog, self._intake, self._ended),
-            name="history",
-            daemon=True,
-        ).start()
+        look = partial(self._reporter.look_at_history, catalog)
+        Periodic("history", look, self._ended).start(_HISTORY_SECONDS)
 
     def status(self) -> Status:
         return self._reporter.status()
@@ -199,8 +197,9 @@ class Loop:
         return self._end()
 
     def _start_threads(self) -> None:
-        every(self._stop, "watch", self._look, end=self._watch.close)
-        every(self._stop, "name", self._look_up, first_seconds=_WATCH_SECONDS)
+        event, fail = self._stop.event, self._stop.fail
+        Periodic("watch", self._look, event, failed=fail, end=self._watch.close).start()
+        Periodic("name", self._look_up, event, failed=fail).start(_WATCH_SECONDS)
         self._writer.start()
         self._pager.start()
 

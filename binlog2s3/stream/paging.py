@@ -19,7 +19,7 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, PreconditionError
 from binlog2s3.log import Log
 from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import where_absent
-from binlog2s3.stream.shutdown import Stop, every
+from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.tracking import Intake
 
 _log = Log("pages")
@@ -39,7 +39,8 @@ class Pager:
         self._refused = ""
 
     def start(self) -> None:
-        every(self._stop, "pages", self._step, first_seconds=_ROUND_SECONDS)
+        pages = Periodic("pages", self._step, self._stop.event, failed=self._stop.fail)
+        pages.start(_ROUND_SECONDS)
 
     def _step(self) -> float:
         try:

@@ -19,9 +19,11 @@ from binlog2s3 import __version__
 from binlog2s3.errors import ConfigError
 from binlog2s3.log import Log
 from binlog2s3.status.model import Status
+from binlog2s3.stream.shutdown import Periodic
 
 _log = Log("deadman")
 _TIMEOUT_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
 _MOST_BYTES = 4096
 
 
@@ -65,38 +67,31 @@ class DeadMan:
         self._get = get or ask
         self._durable_bytes = 0
         self._asked_for = 0
-        self._wanted = threading.Event()
+        self._wanted = False
         self._ended = threading.Event()
         self._failing = False
-        self._thread = threading.Thread(target=self._run, name="deadman", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        Periodic("deadman", self._step, self._ended).start()
 
     def close(self) -> None:
         """Stop sending requests."""
         self._ended.set()
-        self._wanted.set()
 
     def tell(self, status: Status) -> None:
         """Take a Status. If it shows progress, or that everything is durable, a request is sent."""
         self._durable_bytes = status.totals.durable_bytes if status.totals else 0
         self._asked_for = min(self._asked_for, self._durable_bytes)  # 0 after standing by
-        if status.lag.seconds == 0 or self._durable_bytes > self._asked_for:
-            self._wanted.set()
-        else:
-            self._wanted.clear()
+        self._wanted = status.lag.seconds == 0 or self._durable_bytes > self._asked_for
 
-    def _run(self) -> None:
-        while not self._ended.is_set():
-            self._wanted.wait()
-            if self._ended.is_set():
-                return
-            self._wanted.clear()
-            durable = self._durable_bytes
-            if self._ask():
-                self._asked_for = durable
-            self._ended.wait(self._interval)
+    def _step(self) -> float:
+        if not self._wanted:
+            return min(_LOOK_SECONDS, self._interval)
+        self._wanted = False
+        durable = self._durable_bytes
+        if self._ask():
+            self._asked_for = durable
+        return self._interval
 
     def _ask(self) -> bool:
         host = ""

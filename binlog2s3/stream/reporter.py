@@ -61,6 +61,7 @@ from binlog2s3.stream.writer import Writer
 
 _log = Log("board")
 _LOOK_SECONDS = 1.0
+_HISTORY_SECONDS = 600.0
 _BEAT_SLACK_SECONDS = 5.0
 
 
@@ -145,9 +146,10 @@ class Reporter:
         self._answered_at = now
         self._ahead_since: float | None = None
         self._paused_since: float | None = None
-        self.history: HistoryStatus | None = None
-        self.backups: BackupsStatus | None = None
-        self.drill: DrillStatus | None = None
+        self._history: HistoryStatus | None = None
+        self._backups: BackupsStatus | None = None
+        self._drill: DrillStatus | None = None
+        self._looked_at: tuple[str, float] = ("", 0.0)  # a lineage, and when
 
     def _note_work(self, now: float) -> None:
         """Note since when there is something to upload, and when the last request succeeded."""
@@ -294,9 +296,9 @@ class Reporter:
             ),
             totals=self._totals() if stock else None,
             purge=self._purge(sight, lag),
-            history=self.history,
-            backups=self.backups,
-            drill=self.drill,
+            history=self._history,
+            backups=self._backups,
+            drill=self._drill,
         )
 
     def _spool(self, room: Room, *, paused: bool) -> SpoolStatus:
@@ -408,6 +410,26 @@ class Reporter:
             to=str(following) if following is not None else None,
         )
 
+    def look_at_history(self, catalog: Catalog) -> float:
+        """Read lineages, base backups and drills every ten minutes, and when the lineage changes.
+
+        Returns the seconds until this is to be asked again.
+        """
+        lineage, (seen, then) = self._intake.lineage, self._looked_at
+        now = self._clock()
+        if lineage is None or (lineage.id == seen and now - then < _HISTORY_SECONDS):
+            return _LOOK_SECONDS
+        try:
+            unreadable: list[ArchiveError] = []
+            self._history = history_of(catalog.lineages(unreadable), lineage.id)
+            runs = runs_of(catalog, datetime.now(UTC))
+            self._backups = backups_of(restorable(catalog, registered(catalog)), runs)
+            self._drill = drill_of(*newest(catalog))
+        except Exception as error:  # noqa: BLE001 - a status without them is better than no stream
+            _log.recurring("lineages not looked at", error=error)
+        self._looked_at = lineage.id, self._clock()
+        return _LOOK_SECONDS
+
 
 def position_of(sight: Sight) -> Position | None:
     """The source's position; None before it has answered."""
@@ -420,28 +442,3 @@ def position_of(sight: Sight) -> Position | None:
 def _due(stock: Stock | None) -> int:
     """Greater than 0 if there is something to upload."""
     return stock.uploads.unsaved_bytes + stock.uploads.closed_binlogs if stock is not None else 0
-
-
-_HISTORY_SECONDS = 600.0
-
-
-def look_at_history(
-    reporter: Reporter, catalog: Catalog, intake: Intake, ended: threading.Event
-) -> None:
-    """Read lineages, base backups and drills every ten minutes, and when the lineage changes."""
-    seen: str | None = None
-    next_look = 0.0
-    while not ended.wait(_LOOK_SECONDS):
-        lineage = intake.lineage
-        id_ = lineage.id if lineage is not None else None
-        if id_ is None or (id_ == seen and time.monotonic() < next_look):
-            continue
-        try:
-            unreadable: list[ArchiveError] = []
-            reporter.history = history_of(catalog.lineages(unreadable), id_)
-            runs = runs_of(catalog, datetime.now(UTC))
-            reporter.backups = backups_of(restorable(catalog, registered(catalog)), runs)
-            reporter.drill = drill_of(*newest(catalog))
-        except Exception as error:  # noqa: BLE001 - a status without them is better than no stream
-            _log.recurring("lineages not looked at", error=error)
-        seen, next_look = id_, time.monotonic() + _HISTORY_SECONDS

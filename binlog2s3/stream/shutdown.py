@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from types import FrameType
 
@@ -60,29 +61,42 @@ class Stop:
         return now >= self._over_at
 
 
-def every(
-    stop: Stop,
-    name: str,
-    step: Callable[[], float],
-    *,
-    first_seconds: float = 0.0,
-    end: Callable[[], object] = _nothing,
-) -> None:
-    """Do `step` again and again in a thread of this name; it returns the seconds until the next.
+class Periodic:
+    """Does `step` again and again in a thread of this name; it returns the seconds until the next.
 
-    An error ends the stream. `end` is called in the thread once `stop` is set.
+    It ends once `ended` is set, and does `end` in the thread. An error ends it, too: `failed` is
+    called with it. Without `failed` the step must not raise.
     """
 
-    def run() -> None:
-        wait = first_seconds
-        try:
-            while not stop.event.wait(wait):
-                wait = step()
-            end()
-        except BaseException as error:  # noqa: BLE001 - raised at the end of the stream
-            stop.fail(error)
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], float],
+        ended: threading.Event,
+        *,
+        failed: Callable[[BaseException], object] | None = None,
+        end: Callable[[], object] = _nothing,
+    ) -> None:
+        self._name = name
+        self._step = step
+        self._ended = ended
+        self._failed = failed
+        self._end = end
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    def start(self, first_seconds: float = 0.0) -> None:
+        """Do the first step after so many seconds."""
+        target, name = partial(self._run, first_seconds), self._name
+        threading.Thread(target=target, name=name, daemon=True).start()
+
+    def _run(self, wait: float) -> None:
+        try:
+            while not self._ended.wait(wait):
+                wait = self._step()
+            self._end()
+        except BaseException as error:
+            if self._failed is None:
+                raise
+            self._failed(error)
 
 
 class Signals:

@@ -21,6 +21,7 @@ from binlog2s3.formatting import duration_text
 from binlog2s3.log import Log
 from binlog2s3.status.model import StandbyStatus, WriterStatus, standby_status, writer_status
 from binlog2s3.store.contract import ObjectInfo, Store
+from binlog2s3.stream.shutdown import Periodic
 from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.writer import Vacancy, this_process, where
@@ -329,7 +330,8 @@ class SourceProbe:
         self.error: SourceError | None = None
         self.silent_since = clock()
 
-    def ask(self) -> None:
+    def ask(self) -> float:
+        """Ask once. Returns the seconds until the next time."""
         try:
             self.uuid, self.error = self._ask(), None
             self.silent_since = self._clock()
@@ -337,16 +339,12 @@ class SourceProbe:
             if self.error is None:
                 _log.warning("the server does not answer", error=error, hint=error.hint)
             self.uuid, self.error = "", error
+        return self._interval
 
     def start(self) -> None:
         """Begin to ask at each interval."""
-        self._ended = ended = threading.Event()
-
-        def run() -> None:
-            while not ended.wait(self._interval):
-                self.ask()
-
-        threading.Thread(target=run, name="reach", daemon=True).start()
+        self._ended = threading.Event()
+        Periodic("reach", self.ask, self._ended).start(self._interval)
 
     def close(self) -> None:
         """Stop asking."""

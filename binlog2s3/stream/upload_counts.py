@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from binlog2s3.status.timings import DURABLE_BOUNDS, Histogram
+from binlog2s3.status.metrics import Timings
 
 _WINDOW_SECONDS = 2.0
 _WEIGHT = 0.3
@@ -21,7 +21,7 @@ class Counts:
     `acts`: requests that brought bytes, or an entry, into the bucket. `last_error`: when, its text
     and its hint. `clean_up_error`: why leftovers in the bucket could not be deleted, the last time
     that it was tried; "" if they could. `planted`: keys under which somebody wrote before the
-    streamer did. `durable`: seconds from a commit until it was in the bucket.
+    streamer did. `timings`: those of the process.
     """
 
     sent_bytes: int = 0
@@ -32,7 +32,7 @@ class Counts:
     last_error: tuple[datetime, str, str] | None = None
     clean_up_error: str = ""
     planted: frozenset[str] = frozenset()
-    durable: Histogram = field(default_factory=lambda: Histogram(DURABLE_BOUNDS))
+    timings: Timings = field(default_factory=Timings)
 
 
 _HOUR_SECONDS = 3600.0

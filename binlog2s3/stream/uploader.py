@@ -483,7 +483,7 @@ class Uploader:
         """Count how long these commits took to become durable, by the source's clock and ours."""
         now = us_of(datetime.now(UTC))
         for commit_us in commits_us:
-            self.totals.durable.add(max(0, now - commit_us) / 1e6)
+            self.totals.timings.durable.observe(max(0, now - commit_us) / 1e6)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
         if isinstance(error, TakenError):

@@ -14,8 +14,8 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import MIN_PART_SIZE, Config
 from binlog2s3.errors import SpoolError, StoreError
 from binlog2s3.log import Log
+from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import UploadStatus
-from binlog2s3.status.timings import Histogram
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.decide import CopyPart, Limits, PutChunk, PutPart
 from binlog2s3.stream.retry import unless
@@ -81,7 +81,7 @@ class Uploads:
         stop: Stop,
         foreign: frozenset[str] = frozenset(),
         bodies: Store | None = None,
-        durable: Histogram | None = None,
+        timings: Timings | None = None,
         full_chunk: int = MIN_PART_SIZE,
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
@@ -100,7 +100,7 @@ class Uploads:
         self._clock = clock
         self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
         self._count_at = 0.0
-        self.counts = Counts() if durable is None else Counts(durable=durable)
+        self.counts = Counts() if timings is None else Counts(timings=timings)
         self._is_back = threading.Event()
         self.current: Uploader | None = None
         self.older: list[Uploader] = []

@@ -45,7 +45,7 @@ from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
-from binlog2s3.stream.shutdown import Stop, every
+from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.uploads import LiveKeys, Uploads
 
@@ -161,8 +161,8 @@ class Writer:
 
     def start(self) -> None:
         """Begin the heartbeat."""
-        first = min(_FIRST_BEAT_SECONDS, self._me.interval_seconds)
-        every(self._stop, "heartbeat", self._step, first_seconds=first)
+        beats = Periodic("heartbeat", self._step, self._stop.event, failed=self._stop.fail)
+        beats.start(min(_FIRST_BEAT_SECONDS, self._me.interval_seconds))
 
     def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
         """The writers in the bucket. Raises SupersededError if one is greater than this one."""

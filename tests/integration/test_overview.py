@@ -11,7 +11,6 @@ import pytest
 
 from binlog2s3.status.from_bucket import look, look_all
 from binlog2s3.status.model import Status
-from binlog2s3.status.severity import judged
 from binlog2s3.store.s3 import S3Store, StoreConfig
 from binlog2s3.workers import Workers
 from lab.mysql import MysqlServer
@@ -89,7 +88,7 @@ def test_idle_dead_and_alive_again(
         since = (heartbeat.heartbeat_at - datetime.now(UTC)).total_seconds()
         assert seen(store, later=since).state == "idle"  # nobody could know it then
         dead = seen(store, later=20)
-        assert (dead.state, judged(dead).healthy) == ("dead", False)
+        assert (dead.state, dead.healthy) == ("dead", False)
         assert [trouble.code for trouble in dead.troubles] == ["dead"]
         assert covered is not None
         assert dead.covered_until is not None
@@ -121,7 +120,7 @@ def test_a_streamer_that_stopped_says_so(
         assert stream.terminate() == 0
     for later in (0, 36_000):
         status = seen(store, later=later)
-        assert (status.state, judged(status).healthy) == ("stopped", False)
+        assert (status.state, status.healthy) == ("stopped", False)
         assert [trouble.code for trouble in status.troubles] == ["stopped"]
         assert status.lag.seconds is not None
         assert status.lag.seconds >= later

@@ -16,7 +16,6 @@ import pytest
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.status.ask import ask, ask_health
 from binlog2s3.status.model import Status
-from binlog2s3.status.severity import judged
 from lab import get
 from lab.fault import Answer, on
 from lab.mysql import MariadbServer, MysqlServer
@@ -133,7 +132,7 @@ class Scene:
         self.compare(stream)
         assert not stream.events("another writer works")
         if after.process.poll() is None:
-            assert judged(standing(after)).healthy
+            assert standing(after).healthy
 
 
 @pytest.fixture
@@ -160,7 +159,7 @@ def test_a_second_start_stands_by(scene: Scene) -> None:
     (key,) = standbys(scene.store, scene.bucket)
     status = told(b)
     assert status is not None
-    assert judged(status).healthy
+    assert status.healthy
     assert not status.troubles
     assert status.writer is not None
     assert status.writer.pid == a.pid
@@ -353,7 +352,7 @@ def test_bytes_that_only_a_standby_has(scene: Scene) -> None:
     proxy.rules.append(on(Answer(503), method="PUT", path=r"live/[^/]+/2|archive/"))
     to_store.turn(int(proxy.url.rpartition(":")[2]))
     a.wait_for_event("standing by")
-    seen = says(a, lambda status: not judged(status).healthy, "critical: it may have the only copy")
+    seen = says(a, lambda status: not status.healthy, "critical: it may have the only copy")
     (trouble,) = [trouble for trouble in seen.troubles if trouble.code == "unsaved"]
     assert "--take-over" in trouble.hint
     assert b.terminate() == 0

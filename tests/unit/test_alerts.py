@@ -13,13 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import binlog2s3
 from binlog2s3.config import timing
-from binlog2s3.serve.status import answer
+from binlog2s3.serve.status import applications
 from binlog2s3.status import http as endpoint
 from binlog2s3.status import model as status
-from binlog2s3.status.metrics import METRICS, PROCESS_METRICS, render
+from binlog2s3.status.metrics import METRICS, PROCESS_METRICS
 from binlog2s3.status.model import Vitals, judge
 from tests.unit.serve.test_ask import STATUS_OF
-from tests.unit.status.test_metrics import FULL, OWN
+from tests.unit.status.test_metrics import FULL, OWN, render
 from tests.unit.test_docs import page, rows
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -30,9 +30,13 @@ TROUBLES = page("troubles")
 DASHBOARD = json.loads((DOCS / "grafana-dashboard.json").read_text(encoding="utf-8"))
 NAME = r"\b(?:binlog2s3|process)_[a-z][a-z0-9_]*"
 LABELS = {metric.name: {"source", *metric.labels} for metric in METRICS}
+(METRICS_OF_SERVE,) = applications(lambda: STATUS_OF)["/metrics"](
+    {"REQUEST_METHOD": "GET", "PATH_INFO": "/"},
+    lambda *_: None,  # type: ignore[arg-type,return-value]
+)
 OF_SERVE = {
     sample.name: (family.type, set(sample.labels), family.documentation)
-    for family in text_string_to_metric_families(answer("/metrics", STATUS_OF).body.decode())
+    for family in text_string_to_metric_families(METRICS_OF_SERVE.decode())
     for sample in family.samples
 }
 LABELS |= {

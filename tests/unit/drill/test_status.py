@@ -9,7 +9,6 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.document import document, from_document
 from binlog2s3.status.model import drill_of
-from binlog2s3.status.severity import judged
 from lab.status_examples import IDLE
 from tests.documents import DRILL
 from tests.memory_store import MemoryStore
@@ -35,7 +34,7 @@ def test_a_proof_can_be_too_old(age: int | None, most: float | None, text: str) 
         status = replace(status, at=DRILL.finished_at + timedelta(seconds=age))
     proofs = proofs_of(store, "", "orders", None)
     found = with_proofs(status, proofs, max_age=None, drill_max_age=most)
-    texts = [one.text for one in judged(found).troubles]
+    texts = [one.text for one in found.all_troubles]
     assert len(texts) == bool(text)
     assert all(text in one for one in texts)
 
@@ -43,14 +42,14 @@ def test_a_proof_can_be_too_old(age: int | None, most: float | None, text: str) 
 def test_a_failure_is_forgotten_when_a_later_drill_has_proved() -> None:
     """Although the streamer that answers has not looked since."""
     store, layout = MemoryStore(), Layout("", "orders")
-    old = judged(replace(IDLE, source="orders", drill=drill_of(FAILED, None)))
-    said = replace(IDLE, source="orders", drill=drill_of(FAILED, None), troubles=old.troubles)
-    assert [(one.code, one.level) for one in old.troubles] == [("drill", "warning")]
-    assert judged(from_document(document(said))).troubles == old.troubles
+    old = replace(IDLE, source="orders", drill=drill_of(FAILED, None)).all_troubles
+    said = replace(IDLE, source="orders", drill=drill_of(FAILED, None), troubles=old)
+    assert [(one.code, one.level) for one in old] == [("drill", "warning")]
+    assert from_document(document(said)).all_troubles == old
     store.put(layout.drill(DRILL.id), DRILL.to_json())
     found = with_proofs(said, proofs_of(store, "", "orders", None), max_age=None)
-    assert judged(found).troubles == ()
+    assert found.all_troubles == ()
     later = replace(FAILED, id="20270102T031244Z-5a6b7c8d")
     store.put(layout.drill(later.id), later.to_json())
     found = with_proofs(said, proofs_of(store, "", "orders", None), max_age=None)
-    assert [one.text for one in judged(found).troubles] == [one.text for one in old.troubles]
+    assert [one.text for one in found.all_troubles] == [one.text for one in old]

@@ -14,14 +14,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from binlog2s3.archive.codec import converted
 from binlog2s3.config.given import Given
 from binlog2s3.config.status import STATUS
 from binlog2s3.errors import ArchiveError
 from binlog2s3.output import Coloured, Plain
-from binlog2s3.serve.ask import ask_serve, print_clients, show_clients, status_of
-from binlog2s3.serve.status import ClientStatus, ServeStatus, answer
+from binlog2s3.serve.ask import ask_serve, print_clients, show_clients
+from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
 from binlog2s3.status.ask import Unanswered
-from binlog2s3.status.http import HttpListener
+from binlog2s3.status.http import Listener
 
 REPLICA = ClientStatus(
     number=1,
@@ -121,7 +122,7 @@ def printed(status: ServeStatus) -> list[str]:
 @pytest.mark.parametrize("path", ["", "/", "/status", "/status/"])
 def test_what_serve_answers_is_understood(path: str) -> None:
     """By the listener of `serve` itself; the URL may name its root or /status."""
-    listener = HttpListener(lambda path: answer(path, STATUS_OF), index="", option="--x")
+    listener = Listener(applications(lambda: STATUS_OF), option="--x")
     port = listener.listen_tcp("127.0.0.1", 0)
     try:
         document, status = ask_serve(f"http://localhost:{port}{path}")
@@ -203,12 +204,12 @@ WRONG: list[tuple[Callable[[socket.socket], object], str]] = [
     (greeting(b"J\0\0\0\n8.4.3\0"), "is not `binlog2s3 serve`"),
     (replying(b"", b"{}"), "is not `binlog2s3"),
     (lambda connection: connection.recv(4096), "is not `binlog2s3 serve`"),
-    (ill([]), "no list of clients"),
-    (ill({"source": "orders", "state": "streaming"}), "no list of clients"),
-    (ill(DOCUMENT | {"clients": [[]]}), "not an object"),
-    (ill(DOCUMENT | {"clients": [{}]}), "number is missing"),
-    (ill(DOCUMENT | {"refused": {"password": "x"}}), "refused: not numbers"),
-    (ill(DOCUMENT | {"whole": True}), "whole is missing or of the wrong type"),
+    (ill([]), "Expected `object`, got `array`"),
+    (ill({"source": "orders", "state": "streaming"}), "missing required field"),
+    (ill(DOCUMENT | {"clients": [[]]}), "got `array` - at `$.clients[0]`"),
+    (ill(DOCUMENT | {"clients": [{}]}), "missing required field `number`"),
+    (ill(DOCUMENT | {"refused": {"password": "x"}}), "got `str` - at `$.refused"),
+    (ill(DOCUMENT | {"whole": True}), "got `bool` - at `$.whole`"),
     (replying(b"HTTP/1.1 200 OK", b"[" * 100_000), "is not `binlog2s3 serve` of this version"),
     (replying(b"HTTP/1.1 200 OK", b'{"clients": [], "whole": ' + b"9" * 5000 + b"}"), "version"),
 ]
@@ -287,7 +288,7 @@ def test_any_value_is_shown_or_refused(name: str, value: object) -> None:
     place = document if name in document else document["clients"][0]
     place[name] = value
     try:
-        status = status_of(json.loads(json.dumps(document)))
+        status = converted(json.loads(json.dumps(document)), ServeStatus)
     except ValueError:
         return
     assert all(line.isprintable() for line in printed(status))

@@ -15,6 +15,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Heartbeat, Position, Standby, WriterState
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ConfigError, ObjectMissingError, StoreError
+from binlog2s3.status.ask import Unanswered
 from binlog2s3.status.document import document
 from binlog2s3.status.expected import Expected, read_expected
 from binlog2s3.status.from_bucket import look, look_all
@@ -33,9 +34,7 @@ from binlog2s3.status.model import (
     drill_of,
     latest_of,
 )
-from binlog2s3.status.severity import judged
 from binlog2s3.status.text import cells_of
-from binlog2s3.status.writer_state import Silent
 from binlog2s3.store.contract import ObjectInfo
 from binlog2s3.workers import Workers
 from tests.documents import BEAT, DRILL, ENTRY, ID, LINEAGE, TIME, UUID, like, parent_of, turn_of
@@ -248,7 +247,7 @@ def test_without_a_writer_the_state_is_unknown() -> None:
     bucket = Bucket(LINEAGE)
     bucket.archive(1, 2)
     status = bucket.look()
-    assert (status.state, judged(status).healthy) == ("unknown", False)
+    assert (status.state, status.healthy) == ("unknown", False)
     assert codes(status) == [("unknown", "critical")]
     assert LAYOUT.writers in status.troubles[0].text
     assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=1000, gtid_set="")
@@ -304,7 +303,7 @@ def test_a_writers_object_that_cannot_be_read_is_named(data: bytes) -> None:
     key = LAYOUT.writer(8, "ffffffff")
     bucket.store.put(key, data)
     status = bucket.look()
-    assert (status.state, judged(status).healthy, status.covered_until) == ("unknown", False, None)
+    assert (status.state, status.healthy, status.covered_until) == ("unknown", False, None)
     assert codes(status) == [("unreadable", "critical")]
     assert key in status.troubles[0].text
     assert status.durable == Position(binlog=BinlogName.parse(NAMES[2]), offset=500, gtid_set="")
@@ -337,11 +336,11 @@ def test_a_writers_object_that_vanishes_is_looked_for_again() -> None:
 # A streamer of this host that does not answer
 
 
-def silent(kind: SilentKind, host: str = "db1", spool: str = "/spool") -> Silent:
-    return Silent(host=host, spool=Path(spool), why="nobody on /spool/status.sock", kind=kind)
+def silent(kind: SilentKind, host: str = "db1", spool: str = "/spool") -> Unanswered:
+    return Unanswered("nobody on /spool/status.sock", kind, spool=Path(spool), host=host)
 
 
-def told(bucket: Bucket, silence: Silent, now: datetime = NOW) -> Status:
+def told(bucket: Bucket, silence: Unanswered, now: datetime = NOW) -> Status:
     return look(bucket.store, "pre", SOURCE, TARGET, now=now, silent=silence)
 
 
@@ -369,7 +368,9 @@ def test_a_writer_whose_own_socket_refuses_is_dead_at_once() -> None:
         (silent("unclear"), ""),
     ],
 )
-def test_a_streamer_that_does_not_answer_is_at_least_a_warning(silence: Silent, level: str) -> None:
+def test_a_streamer_that_does_not_answer_is_at_least_a_warning(
+    silence: Unanswered, level: str
+) -> None:
     """A hanging one is critical; where another one writes, the stream itself may be well.
 
     Any machine may read the bucket; a socket that may not be asked proves nothing.
@@ -552,7 +553,7 @@ def test_what_a_heartbeat_says(why: str) -> None:
     status = streamed(beat).look()
     for key, value in expected.items():
         assert (codes(status) if key == "codes" else getattr(status, key)) == value
-    assert judged(status).healthy is all(one.level != "critical" for one in status.troubles)
+    assert status.healthy is all(one.level != "critical" for one in status.troubles)
 
 
 def test_a_lag_over_several_binlogs_is_the_writers() -> None:
@@ -978,7 +979,7 @@ def test_an_ignored_source_is_listed_and_not_looked_at() -> None:
     bucket.store.calls.clear()
     found = bucket.look_all(ignore=("source-002", "absent"))
     assert bucket.store.calls["get"] == 3 * 2
-    assert [(one.source, one.ignored, judged(one).severity) for one in found] == [
+    assert [(one.source, one.ignored, one.severity) for one in found] == [
         ("source-001", False, "critical"),
         ("source-000", False, "ok"),
         ("source-002", True, "ok"),
@@ -1020,7 +1021,7 @@ def test_the_last_proof_of_each_source_is_shown() -> None:
     assert [cells_of(one)[-1] for one in found] == ["5 h", "20 min", "20 min", "-"]
     assert document(found[1])["drill"]["proven_at"] == "2026-01-02T03:45:05.000000Z"
     assert [code for code, _ in codes(found[2])] == ["dead"]
-    assert [one.code for one in judged(found[2]).troubles] == ["dead", "drill"]
+    assert [one.code for one in found[2].all_troubles] == ["dead", "drill"]
 
 
 def test_results_of_drills_that_cannot_be_read_hide_nothing_else() -> None:

@@ -26,9 +26,8 @@ from binlog2s3.status import ask as client
 from binlog2s3.status import http as endpoint
 from binlog2s3.status.ask import SOCKET, Unanswered
 from binlog2s3.status.document import document
-from binlog2s3.status.http import CONNECTIONS, STALE_SECONDS, Listener
+from binlog2s3.status.http import CONNECTIONS, STALE_SECONDS, Listener, applications
 from binlog2s3.status.model import Lag, Status, Trouble
-from binlog2s3.status.severity import judged
 from tests.waiting import wait_until
 
 Serve = Callable[..., Listener]
@@ -63,7 +62,7 @@ def serve() -> Iterator[Serve]:
             clock: Callable[[], datetime] = lambda: AT,
             request_seconds: float = 600.0,
         ) -> Listener:
-            listener = Listener(current, clock=clock, request_seconds=request_seconds)
+            listener = Listener(applications(current, clock=clock), request_seconds=request_seconds)
             made.callback(listener.close)
             return listener
 
@@ -171,7 +170,7 @@ def test_an_old_status_is_critical_everywhere(serve: Serve, seconds: int, tmp_pa
     assert request(port, "/live")[0] == code
     found = ask(tmp_path)
     assert isinstance(found, Status)
-    assert judged(found).healthy is ask_health(tmp_path)[0] is is_well
+    assert found.healthy is ask_health(tmp_path)[0] is is_well
 
 
 def test_metrics_are_for_prometheus(serve: Serve) -> None:
@@ -181,6 +180,18 @@ def test_metrics_are_for_prometheus(serve: Serve) -> None:
     assert (code, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert b'\nbinlog2s3_lag_bytes{source="orders"} 12.0\n' in body
     assert b"\nprocess_resident_memory_bytes " in body
+
+
+def test_metrics_do_not_depend_on_the_client(serve: Serve) -> None:
+    """Neither a format nor a compression nor some of the names alone can be asked for."""
+    port = serve().listen_tcp("127.0.0.1", 0)
+    wishes = (
+        b"GET /metrics?name[]=x HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\n"
+        b"Accept: application/openmetrics-text;version=1.0.0\r\n\r\n"
+    )
+    head, _, body = raw(port, wishes).partition(b"\r\n\r\n")
+    assert b"\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8" in head
+    assert b'\nbinlog2s3_lag_bytes{source="orders"} 12.0\n' in body
 
 
 def test_status_is_the_whole_document(serve: Serve) -> None:

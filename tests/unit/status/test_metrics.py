@@ -11,12 +11,12 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 import pytest
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.status.metrics import METRICS, render
+from binlog2s3.status.metrics import METRICS, Timings, registry_of
 from binlog2s3.status.model import (
     BackupsStatus,
     ChildStatus,
@@ -37,11 +37,10 @@ from binlog2s3.status.model import (
     UploadStatus,
     WriterStatus,
 )
-from binlog2s3.status.timings import Timings
 
 OWN = Timings(started_at=datetime(2026, 1, 2, 3, 0, tzinfo=UTC))
-OWN.durable.add(0.3)
-OWN.durable.add(7200)
+OWN.durable.observe(0.3)
+OWN.durable.observe(7200)
 OWN.requested("PutObject", "200", 0.02)
 OWN.requested("PutObject", "503", 0.02)
 OWN.requested("GetObject", "none", 61)
@@ -181,6 +180,11 @@ ENOUGH = {
     "binlog2s3_drill_failed": 0,
 }
 LABELLED = {"binlog2s3_info", "binlog2s3_state", "binlog2s3_troubles"}
+
+
+def render(status: Status, own: Timings | None = None) -> bytes:
+    """What Prometheus gets."""
+    return generate_latest(registry_of(lambda: status, own))
 
 
 Sample = tuple[dict[str, str], float]

@@ -28,7 +28,6 @@ from binlog2s3.status.model import (
     history_of,
     judge,
 )
-from binlog2s3.status.severity import judged
 from tests.documents import LINEAGE, TIME, UUID, like, parent_of
 from tests.unit.status import test_metrics as metrics
 from tests.unit.stream.builders import name
@@ -48,18 +47,18 @@ LEAST = Status(source="s", target="t", seen_from="bucket", at=TIME, state="unkno
 def test_a_document_can_be_read_back(status: Status) -> None:
     """All of it, as JSON."""
     found = json.loads(json.dumps(document(status)))
-    judgement = judged(status)
-    assert from_document(found) == replace(status, troubles=judgement.troubles)
-    assert judged(from_document(found)) == judgement
-    assert found["severity"] == judgement.severity
-    assert found["healthy"] is judgement.healthy
+    assert from_document(found) == replace(status, troubles=status.all_troubles)
+    again = from_document(found)
+    assert (again.severity, again.all_troubles) == (status.severity, status.all_troubles)
+    assert found["severity"] == status.severity
+    assert found["healthy"] is status.healthy
 
 
 def test_what_is_not_known_here_is_passed_over() -> None:
     """A newer version may say more, an older one less."""
     found = document(FULL) | {"more": 1}
     del found["rates"], found["purge"]
-    shown = judged(FULL).troubles
+    shown = FULL.all_troubles
     assert from_document(found) == replace(FULL, rates=None, purge=Purge(), troubles=shown)
 
 
@@ -153,7 +152,7 @@ def test_the_state_and_the_health(vitals: Vitals, state: WriterState, healthy: b
     found, troubles = judge(vitals)
     assert found == state
     assert (not any(trouble.level == "critical" for trouble in troubles)) is healthy
-    assert judged(replace(LEAST, state=found, troubles=troubles)).healthy is healthy
+    assert replace(LEAST, state=found, troubles=troubles).healthy is healthy
 
 
 def test_all_well_has_no_troubles() -> None:

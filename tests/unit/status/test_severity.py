@@ -10,14 +10,17 @@ from typing import Any, get_args
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from binlog2s3.output import Plain
-from binlog2s3.status import metrics
 from binlog2s3.status.ask import ask_health
 from binlog2s3.status.document import document, from_document
-from binlog2s3.status.http import Listener
+from binlog2s3.status.http import Listener, applications
+from binlog2s3.status.metrics import registry_of
 from binlog2s3.status.model import (
+    GAP_HINT,
+    RISING,
     WELL,
     Gap,
     HistoryStatus,
@@ -26,9 +29,9 @@ from binlog2s3.status.model import (
     Status,
     Trouble,
     WriterStatus,
+    urgency,
 )
 from binlog2s3.status.nagios import CODES, Thresholds, verdict, verdict_of_all
-from binlog2s3.status.severity import GAP_HINT, RISING, judged, urgency
 from binlog2s3.status.text import counts_of, line_of_all, print_status, style_of
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -83,21 +86,22 @@ STATUSES = st.builds(
 @given(status=STATUSES)
 def test_all_renderings_agree(status: Status) -> None:
     """JSON, /metrics, the check of one and of all, the table, the lines and the colours."""
-    judgement = judged(status)
-    severity = judgement.severity
+    severity = status.severity
     found = document(status)
     assert (found["severity"], found["healthy"]) == (severity, severity in ("ok", "warning"))
-    assert [one["text"] for one in found["troubles"]] == [one.text for one in judgement.troubles]
+    assert [one["text"] for one in found["troubles"]] == [one.text for one in status.all_troubles]
     again = from_document(json.loads(json.dumps(found)))
-    assert judged(again) == judgement
+    assert (again.severity, again.all_troubles) == (severity, status.all_troubles)
     samples = {
         (sample.name, sample.labels.get("code")): sample.value
-        for family in text_string_to_metric_families(metrics.render(status).decode())
+        for family in text_string_to_metric_families(
+            generate_latest(registry_of(lambda: status)).decode()
+        )
         for sample in family.samples
     }
     assert samples["binlog2s3_healthy", None] == found["healthy"]
     codes = {code for name, code in samples if name == "binlog2s3_troubles"}
-    assert codes == {one.code for one in judgement.troubles}
+    assert codes == {one.code for one in status.all_troubles}
     assert verdict(status, Thresholds()).code == CODES[severity]
     many = verdict_of_all([status], Thresholds())
     assert many.code == CODES[severity]
@@ -111,25 +115,24 @@ def test_all_renderings_agree(status: Status) -> None:
     page = StringIO()
     print_status(status, Plain(page), now=NOW)
     text = page.getvalue()
-    assert all(f"{one.text} [{one.code}]" in text for one in judgement.troubles)
+    assert all(f"{one.text} [{one.code}]" in text for one in status.all_troubles)
 
 
 @given(status=STATUSES)
 def test_the_judge_is_no_better_than_any_part(status: Status) -> None:
     """What is critical stays so; what is not known is never ok; no trouble is left out."""
-    judgement = judged(status)
-    levels = {one.level for one in judgement.troubles}
-    assert {*status.troubles} <= {*judgement.troubles} | {
+    levels = {one.level for one in status.all_troubles}
+    assert {*status.troubles} <= {*status.all_troubles} | {
         one for one in status.troubles if one.code == "gap"
     }
     if status.state == "unknown":
-        assert judgement.severity in ("unknown", "critical")
+        assert status.severity in ("unknown", "critical")
     elif "critical" in levels:
-        assert judgement.severity == "critical"
-    if judgement.severity == "ok":
-        assert not judgement.troubles
+        assert status.severity == "critical"
+    if status.severity == "ok":
+        assert not status.all_troubles
         assert status.state in WELL
-    assert RISING.index(judgement.severity) >= (1 if levels else 0)
+    assert RISING.index(status.severity) >= (1 if levels else 0)
 
 
 @pytest.mark.parametrize("statuses", [("ok", "warning"), ("warning", "unknown", "critical", "ok")])
@@ -143,9 +146,7 @@ def test_the_worst_is_shown_first(statuses: tuple[str, ...]) -> None:
         "critical": replace(base, troubles=(trouble("critical"),), lag=Lag(seconds=5.0)),
     }
     order = sorted((made[one] for one in statuses), key=urgency)
-    assert [judged(one).severity for one in order] == [
-        one for one in reversed(RISING) if one in statuses
-    ]
+    assert [one.severity for one in order] == [one for one in reversed(RISING) if one in statuses]
     worse = [replace(made["critical"], lag=Lag(seconds=lag)) for lag in (5.0, None, 9.0)]
     assert [one.lag.seconds for one in sorted(worse, key=urgency)] == [None, 9.0, 5.0]
 
@@ -168,14 +169,14 @@ def test_a_gap_is_a_warning_with_what_to_do(
         lag=Lag(seconds=0.0),
         history=HistoryStatus(lineages=2, gaps=(gap(join, days),)),
     )
-    assert [one.code for one in judged(status).troubles] == (["gap"] if is_news else [])
+    assert [one.code for one in status.all_troubles] == (["gap"] if is_news else [])
     hints = [one["hint"] for one in document(status)["troubles"]]
     assert hints == ([GAP_HINT] if is_news else [])
     page = StringIO()
     print_status(status, Plain(page), now=NOW)
     said = [page.getvalue(), verdict(status, Thresholds()).line]
     assert ["take a new base backup" in text for text in said] == [is_news] * 2
-    listener = Listener(lambda: status, clock=lambda: NOW)
+    listener = Listener(applications(lambda: status, clock=lambda: NOW))
     listener.listen_socket(tmp_path)
     try:
         well, text = ask_health(tmp_path)

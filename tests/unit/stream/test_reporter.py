@@ -17,10 +17,9 @@ from binlog2s3.config.timing import DEFAULT
 from binlog2s3.errors import SourceError, SpoolError, StoreError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.status.model import BackupsStatus, Lag, Status, Totals, UploadStatus
-from binlog2s3.status.severity import judged
 from binlog2s3.stream.board import Board
 from binlog2s3.stream.loop import Loop
-from binlog2s3.stream.reporter import Pulse, Reporter, look_at_history
+from binlog2s3.stream.reporter import Pulse, Reporter
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
@@ -179,7 +178,7 @@ def test_an_idle_stream_is_well_for_ever() -> None:
     parts = Parts()
     parts.go(3600)
     status = parts.status
-    assert (status.state, status.troubles, judged(status).healthy) == ("idle", (), True)
+    assert (status.state, status.troubles, status.healthy) == ("idle", (), True)
     assert status.lag == Lag(bytes=0, transactions=0, seconds=0.0)
     assert status.purge.seconds == 3600
     assert status.purge.statement == "PURGE BINARY LOGS TO 'b.000003'"
@@ -215,7 +214,7 @@ def test_a_silent_source_is_not_called_idle() -> None:
     parts.go(1)
     parts.covered = parts.watch.sight.position.asked_at
     parts.go(20, answering=False)
-    assert (parts.status.state, judged(parts.status).healthy) == ("idle", True)
+    assert (parts.status.state, parts.status.healthy) == ("idle", True)
     assert parts.status.lag.seconds == pytest.approx(20, abs=1)
     parts.go(15, answering=False)
     assert parts.told == ("source unreachable", [("source", "critical")])
@@ -230,7 +229,7 @@ def test_another_server_is_not_silent_from_the_first() -> None:
     parts = Parts()
     parts.go(500)
     parts.watch.sight = Sight(listed=parts.watch.sight.listed)
-    assert judged(parts.status).healthy
+    assert parts.status.healthy
     parts.go(31, answering=False)
     assert parts.codes == [("source", "critical")]
 
@@ -254,10 +253,10 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     parts.go(600)
     parts.stock = stock(unsaved_bytes=5)
     parts.go(50)
-    assert judged(parts.status).healthy
+    assert parts.status.healthy
     parts.counts.acts += 1
     parts.go(55)
-    assert (judged(parts.status).healthy, parts.status.state) == (True, "store unreachable")
+    assert (parts.status.healthy, parts.status.state) == (True, "store unreachable")
     parts.go(10)
     assert parts.codes == [("store", "critical")]
     parts.stock = stock()
@@ -265,7 +264,7 @@ def test_nothing_durable_for_long_is_the_stores_trouble() -> None:
     assert parts.codes == []
     parts.stock = stock(unsaved_bytes=5, flush_interval=150.0)
     parts.go(205)
-    assert judged(parts.status).healthy
+    assert parts.status.healthy
     parts.go(10)
     assert parts.codes == [("store", "critical")]
 
@@ -338,14 +337,14 @@ def test_a_pause_that_makes_room_is_well() -> None:
     for _ in range(20):
         parts.counts.acts += 1
         parts.go(10)
-        assert (parts.status.state, judged(parts.status).healthy) == ("paused", True)
+        assert (parts.status.state, parts.status.healthy) == ("paused", True)
     parts.go(61)
     assert ("paused", "critical") in parts.codes
     assert ("stalled", "critical") not in parts.codes
     parts.supervisor.pressure.paused = False
     parts.supervisor.read_at = parts.now
     parts.go(1)
-    assert judged(parts.status).healthy
+    assert parts.status.healthy
 
 
 @pytest.mark.parametrize(
@@ -403,7 +402,7 @@ def test_a_late_heartbeat_is_told(seconds: int, level: str) -> None:
     parts.answer()
     assert parts.codes == ([("heartbeat", level)] if level else [])
     parts.writer.beaten_at = None
-    assert judged(parts.status).healthy
+    assert parts.status.healthy
     assert parts.status.writer is not None
     assert parts.status.writer.heartbeat_at is None
 
@@ -570,22 +569,21 @@ def test_lineages_are_looked_at_when_there_is_another_one(error: Exception) -> N
             raise error
         return [parts.intake.lineage]
 
-    ended = threading.Event()
     store = MemoryStore()
     store.put(LAYOUT.backup(BACKUP.id), BACKUP.to_json())
     catalog: Any = SimpleNamespace(lineages=lineages, store=store, layout=LAYOUT)
-    thread = threading.Thread(
-        target=look_at_history, args=(parts.reporter, catalog, parts.intake, ended)
-    )
-    thread.start()
-    try:
-        wait_until(lambda: asked, what="it is asked")
-        assert parts.status.history is None
-        parts.intake.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
-        wait_until(lambda: parts.status.backups, what="and again")
-    finally:
-        ended.set()
-        thread.join(60)
+    parts.reporter.look_at_history(catalog)
+    parts.reporter.look_at_history(catalog)
+    assert (parts.status.history, len(asked)) == (None, 1)
+    parts.intake.lineage = like(LINEAGE, id="20260102T030405Z-3e11fa47-ffff")
+    parts.reporter.look_at_history(catalog)
+    assert len(asked) == 2
     assert parts.status.history is not None
     assert parts.status.history.earliest == LINEAGE.first_binlog_time
     assert parts.status.backups == BackupsStatus(count=1, newest_at=BACKUP.taken_at)
+    parts.go(599)
+    parts.reporter.look_at_history(catalog)
+    assert len(asked) == 2
+    parts.go(1)
+    parts.reporter.look_at_history(catalog)
+    assert len(asked) == 3

@@ -1,7 +1,12 @@
-"""A signal ends the streamer wherever it comes."""
+"""What ends the streamer's threads: a signal wherever it comes, an end that is said, an error."""
 
 import subprocess
 import sys
+import threading
+from queue import SimpleQueue
+
+from binlog2s3.stream.shutdown import Periodic
+from tests.waiting import wait_until
 
 _INTERRUPTED = """\
 import signal
@@ -83,3 +88,37 @@ def test_what_the_caller_ignores_stays_ignored() -> None:
 def test_a_process_that_goes_on_has_a_new_stop() -> None:
     """What is left of before cannot end it, and a signal that came in between does."""
     assert _run(_RENEWED) == (0, "True 0 None\n")
+
+
+def test_a_step_is_done_until_the_end_is_said() -> None:
+    """Again and again in a thread of its own, which then does what is due at the end."""
+    ended, done = threading.Event(), threading.Event()
+    threads: list[str] = []
+
+    def step() -> float:
+        threads.append(threading.current_thread().name)
+        return 0.0
+
+    Periodic("now-and-then", step, ended, end=done.set).start()
+    wait_until(lambda: len(threads) >= 3, what="three steps")
+    assert not done.is_set()
+    ended.set()
+    assert done.wait(60)
+    assert set(threads) == {"now-and-then"}
+
+
+def test_a_step_that_fails_is_the_last() -> None:
+    """Its error is handed on, and the end of one that failed is not done."""
+    ended, failed, done = threading.Event(), SimpleQueue[BaseException](), threading.Event()
+    steps: list[int] = []
+
+    def step() -> float:
+        steps.append(1)
+        raise KeyError("a defect")
+
+    Periodic("defect", step, ended, failed=failed.put, end=done.set).start()
+    assert isinstance(failed.get(timeout=60), KeyError)
+    wait_until(
+        lambda: "defect" not in {one.name for one in threading.enumerate()}, what="it to end"
+    )
+    assert (len(steps), done.is_set()) == (1, False)

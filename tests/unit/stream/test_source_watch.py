@@ -10,7 +10,7 @@ import pytest
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
-from binlog2s3.stream.shutdown import Stop, every
+from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.source_watch import Watch
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.unit.stream.builders import name, rows
@@ -83,7 +83,9 @@ class Watched:
         return 0.001
 
     def start(self) -> None:
-        every(self.stop, "watch", self.step, end=self.watch.close)
+        Periodic(
+            "watch", self.step, self.stop.event, failed=self.stop.fail, end=self.watch.close
+        ).start()
 
 
 @pytest.fixture
