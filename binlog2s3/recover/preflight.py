@@ -21,6 +21,7 @@ from binlog2s3.recover.model import Plan
 from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
+from binlog2s3.server.omissions import in_galera
 from binlog2s3.server.version import ServerVersion
 
 _TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
@@ -45,11 +46,10 @@ _WANTED = {
         "slave_run_triggers_for_rbr": "NO",
         "gtid_ignore_duplicates": "OFF",
         "replicate_events_marked_for_skip": "REPLICATE",
-        "wsrep_on": "OFF",
     },
 }
 """What these must be set to, so that the applier does what the binlogs say and nothing else."""
-_NEEDS_RESTART = ("replica_skip_errors", "slave_skip_errors", "wsrep_on")
+_NEEDS_RESTART = ("replica_skip_errors", "slave_skip_errors")
 
 
 def problems(
@@ -286,6 +286,17 @@ def _obstacles(
     found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
     if facts.flavour == "mysql":
         found = {name.replace("slave", "replica"): value for name, value in found.items()} | found
+    if in_galera(server):
+        yield (
+            (
+                "it is in a Galera cluster: its other nodes would get what is applied, or differ "
+                "from it"
+            ),
+            (
+                "recover into a server outside of the cluster, or take this one out of it: remove "
+                "wsrep_on from its configuration, and restart it"
+            ),
+        )
     yield from _in_settings(facts, found)
     if facts.flavour == "mysql":
         yield from _in_gtids(facts, found, plan)

@@ -29,7 +29,7 @@ class ServerSettings:
     access is denied. `replicates`: whether it is a replica itself, None if access is denied.
     `expire_seconds` is None if binlogs do not expire. `filters`: binlog filters in words, None if
     access is denied; `replica_filters` likewise, those of replication. `is_closed`: log_bin is on,
-    and the server writes no binlog nevertheless.
+    and the server writes no binlog nevertheless. `in_galera`: it is a node of a cluster.
     """
 
     flavour: Flavour
@@ -42,6 +42,7 @@ class ServerSettings:
     filters: str | None = ""
     replica_filters: str = ""
     is_closed: bool = False
+    in_galera: bool = False
 
     @property
     def writes(self) -> bool:
@@ -144,14 +145,13 @@ def _replica_updates(server: ServerSettings) -> Row:
     name = (
         "log_replica_updates" if "log_replica_updates" in server.variables else "log_slave_updates"
     )
-    galera = server.is_on("wsrep_on")
-    replicates = True if galera else server.replicates
+    replicates = True if server.in_galera else server.replicates
     if server.is_on(name):
         role = {True: "; it replicates from another server", None: "", False: ""}[replicates]
         return ok("settings", name, f"ON{role}")
     hint = f"set {name} = ON {_IN_FILE} and restart; or stream from the server that it replicates"
     if replicates:
-        what = "a node of a cluster" if galera else "a replica"
+        what = "a node of a cluster" if server.in_galera else "a replica"
         found = f"OFF on {what}: what it applies is not in its binlog"
         return fail("settings", name, found, hint)
     if replicates is None:
@@ -243,7 +243,7 @@ def _engines(server: ServerSettings) -> Row:
 def _domain(server: ServerSettings) -> Row:
     """MariaDB's; the nodes of a cluster are told apart by it."""
     own = server.value("gtid_domain_id") or "0"
-    if not server.is_on("wsrep_on"):
+    if not server.in_galera:
         hint = "servers that write at the same time need different domains"
         return ok("settings", "gtid_domain_id", own, hint)
     cluster = server.value("wsrep_gtid_domain_id") or "0"
@@ -355,7 +355,6 @@ VARIABLES = (
     ENGINE,
     *FILTERS,
     "wsrep_gtid_domain_id",
-    "wsrep_on",
     "aurora_server_id",
     "innodb_read_only",
 )

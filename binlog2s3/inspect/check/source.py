@@ -33,7 +33,7 @@ from binlog2s3.inspect.check.settings import (
 from binlog2s3.server.connection import Server, binlog_name
 from binlog2s3.server.login import CHMOD, Login, how_to_prove, readable_by_others, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
-from binlog2s3.server.omissions import binlog_filters, replica_filters, replicates
+from binlog2s3.server.omissions import binlog_filters, in_galera, replica_filters, replicates
 from binlog2s3.server.version import ServerVersion
 
 _READ_SECONDS = 20.0
@@ -150,6 +150,7 @@ class SourceCheck:
             expire_seconds=self._server.expiry(),
             filters=self._filters(is_in_files=not variables.get(ENGINE)),
             is_closed=self._is_closed,
+            in_galera=in_galera(self._server),
         )
 
     def _replica_filters(self, variables: Mapping[str, str]) -> str:

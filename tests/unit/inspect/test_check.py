@@ -223,7 +223,11 @@ def mariadb(**variables: str) -> ServerSettings:
     return seen("mariadb", **variables)
 
 
-GALERA = {"wsrep_on": "ON", "wsrep_gtid_domain_id": "7"}
+def node(**variables: str) -> ServerSettings:
+    """Of a Galera cluster, with the cluster's domain 7."""
+    return replace(mariadb(wsrep_gtid_domain_id="7", **variables), in_galera=True)
+
+
 OWN_DOMAIN = "a gtid_domain_id of its own"
 
 
@@ -243,11 +247,11 @@ OWN_DOMAIN = "a gtid_domain_id of its own"
          "SET GLOBAL server_id = N"),
         (mariadb(server_id="0"), "server_id", "fail", "", "SET GLOBAL server_id = N"),
         (replace(seen(), replicas=None), "server_id", "ok", "", "replica"),
-        (mariadb(gtid_domain_id="0", **GALERA), "gtid_domain_id", "warn",
+        (node(gtid_domain_id="0"), "gtid_domain_id", "warn",
          "0, as on every node where nobody set it", OWN_DOMAIN),
-        (mariadb(gtid_domain_id="7", **GALERA), "gtid_domain_id", "warn",
+        (node(gtid_domain_id="7"), "gtid_domain_id", "warn",
          "7, which is also the cluster's (wsrep_gtid_domain_id)", OWN_DOMAIN),
-        (mariadb(gtid_domain_id="11", **GALERA), "gtid_domain_id", "ok",
+        (node(gtid_domain_id="11"), "gtid_domain_id", "ok",
          "11; the cluster's is 7", OWN_DOMAIN),
         (mariadb(gtid_domain_id="0"), "gtid_domain_id", "ok", "0", ""),
         (mariadb(), "sql_log_bin", "ok", "no server shows it", ""),
@@ -275,7 +279,7 @@ def test_what_is_said_of_a_setting(
 
 def test_a_node_of_galera_that_does_not_log_what_it_applies() -> None:
     """It is a replica of each other node, by the name that MariaDB has for the switch."""
-    galera = mariadb(log_slave_updates="OFF", wsrep_on="ON", gtid_domain_id="11")
+    galera = node(log_slave_updates="OFF", gtid_domain_id="11")
     del galera.variables[UPDATES]  # type: ignore[attr-defined]
     assert results(settings_rows(galera)) == {"log_slave_updates": "fail"}
 
