@@ -274,6 +274,17 @@ def _obstacles(
             ),
         )
         return
+    if in_galera(server):
+        yield (
+            (
+                "it is in a Galera cluster: its other nodes would get what is applied, or differ "
+                "from it"
+            ),
+            (
+                "recover into a server outside of the cluster, or take this one out of it: remove "
+                "wsrep_on from its configuration, and restart it"
+            ),
+        )
     if facts.server_id in server_ids:
         yield (
             (
@@ -286,17 +297,6 @@ def _obstacles(
     found = {str(row["Variable_name"]).lower(): str(row["Value"]) for row in rows}
     if facts.flavour == "mysql":
         found = {name.replace("slave", "replica"): value for name, value in found.items()} | found
-    if in_galera(server):
-        yield (
-            (
-                "it is in a Galera cluster: its other nodes would get what is applied, or differ "
-                "from it"
-            ),
-            (
-                "recover into a server outside of the cluster, or take this one out of it: remove "
-                "wsrep_on from its configuration, and restart it"
-            ),
-        )
     yield from _in_settings(facts, found)
     if facts.flavour == "mysql":
         yield from _in_gtids(facts, found, plan)
