@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.formatting import count_text, gtids_text
@@ -111,7 +111,7 @@ class Apply:
         """
         began = monotonic()
         if plan.pieces:
-            with _told(self._facts.flavour):
+            with _told(self._facts):
                 self._replicate(
                     plan,
                     open_stream,
@@ -216,7 +216,7 @@ class Apply:
 
 
 @contextmanager
-def _told(flavour: Flavour) -> Iterator[None]:
+def _told(facts: TargetFacts) -> Iterator[None]:
     """Add to errors from elsewhere what happened to the target, and what to do next."""
     try:
         yield
@@ -227,7 +227,7 @@ def _told(flavour: Flavour) -> Iterator[None]:
         ) from error
     except (StoreError, SourceError) as error:
         if isinstance(error, SourceError) and error.needs_privilege:
-            error.hint = target.PRIVILEGES[flavour]
+            error.hint = facts.grants
         error.hint = f"{error.hint}; {_AGAIN}" if error.hint else _AGAIN
         raise
     except RecoveryError as error:

@@ -62,7 +62,6 @@ from binlog2s3.recover.pending import LOOKED_BACK, pending_at
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
-from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.seam import Next
@@ -468,22 +467,23 @@ class _Recovery:
 
     # Refusals
 
-    def _refuse(self, error: RecoveryError, *, is_certain: bool = True) -> None:
+    def _refuse(self, error: RecoveryError) -> None:
         """Raise the error. A dry run warns, shows its plan, and ends as the apply would."""
         if self._config.applies:
             raise error
         self._warnings.append(f"{error}; {error.hint}")
-        if is_certain and self._config.output_dir is None:
+        if self._config.output_dir is None:
             self._refusals.append(error)
 
     def _refuse_target(self, survey: Survey) -> None:
         if self._apply is None or self._target is None or self._facts is None:
             return
         login, lineages, facts = self._target.login(), survey.lineages, self._facts
-        if not self._config.applies:  # an apply tries which privileges are missing
-            for missing in missing_privileges(self._target.server, facts):
-                self._refuse(missing, is_certain=False)  # a GRANT may not be understood
-            facts = replace(facts, missing_privileges=())
+        if not self._config.applies:
+            self._warnings.append(
+                f"the privileges of {facts.account} at the target were not tried, because that "
+                f"changes the target; an apply tries them before anything else: {facts.grants}"
+            )
         marked = self._apply.standing.refusal(texts_of(self._config.tables))
         if marked is not None:
             self._refuse(marked)

@@ -18,7 +18,7 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, some
 from binlog2s3.recover.channel import channel_of
 from binlog2s3.recover.model import Plan
-from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts
+from binlog2s3.recover.target import CHANNEL, TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from binlog2s3.server.omissions import in_galera
@@ -117,7 +117,7 @@ def problems(
         yield RecoveryError(
             f"the account {login.user!r} at the target is missing the privilege "
             f"{', '.join(found.missing_privileges)}",
-            hint=PRIVILEGES[found.flavour],
+            hint=found.grants,
         )
 
 

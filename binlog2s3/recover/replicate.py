@@ -32,7 +32,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
 from binlog2s3.recover.seam import told_executed
-from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
+from binlog2s3.recover.target import CHANNEL, TargetFacts, refuse_full_disk
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
@@ -141,7 +141,7 @@ class Replication:
             if not self._channel.shows_threads():
                 raise RecoveryError(
                     f"the account at the target, {self._where}, is missing the privilege PROCESS",
-                    hint=PRIVILEGES[self._facts.flavour],
+                    hint=self._facts.grants,
                 )
 
     def apply(self, on_progress: OnProgress) -> None:
@@ -191,7 +191,7 @@ class Replication:
 
     def _hint(self, error: SourceError) -> str:
         if error.needs_privilege:
-            return PRIVILEGES[self._facts.flavour]
+            return self._facts.grants
         return f"is the server up? {_AGAIN}" if error.transient else error.hint
 
     def _put_away(self, error: BaseException | None) -> None:

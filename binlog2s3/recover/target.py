@@ -16,7 +16,7 @@ from binlog2s3.binlog.content import Xid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
-from binlog2s3.server.connection import Server
+from binlog2s3.server.connection import Server, granted_name
 from binlog2s3.server.login import Login
 from binlog2s3.server.version import ServerVersion, is_on
 
@@ -26,13 +26,23 @@ DATABASE = "binlog2s3_recovery"
 CHANNEL = "binlog2s3"
 """The replication channel of a recovery, and the user it logs in with."""
 
-PRIVILEGES: dict[Flavour, str] = {
-    "mysql": "GRANT REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN "
-    "ON *.* and the others that docs/guides/permissions.md lists for this account",
-    "mariadb": "GRANT SLAVE MONITOR, REPLICATION SLAVE ADMIN, RELOAD, BINLOG ADMIN, PROCESS ON *.* "
-    "and the others that docs/guides/permissions.md lists for this account",
+_NOTES = "`" + DATABASE.replace("_", "\\_") + "%`.*"
+_GRANTED: dict[Flavour, tuple[str, ...]] = {
+    "mysql": (
+        "REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN ON *.*",
+        f"ALL ON {_NOTES}",
+        "SELECT ON performance_schema.replication_applier_status_by_worker",
+        "SELECT ON mysql.slave_worker_info",
+        "SELECT ON mysql.slave_relay_log_info",
+    ),
+    "mariadb": (
+        "REPLICATION SLAVE ADMIN, SLAVE MONITOR, RELOAD, BINLOG ADMIN, PROCESS ON *.*",
+        f"ALL ON {_NOTES}",
+    ),
 }
-"""What the account at the target needs, for hints."""
+"""What docs/guides/permissions.md grants at the target; nothing asks for grants, each is tried."""
+_BEFORE_8 = "REPLICATION CLIENT, SUPER, RELOAD, PROCESS ON *.*"
+"""In place of the first: MySQL 5.7 has not split SUPER up."""
 
 _RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
 _LEAST_FREE = 64 << 10
@@ -49,7 +59,8 @@ class TargetFacts:
     GTIDs stay. `missing_privileges`: those without which the facts cannot be asked for.
     `checks_accounts`: it was not started with --skip-grant-tables. `tables`: how many there are in
     the users' schemas. `unloaded`: loadable functions in mysql.func that it has not loaded, because
-    a dump brought them after its start; only those that the account may see.
+    a dump brought them after its start; only those that the account may see. `account`: ours there,
+    as GRANT takes it.
     """
 
     address: str
@@ -72,11 +83,20 @@ class TargetFacts:
     checks_accounts: bool = True
     tables: int = 0
     unloaded: tuple[str, ...] = ()
+    account: str = "the account"
 
     @property
     def keeps_gtids(self) -> bool:
         """Whether its GTIDs tell what was applied, also to a second run."""
         return self.executed is not None
+
+    @property
+    def grants(self) -> str:
+        """The documented statements that give the account what an apply needs."""
+        first, *others = _GRANTED[self.flavour]
+        if self.flavour == "mysql" and ServerVersion(self.version).numbers < (8,):
+            first = _BEFORE_8
+        return "; ".join(f"GRANT {one} TO {self.account}" for one in (first, *others))
 
 
 def facts(server: Server, login: Login) -> TargetFacts:
@@ -86,7 +106,8 @@ def facts(server: Server, login: Login) -> TargetFacts:
     """
     row = server.rows(
         "SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin, "
-        "@@global.read_only AS frozen, @@global.event_scheduler AS events"
+        "@@global.read_only AS frozen, @@global.event_scheduler AS events, "
+        "CURRENT_USER() AS account"
     )[0]
     version = str(row["version"])
     flavour = ServerVersion(version).flavour
@@ -127,6 +148,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
         checks_accounts=_checks_accounts(server),
         tables=_tables(server),
         unloaded=tuple(_unloaded(server, flavour, version)),
+        account=granted_name(str(row["account"])),
     )
 
 
@@ -205,7 +227,7 @@ def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> N
     except SourceError as error:
         if not error.needs_privilege:
             raise
-        raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
+        raise RecoveryError(str(error), hint=found.grants) from error
     server.close()
     try:
         server.rows("SELECT 1")
@@ -321,7 +343,7 @@ def refuse_lacking(server: Server, found: TargetFacts) -> None:
     except SourceError as error:
         if not error.needs_privilege:
             raise
-        raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
+        raise RecoveryError(str(error), hint=found.grants) from error
     finally:
         server.close()
 

@@ -494,6 +494,12 @@ def binlog_name(text: str) -> BinlogName:
         ) from error
 
 
+def granted_name(current_user: str) -> str:
+    """What CURRENT_USER() answers, in the form that GRANT takes."""
+    user, _, host = current_user.rpartition("@")
+    return "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
+
+
 def own_gtid(message: bytes) -> str:
     """The GTID in the rest of an OK packet of a MySQL whose session is tracked; "" if it has none.
 

@@ -30,7 +30,7 @@ from binlog2s3.inspect.check.settings import (
     unseen_rows,
     version_row,
 )
-from binlog2s3.server.connection import Server, binlog_name
+from binlog2s3.server.connection import Server, binlog_name, granted_name
 from binlog2s3.server.login import CHMOD, Login, how_to_prove, readable_by_others, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
 from binlog2s3.server.omissions import binlog_filters, in_galera, replica_filters, replicates
@@ -63,8 +63,7 @@ class SourceAccount:
     @property
     def quoted(self) -> str:
         """The account in the form that GRANT takes."""
-        user, _, host = self.name.rpartition("@")
-        return "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
+        return granted_name(self.name)
 
     @property
     def client(self) -> str:
