@@ -236,7 +236,7 @@ class _Recovery:
     def _start(self, survey: Survey) -> tuple[Start, str]:
         """What the target has, and in words who says so."""
         config = self._config
-        flavour = survey.flavour(config.lineage)
+        flavour = survey.flavour(config.goal.lineage)
         have: Gtids | None = None
         words = []
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
@@ -335,7 +335,7 @@ class _Recovery:
                 "--from-binlog; `binlog2s3 backup run` makes a base backup, `backup add` registers "
                 "one",
             )
-        goal, lineage = goal_of(self._config), self._config.lineage
+        goal, lineage = goal_of(self._config), self._config.goal.lineage
         found = best_for(backups, goal, survey, lineage)
         if found is not None:
             return found[0]
@@ -367,7 +367,7 @@ class _Recovery:
             start=start,
             skip=config.skip_gtid,
             holes=config.allow_holes,
-            lineage=config.lineage,
+            lineage=config.goal.lineage,
             allow_gap=config.allow_gap,
             allow_extra_gtids=config.allow_extra_gtids,
         )
@@ -490,7 +490,7 @@ class _Recovery:
         for refusal in preflight.problems(
             facts,
             login,
-            flavour=survey.flavour(self._config.lineage),
+            flavour=survey.flavour(self._config.goal.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,
@@ -638,14 +638,15 @@ def _words(backup: Backup) -> str:
 
 def goal_of(config: PitrConfig) -> Goal:
     """Where to stop."""
-    if config.to_time is not None:
-        return ToTime(config.to_time.at_us, config.to_time.text, config.accept_times)
-    if config.to_gtid is not None:
-        return ToGtid(config.to_gtid)
-    if config.before_gtid is not None:
-        return BeforeGtid(config.before_gtid)
-    if config.to_position is not None:
-        return ToPosition(config.to_position)
+    goal = config.goal
+    if goal.to_time is not None:
+        return ToTime(goal.to_time.at_us, goal.to_time.text, config.accept_times)
+    if goal.to_gtid is not None:
+        return ToGtid(goal.to_gtid)
+    if goal.before_gtid is not None:
+        return BeforeGtid(goal.before_gtid)
+    if goal.to_position is not None:
+        return ToPosition(goal.to_position)
     return Latest()
 
 
