@@ -71,7 +71,6 @@ from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
-from binlog2s3.server.version import ServerVersion
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
@@ -312,7 +311,7 @@ class _Recovery:
         at, facts = self._target, self._facts
         if at is None or facts is None:
             return None
-        found = Own(facts.uuid, ServerVersion(facts.version).reset_statement)
+        found = Own(facts.uuid, facts.release.reset_statement)
         if self._apply is None or facts.flavour != "mariadb":
             return found
         if self._apply.standing.was_interrupted():

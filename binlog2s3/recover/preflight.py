@@ -26,8 +26,6 @@ from binlog2s3.server.version import ServerVersion
 
 _TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _PORT = 3306
-_OLDEST = (5, 7)  # the first with channels
-_READS_TAGS = (8, 3)
 _SLOWEST_MS = 1000
 _FILTERS = ("replicate_do_", "replicate_ignore_", "replicate_wild_", "replicate_rewrite_")
 _WANTED = {
@@ -230,7 +228,7 @@ def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = Fals
 
 def _is_older(facts: TargetFacts, server_version: str) -> bool:
     """Whether the target is of an older series than the server that wrote the binlogs."""
-    return ServerVersion(facts.version).series < ServerVersion(server_version).series
+    return facts.release.series < ServerVersion(server_version).series
 
 
 def obstacles(
@@ -258,7 +256,7 @@ def _obstacles(
     state: MariadbGtidList | None,
 ) -> Iterator[tuple[str, str]]:
     """Each as (why, what to do)."""
-    if facts.flavour == "mysql" and ServerVersion(facts.version).numbers < _OLDEST:
+    if not facts.release.has_channels:
         yield (f"it is of version {facts.version}", "MySQL 5.7 is the oldest that can")
         return
     if facts.flavour == "mysql" and _is_older(facts, plan.server_version):
@@ -334,7 +332,7 @@ def _in_settings(facts: TargetFacts, found: Mapping[str, str]) -> Iterator[tuple
 
 def _setting(facts: TargetFacts, name: str, wanted: str) -> str:
     """How to set it there."""
-    if facts.flavour == "mysql" and not ServerVersion(facts.version).says_replica:
+    if facts.flavour == "mysql" and not facts.release.says_replica:
         name = name.replace("replica", "slave")
     if name in _NEEDS_RESTART:
         return f"remove {name} from the server's configuration, and restart it"
@@ -362,7 +360,7 @@ def _in_gtids(
             "SET GLOBAL gtid_mode = OFF_PERMISSIVE",
         )
     is_tagged = any(tag for one in sets for _, tag, _ in one.runs())
-    if is_tagged and ServerVersion(facts.version).numbers < _READS_TAGS:
+    if is_tagged and not facts.release.reads_tags:
         yield (
             f"it is of version {facts.version}, which cannot read GTIDs with tags",
             "restore the base backup into a server of the archived version",

@@ -41,8 +41,8 @@ _GRANTED: dict[Flavour, tuple[str, ...]] = {
     ),
 }
 """What docs/guides/permissions.md grants at the target; nothing asks for grants, each is tried."""
-_BEFORE_8 = "REPLICATION CLIENT, SUPER, RELOAD, PROCESS ON *.*"
-"""In place of the first: MySQL 5.7 has not split SUPER up."""
+_SUPER = "REPLICATION CLIENT, SUPER, RELOAD, PROCESS ON *.*"
+"""In place of the first, before SUPER was split up."""
 
 _RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
 _LEAST_FREE = 64 << 10
@@ -91,11 +91,16 @@ class TargetFacts:
         return self.executed is not None
 
     @property
+    def release(self) -> ServerVersion:
+        """What its version knows."""
+        return ServerVersion(self.version)
+
+    @property
     def grants(self) -> str:
         """The documented statements that give the account what an apply needs."""
         first, *others = _GRANTED[self.flavour]
-        if self.flavour == "mysql" and ServerVersion(self.version).numbers < (8,):
-            first = _BEFORE_8
+        if not self.release.splits_super:
+            first = _SUPER
         return "; ".join(f"GRANT {one} TO {self.account}" for one in (first, *others))
 
 
@@ -109,8 +114,8 @@ def facts(server: Server, login: Login) -> TargetFacts:
         "@@global.read_only AS frozen, @@global.event_scheduler AS events, "
         "CURRENT_USER() AS account"
     )[0]
-    version = str(row["version"])
-    flavour = ServerVersion(version).flavour
+    version = ServerVersion(str(row["version"]))
+    flavour = version.flavour
     if flavour == "mysql":
         own = server.rows(
             "SELECT @@server_uuid AS uuid, @@gtid_mode AS mode, "
@@ -124,12 +129,12 @@ def facts(server: Server, login: Login) -> TargetFacts:
         uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
         executed, super_read_only = None, False
     settings = _settings(server)
-    channels, missing_privileges = _channels(server, ServerVersion(version))
+    channels, missing_privileges = _channels(server, version)
     return TargetFacts(
         address=login.address,
         uuid=uuid,
         flavour=flavour,
-        version=version,
+        version=version.text,
         server_id=int(row["id"]),
         gtid_mode=gtid_mode,
         executed=executed,
@@ -147,7 +152,7 @@ def facts(server: Server, login: Login) -> TargetFacts:
         missing_privileges=missing_privileges,
         checks_accounts=_checks_accounts(server),
         tables=_tables(server),
-        unloaded=tuple(_unloaded(server, flavour, version)),
+        unloaded=tuple(_unloaded(server, version)),
         account=granted_name(str(row["account"])),
     )
 
@@ -175,7 +180,7 @@ def _tables(server: Server) -> int:
     return int(row[0]["it"])
 
 
-def _unloaded(server: Server, flavour: Flavour, version: str) -> Iterator[str]:
+def _unloaded(server: Server, version: ServerVersion) -> Iterator[str]:
     """The functions of mysql.func that are not loaded: the server reads that table at its start.
 
     MySQL 8 says which ones are loaded; elsewhere those of a table that is newer than the start.
@@ -184,8 +189,9 @@ def _unloaded(server: Server, flavour: Flavour, version: str) -> Iterator[str]:
         names = [str(row["name"]) for row in server.rows("SELECT name AS name FROM mysql.func")]
         if not names:
             return
-        knows = flavour == "mysql" and ServerVersion(version).numbers >= (8,)
-        if knows and int(server.rows("SELECT @@performance_schema AS it")[0]["it"]):
+        if version.shows_functions and int(
+            server.rows("SELECT @@performance_schema AS it")[0]["it"]
+        ):
             loaded = {
                 str(row["it"]).lower()
                 for row in server.rows(
@@ -307,7 +313,7 @@ def replicated(server: Server) -> MariadbGtidList:
 
 def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:
     """The replica channels that are set up besides ours, whether they run or not."""
-    rows = server.rows(ServerVersion(found.version).replica_statement)
+    rows = server.rows(found.release.replica_statement)
     return tuple(_channel_name(row) or "the default one" for row in rows if _is_other(row))
 
 
@@ -353,7 +359,7 @@ def stop_threads(server: Server, found: TargetFacts) -> None:
     if found.event_scheduler:
         server.rows("SET GLOBAL event_scheduler = OFF")
     if found.channels:
-        server.rows(ServerVersion(found.version).stop_statement)
+        server.rows(found.release.stop_statement)
 
 
 def disabled_events(server: Server) -> tuple[str, ...]:

@@ -85,7 +85,6 @@ _RUNNING = (
     "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
 )
 """How many whole seconds the oldest statement has been running that this account can see."""
-_BINLOG_IN_ENGINE = (12,)
 """From MariaDB 12.3 on an engine can have the binlog, with `binlog_storage_engine`."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _SESSION_TRACK = 1 << 23
@@ -147,8 +146,7 @@ class Server:
                 hint=f"{NO_LOG}; what it commits until then is in no archive",
                 uuid=found.uuid,
             )
-        may_be = flavour == "mariadb" and ServerVersion(version).numbers >= _BINLOG_IN_ENGINE
-        if may_be and (engine := self._binlog_engine()):
+        if ServerVersion(version).may_log_in_engine and (engine := self._binlog_engine()):
             raise UnloggedError(
                 f"{self._used.address} keeps its binlog in {engine!r:.40} (binlog_storage_engine), "
                 "not in files: that is not supported",

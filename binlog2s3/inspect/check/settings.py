@@ -61,13 +61,11 @@ class ServerSettings:
 def version_row(flavour: Flavour, version: str) -> Row:
     """Whether a streamer can follow a server of this version."""
     title = {"mysql": "MySQL", "mariadb": "MariaDB"}[flavour]
-    found, numbers = f"{title} {version}", ServerVersion(version).numbers
-    least = {"mysql": (5, 6), "mariadb": (10, 0)}[flavour]
-    tested = {"mysql": (8, 0), "mariadb": (10, 5)}[flavour]
-    if numbers < least:
-        lowest = ".".join(map(str, least))
-        return fail("server", "version", found, f"streaming needs {title} {lowest} or later")
-    if numbers < tested:
+    found, release = f"{title} {version}", ServerVersion(version)
+    if not release.can_be_source:
+        hint = f"streaming needs {title} {release.oldest_source} or later"
+        return fail("server", "version", found, hint)
+    if not release.is_maintained:
         hint = "this version is out of maintenance; docs/compatibility.md says what was tested"
         return warn("server", "version", found, hint)
     return ok("server", "version", found)
@@ -117,7 +115,7 @@ def _server_id(server: ServerSettings) -> Row:
     own = int(server.value("server_id") or 0)
     if own == 0:
         where = "N is a number that no other server of the topology has (1 to 4294967295)"
-        if server.flavour == "mysql" and ServerVersion(server.version).numbers >= (8, 0):
+        if ServerVersion(server.version).persists_settings:
             hint = f"SET PERSIST server_id = N there, where {where}"
         else:
             hint = f"SET GLOBAL server_id = N there, and set it {_IN_FILE}, where {where}"
@@ -162,10 +160,7 @@ def _replica_updates(server: ServerSettings) -> Row:
 
 def _expiry(server: ServerSettings) -> Row:
     name, week, seconds = "binlog_expire_logs_seconds", 604800, server.expire_seconds
-    if (
-        ServerVersion(server.version).numbers
-        < {"mysql": (8, 0), "mariadb": (10, 6)}[server.flavour]
-    ):
+    if not ServerVersion(server.version).expires_by_seconds:
         name, week = "expire_logs_days", 7  # with the newer name such a server does not start
     if seconds is None:
         hint = f"set an expiry of some days, e.g. {name} = {week}, or the disk fills up"

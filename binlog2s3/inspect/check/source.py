@@ -68,8 +68,7 @@ class SourceAccount:
     @property
     def client(self) -> str:
         """The name of REPLICATION CLIENT on this server."""
-        renamed = self.flavour == "mariadb" and ServerVersion(self.version).numbers >= (10, 5)
-        return "BINLOG MONITOR" if renamed else _CLIENT
+        return "BINLOG MONITOR" if ServerVersion(self.version).says_monitor else _CLIENT
 
 
 class SourceCheck:
@@ -315,9 +314,8 @@ def _process_row(server: Server, account: SourceAccount) -> Row:
 
 def _limits(server: Server, account: SourceAccount) -> dict[str, int] | None:
     """The account's own limits, and the server's limit of connections per account."""
-    least = (5, 7) if account.flavour == "mysql" else (10, 2)
-    new = ServerVersion(account.version).numbers >= least
-    rows = _ask(server, "SHOW CREATE USER CURRENT_USER()") if new else None
+    shows = ServerVersion(account.version).shows_accounts
+    rows = _ask(server, "SHOW CREATE USER CURRENT_USER()") if shows else None
     rows = rows if rows is not None else _ask(server, "SHOW GRANTS")
     if rows is None:
         return None
