@@ -505,6 +505,31 @@ def channel_of(server: Server, facts: TargetFacts) -> Channel:
     return MariadbChannel(server)
 
 
+def left_over(server: Server, facts: TargetFacts) -> Channel | None:
+    """The channel that an interrupted run has left; None if there is none. Changes nothing.
+
+    A channel of that name that is not ours does not count: `preflight` refuses it. Raises
+    SourceError.
+    """
+    if facts.missing_privileges:
+        return None
+    channel = channel_of(server, facts)
+    state = channel.state()
+    return channel if state is not None and state.ours else None
+
+
+def settle(server: Server, facts: TargetFacts) -> None:
+    """Remove it, with its relay logs, if there is one.
+
+    If the target keeps no GTIDs, the place that it `reached` must have been noted before.
+    """
+    server.close()
+    channel = left_over(server, facts)
+    if channel is not None:
+        channel.stop()
+        channel.remove()
+
+
 def _has_thread(server: Server, which: str) -> bool:
     """Whether the account sees a replication thread for which this condition is true."""
     return bool(

@@ -7,7 +7,7 @@ exits with 0 only if the target has what the plan says.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
-from binlog2s3.recover import base_check, preflight, replicate, target
+from binlog2s3.recover import base_check, preflight, target
 from binlog2s3.recover.applier_error import next_transaction
 from binlog2s3.recover.apply import Apply, Target
 from binlog2s3.recover.backup import (
@@ -39,6 +39,7 @@ from binlog2s3.recover.backup import (
     start_of_registered,
 )
 from binlog2s3.recover.base_check import BaseCheck
+from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
@@ -64,6 +65,7 @@ from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
+from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
@@ -98,6 +100,22 @@ def run(config: PitrConfig, done: Done | None = None, outside: Outside = OUTSIDE
         return _Recovery(config, store, at, done, outside).run()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A plan that nothing stands against, and what carrying it out needs.
+
+    `state`: the GTIDs before it, for MariaDB. `zones` is None if no time zone can matter.
+    """
+
+    survey: Survey
+    start: Start
+    plan: Plan
+    about: About
+    extract: Extract
+    state: MariadbGtidList | None
+    zones: TimeZones | None
+
+
 class _Recovery:
     def __init__(
         self,
@@ -130,6 +148,20 @@ class _Recovery:
             return self._run()
 
     def _run(self) -> int:
+        config, ready = self._config, self._ready()
+        self._show(ready.plan, ready.about)
+        if self._backup is not None and self._target is None and not config.as_json:
+            self._advise(self._backup)
+        result = None
+        if not config.dry_run and not config.chooses_backup:
+            if config.output_dir is not None:
+                result = self._to_directory(ready, config.output_dir)
+            else:
+                result = self._to_target(ready)
+        return self._done(ready.plan, ready.about, result)
+
+    def _ready(self) -> "_Ready":
+        """Plan, and see what stands against it; nothing is changed but by an interrupted run."""
         config = self._config
         with progress_of("entries") as advance:
             survey = self._survey(advance)
@@ -142,17 +174,8 @@ class _Recovery:
             extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
             zones = self._time_zones(plan, extract, survey)
             only = self._only(plan, extract, survey) if config.tables else None
-        self._warnings += [str(error) for error in survey.problems]
         streamer = self._last_report(plan, survey)
-        self._warnings += self._store.version_notes()
-        if self._facts is not None and config.output_dir is None:
-            self._warnings += preflight.warnings(
-                self._facts,
-                server_version=plan.server_version,
-                is_scratch=self._told is not None,
-            )
-        plan = replace(plan, pending=self._pending(plan, survey))
-        plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
+        plan = self._with_warnings(plan, survey)
         once = self._apply is not None and not self._by_gtid
         about = About(
             source=config.source,
@@ -165,30 +188,46 @@ class _Recovery:
             once=once,
             only=only,
         )
-        self._show(plan, about)
-        if self._backup is not None and self._target is None and not config.as_json:
-            self._advise(self._backup)
-        if config.dry_run or config.chooses_backup:
-            return self._done(plan, about, None)
-        if config.output_dir is None:
-            assert self._apply is not None  # noqa: S101 - there is a target, or a directory
-            base = self._base_check(self._apply, start)
-            self._confirm(plan, about)
-            opened: OpenStream = extract.stream
-            if only is not None and not only.looked:
-                opened = watched(opened, config.tables)
-            if zones is not None:
-                opened = zones.watched(opened)
-            result = self._applied(self._apply, plan, opened, survey, state)
-            if zones is not None and zones.is_news:
-                say("warning", zones.unknown_text())
-            return self._done(plan, about, replace(result, base_backup=base))
-        with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
-            before = _gtids_before(plan, survey)
-            result = to_directory(
-                plan, about, pieces, config.output_dir, before=before, on_progress=progress
+        return _Ready(
+            survey=survey,
+            start=start,
+            plan=plan,
+            about=about,
+            extract=extract,
+            state=state,
+            zones=zones,
+        )
+
+    def _with_warnings(self, plan: Plan, survey: Survey) -> Plan:
+        """The plan with what its goal cuts in two, and with all warnings, the plan's own last."""
+        self._warnings += [str(error) for error in survey.problems]
+        self._warnings += self._store.version_notes()
+        if self._facts is not None and self._config.output_dir is None:
+            self._warnings += preflight.warnings(
+                self._facts,
+                server_version=plan.server_version,
+                is_scratch=self._told is not None,
             )
-        return self._done(plan, about, result)
+        plan = replace(plan, pending=self._pending(plan, survey))
+        return replace(plan, warnings=(*self._warnings, *plan.warnings))
+
+    def _to_target(self, ready: "_Ready") -> Result:
+        assert self._apply is not None  # noqa: S101 - there is a target, or a directory
+        base = self._base_check(self._apply, ready.start)
+        self._confirm(ready.plan, ready.about)
+        result = self._applied(self._apply, ready)
+        if ready.zones is not None and ready.zones.is_news:
+            say("warning", ready.zones.unknown_text())
+        return replace(result, base_backup=base)
+
+    @staticmethod
+    def _to_directory(ready: "_Ready", directory: Path) -> Result:
+        plan = ready.plan
+        with closing(ready.extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+            before = _gtids_before(plan, ready.survey)
+            return to_directory(
+                plan, ready.about, pieces, directory, before=before, on_progress=progress
+            )
 
     # What there is
 
@@ -209,7 +248,7 @@ class _Recovery:
             return
         at = self._target
         self._facts = target.facts(at.server, at.login())
-        left = replicate.left_over(at.server, self._facts)
+        left = left_over(at.server, self._facts)
         state = left.state() if left is not None else None
         if left is not None and state is not None and state.runs:
             if self._config.applies:
@@ -514,26 +553,24 @@ class _Recovery:
 
     # Doing it
 
-    def _applied(
-        self,
-        apply: Apply,
-        plan: Plan,
-        open_stream: OpenStream,
-        survey: Survey,
-        state: MariadbGtidList | None,
-    ) -> Result:
+    def _applied(self, apply: Apply, ready: "_Ready") -> Result:
         """Apply it to the target. Ctrl-C prints what the next run does."""
+        tables, only = self._config.tables, ready.about.only
+        opened: OpenStream = ready.extract.stream
+        if only is not None and not only.looked:
+            opened = watched(opened, tables)
+        if ready.zones is not None:
+            opened = ready.zones.watched(opened)
+        work = Work(
+            plan=ready.plan,
+            open_stream=opened,
+            transactions=ready.survey.transactions,
+            begins_behind=ready.state,
+            tables=tables,
+        )
         try:
             with showing(sys.stderr) as progress:
-                asked = _asked(self._config)
-                return apply.run(
-                    plan,
-                    open_stream,
-                    progress,
-                    asked=asked,
-                    transactions=survey.transactions,
-                    state=state,
-                )
+                return apply.run(work, progress, asked=_asked(self._config))
         except KeyboardInterrupt:
             if self._told is None:
                 page_on(sys.stderr).line(
