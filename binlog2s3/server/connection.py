@@ -398,8 +398,16 @@ class Server:
         Raises SourceError that names the missing privilege.
         """
         self._all("SHOW BINARY LOGS")
+        self.check_reading(name)
+
+    def check_reading(self, name: BinlogName | None = None) -> None:
+        """Check that this user may receive binlogs; of a MySQL by reading one, the first or `name`.
+
+        Raises SourceError that names the missing privilege.
+        """
         if not self._is_mariadb():
-            self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))
+            of = ("IN %s LIMIT 1", (str(name),)) if name is not None else ("LIMIT 1", ())
+            self._all(f"SHOW BINLOG EVENTS {of[0]}", of[1])
             return
         for row in self._all("SHOW GRANTS"):  # MariaDB's SHOW BINLOG EVENTS needs less
             given, _, where = str(next(iter(row.values()))).upper().partition(" ON ")

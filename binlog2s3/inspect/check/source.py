@@ -195,7 +195,7 @@ class SourceCheck:
             return
         yield self._client_row(self._account)
         connection = self._connection_row()
-        refusal = _slave_refusal(self._server, self._account, connection)
+        refusal = _slave_refusal(self._server, connection)
         yield _privilege_row(self._server, self._account, _SLAVE, refusal)
         if not ServerVersion(self._account.version).stamps_commits:
             yield _process_row(self._server, self._account)
@@ -285,17 +285,14 @@ def _replicas(server: Server, account: SourceAccount) -> frozenset[int] | None:
     return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
 
 
-def _slave_refusal(server: Server, account: SourceAccount, connection: Row) -> SourceError | None:
-    """MySQL's answer to SHOW BINLOG EVENTS; on MariaDB, only a dump or the grants show it."""
+def _slave_refusal(server: Server, connection: Row) -> SourceError | None:
+    """What mysqlbinlog was told; if that does not say it, as a streamer asks at its start."""
     if connection.result == "ok":
         return None
     if f"you need (at least one of) the {_SLAVE}" in connection.found:
         return SourceError(connection.found)
     try:
-        if account.flavour == "mysql":
-            server.rows("SHOW BINLOG EVENTS LIMIT 1")
-        elif not any(map(_grants_slave, _grants(server))):
-            return SourceError(f"no grant shows the privilege {_SLAVE}")
+        server.check_reading()
     except SourceError as error:
         return error
     return None
@@ -391,13 +388,6 @@ def _roles(server: Server) -> str:
     except SourceError:
         return ""
     return ", ".join(one[1] for one in given if one is not None and " ON " not in one[1])
-
-
-def _grants_slave(grant: str) -> bool:
-    """Whether this line of SHOW GRANTS allows reading binlogs."""
-    given, _, where = grant.upper().partition(" ON ")
-    enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
-    return bool(enough) and where.startswith("*.* ")
 
 
 def key_rows(login: Login, status: Mapping[str, str]) -> Iterator[Row]:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ from binlog2s3.inspect.check.settings import (
     version_row,
 )
 from binlog2s3.inspect.check.source import SourceAccount, key_rows, login_rows
-from binlog2s3.inspect.check.spool import holder, owner_row, spool_rows, unusable_hint
+from binlog2s3.inspect.check.spool import owner_row, spool_rows, unusable_hint
 from binlog2s3.store.errors import Failure, translate
+from binlog2s3.stream.spool import RunFacts, holder
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
 
@@ -1006,6 +1007,17 @@ def spool(directory: Path, **limits: int) -> dict[str, Row]:
     return {row.name: row for row in spool_rows(whole, "s3://b/pre")}
 
 
+RUN = "run-20260102T030405000000Z-a1b2"
+
+
+def noted(source: str, target: str) -> str:
+    """The run.json of a streamer."""
+    facts = RunFacts(
+        source=source, target=target, server_uuid="u", binlog="mysql-bin.000001", position=4
+    )
+    return json.dumps({"format": 1, **asdict(facts)})
+
+
 def test_a_spool_that_is_not_there(disk_tmp_path: Path) -> None:
     """It can be made; that is found out, and undone."""
     rows = spool(disk_tmp_path / "a" / "b", min_free_bytes=0)
@@ -1067,12 +1079,12 @@ def test_a_spool_in_use(disk_tmp_path: Path) -> None:
 
 def test_a_spool_of_another_source(disk_tmp_path: Path) -> None:
     """A start would refuse it: it fails; one of ours is well; a damaged note fails."""
-    note = disk_tmp_path / "run-1" / "run.json"
+    note = disk_tmp_path / RUN / "run.json"
     note.parent.mkdir()
     for text, result in (
-        ('{"source": "test", "target": "s3://b/pre"}', "ok"),
-        ('{"source": "other", "target": "s3://b/pre"}', "fail"),
-        ('{"source": "test", "target": "s3://b/else"}', "fail"),
+        (noted("test", "s3://b/pre"), "ok"),
+        (noted("other", "s3://b/pre"), "fail"),
+        (noted("test", "s3://b/else"), "fail"),
         ("{", "fail"),
         ("[]", "fail"),
     ):
@@ -1085,7 +1097,7 @@ def test_room_for_the_spool(disk_tmp_path: Path) -> None:
     """Too little free fails, as a start would; a limit that the disk does not allow warns."""
     assert spool(disk_tmp_path, min_free_bytes=1 << 60)["free space"].result == "fail"
     assert spool(disk_tmp_path, min_free_bytes=0, max_bytes=1 << 60)["free space"].result == "warn"
-    run = disk_tmp_path / "run-1"
+    run = disk_tmp_path / RUN
     run.mkdir()
     (run / "mysql-bin.000001").write_bytes(b"x" * (1 << 20))
     row = spool(disk_tmp_path, min_free_bytes=0, max_bytes=1 << 10)["free space"]
