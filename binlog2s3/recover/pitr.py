@@ -174,6 +174,7 @@ class _Recovery:
             extract = Extract(survey.blocks, concurrency=config.s3.concurrency)
             zones = self._time_zones(plan, extract, survey)
             only = self._only(plan, extract, survey) if config.tables else None
+        self._warnings += [str(error) for error in survey.problems]
         streamer = self._last_report(plan, survey)
         plan = self._with_warnings(plan, survey)
         once = self._apply is not None and not self._by_gtid
@@ -200,7 +201,6 @@ class _Recovery:
 
     def _with_warnings(self, plan: Plan, survey: Survey) -> Plan:
         """The plan with what its goal cuts in two, and with all warnings, the plan's own last."""
-        self._warnings += [str(error) for error in survey.problems]
         self._warnings += self._store.version_notes()
         if self._facts is not None and self._config.output_dir is None:
             self._warnings += preflight.warnings(

@@ -43,7 +43,7 @@ def omissions(server: Server) -> tuple[str, ...] | None:
         *replica_filters(variables, replica or ()),
         *_switches(
             variables,
-            applies=bool(replica) or replicates(server) is True or in_galera(server),
+            applies=bool(replica) or replicates(server) is True or _is_node(server),
         ),
     ]
     return tuple(dict.fromkeys(_printable(text) for text in found))[:_MOST]
@@ -104,6 +104,16 @@ def in_galera(server: Server) -> bool:
     switch = server.rows("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
     connected = server.rows("SHOW GLOBAL STATUS LIKE 'wsrep_connected'")
     return any(is_on(row["Value"]) for row in (*switch, *connected))
+
+
+def _is_node(server: Server) -> bool:
+    """The same; no if the server refuses to tell, as something in between may."""
+    try:
+        return in_galera(server)
+    except SourceError as error:
+        if error.transient:
+            raise
+        return False
 
 
 def _has_replicated(server: Server) -> bool | None:

@@ -82,6 +82,13 @@ def test_what_a_server_says(version: str, answers: Answers, found: tuple[str, ..
     assert omissions(server(version, {**alone, **answers, **nothing} | answers)) == found
 
 
+def test_what_may_be_a_node_and_does_not_tell() -> None:
+    """A proxy that refuses the question does not end a streamer: the rest is said."""
+    refused = {"SHOW GLOBAL VARIABLES LIKE 'wsrep_on'": DENIED, **NOT_LOGGED, "SHOW": []}
+    nothing: Answers = {"SELECT": [{"applied": ""}], **variables(ndb_log_bin="OFF")}
+    assert omissions(server("9.7.4", {**refused, **nothing})) == ("ndb_log_bin=OFF",)
+
+
 def test_a_server_that_is_away_has_said_nothing() -> None:
     """It is asked again: silence is no answer."""
     away = SourceError("away", transient=True)
