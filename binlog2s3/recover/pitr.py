@@ -160,8 +160,8 @@ class _Recovery:
                 result = self._to_target(ready)
         return self._done(ready.plan, ready.about, result)
 
-    def _ready(self) -> "_Ready":
-        """Plan, and see what stands against it; nothing is changed but by an interrupted run."""
+    def _ready(self) -> _Ready:
+        """Plan, and see what stands against it. Only what an interrupted run left is stopped."""
         config = self._config
         with progress_of("entries") as advance:
             survey = self._survey(advance)
@@ -211,7 +211,7 @@ class _Recovery:
         plan = replace(plan, pending=self._pending(plan, survey))
         return replace(plan, warnings=(*self._warnings, *plan.warnings))
 
-    def _to_target(self, ready: "_Ready") -> Result:
+    def _to_target(self, ready: _Ready) -> Result:
         assert self._apply is not None  # noqa: S101 - there is a target, or a directory
         base = self._base_check(self._apply, ready.start)
         self._confirm(ready.plan, ready.about)
@@ -221,7 +221,7 @@ class _Recovery:
         return replace(result, base_backup=base)
 
     @staticmethod
-    def _to_directory(ready: "_Ready", directory: Path) -> Result:
+    def _to_directory(ready: _Ready, directory: Path) -> Result:
         plan = ready.plan
         with closing(ready.extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
             before = _gtids_before(plan, ready.survey)
@@ -553,7 +553,7 @@ class _Recovery:
 
     # Doing it
 
-    def _applied(self, apply: Apply, ready: "_Ready") -> Result:
+    def _applied(self, apply: Apply, ready: _Ready) -> Result:
         """Apply it to the target. Ctrl-C prints what the next run does."""
         tables, only = self._config.tables, ready.about.only
         opened: OpenStream = ready.extract.stream
