@@ -17,13 +17,16 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.place import domain_of, is_in
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.recover import target
+from binlog2s3.recover.channel import left_over, settle
+from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, ProgressReport
-from binlog2s3.recover.replicate import Replication, left_over, settle
+from binlog2s3.recover.replicate import Replication, Work
 from binlog2s3.recover.seam import Next, after, is_executed
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
 from tests.login import ROOT
 from tests.own_files import Own, own, planned
+from tests.world.pair import Noted
 
 
 def main(told: dict[str, Any]) -> int:
@@ -56,10 +59,13 @@ def main(told: dict[str, Any]) -> int:
             Replication(
                 server,
                 found,
-                planned(files, told["version"]),
-                files.opened,
-                state=state,
-                on_place=lambda place: _write(note, place),
+                Work(
+                    plan=planned(files, told["version"]),
+                    open_stream=files.opened,
+                    begins_behind=state,
+                ),
+                _InFile(note),
+                listen=Listen(),
             ).apply(_tell)
         except Binlog2s3Error as error:
             sys.stderr.write(f"{type(error).__name__}: {error}\n{error.hint}\n")
@@ -106,6 +112,17 @@ def _half_way(
         assert first.gtid is not None
         return after(state, first.gtid)
     return None
+
+
+class _InFile(Noted):
+    """Keeps the place in a file."""
+
+    def __init__(self, note: Path) -> None:
+        super().__init__()
+        self._note = note
+
+    def reach(self, place: BinlogPosition) -> None:
+        _write(self._note, place)
 
 
 def _write(note: Path, place: BinlogPosition) -> None:

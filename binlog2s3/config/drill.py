@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from binlog2s3.config.bucket import reading
 from binlog2s3.config.given import CommandOptions, Given, file_problems, path_problems
+from binlog2s3.config.goal import RecoveryGoal
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.config.points import Moment
@@ -65,8 +66,7 @@ class DrillConfig(Restoring):
         return PitrConfig(
             s3=self.s3,
             source=self.source,
-            to_time=self.to_time,
-            latest=self.to_time is None,
+            goal=RecoveryGoal(to_time=self.to_time, latest=self.to_time is None),
             accept_times=self.accept_times,
             accept_time_zone=self.accept_time_zone,
             yes=True,

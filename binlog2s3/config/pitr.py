@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
-from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import FromLineage, reading
 from binlog2s3.config.given import (
     CommandOptions,
@@ -20,8 +20,9 @@ from binlog2s3.config.given import (
     file_problems,
     path_problems,
 )
+from binlog2s3.config.goal import GOAL_OPTIONS, RecoveryGoal, goal_problems
 from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.points import Moment, flavour_of, parse_gtids
+from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.config.values import (
     BY_NAME,
     MysqlConfig,
@@ -31,8 +32,6 @@ from binlog2s3.config.values import (
     target_options,
 )
 
-GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
-"""Where to stop: exactly one of them."""
 _FROM = ("from-gtid-set", "from-binlog", "from-backup", "from-backup-id")
 _IN_A_FILTER = re.compile(r"[\w$-](?:[\w$ -]*[\w$-])?")
 _GTIDS = ("from-gtid-set", "to-gtid", "before-gtid", "skip-gtid", "allow-holes")
@@ -51,13 +50,14 @@ class Address:
 class PitrConfig:
     """What to bring where, from where on, and what is allowed on the way.
 
-    One of the GOALS is set. At most one of the starts (`from_...`) is set. GTIDs are texts, because
-    their flavour is the history's. `target` is None if none was named. With `output_dir` nothing is
+    At most one of the starts (`from_...`) is set. GTIDs are texts, because their flavour is the
+    history's. `target` is None if none was named. With `output_dir` nothing is
     applied; the target is then only asked what it has.
     """
 
     s3: S3Config
     source: str
+    goal: RecoveryGoal
     target: MysqlConfig | None = None
     source_address: Address | None = None
     serve_address: Annotated[
@@ -93,24 +93,6 @@ class PitrConfig:
             table="target",
         ),
     ] = None
-    to_time: Annotated[
-        Moment | None,
-        Option(
-            "TIME",
-            "Stop before the first transaction that was committed after this time, by the source's "
-            "clock: 2026-01-02T03:04:05.123456Z, or with +02:00. The time zone is required.",
-            "time",
-        ),
-    ] = None
-    to_gtid: Annotated[str | None, Option("GTID", "Stop after this transaction.", "gtid")] = None
-    before_gtid: Annotated[
-        str | None, Option("GTID", "Stop immediately before this transaction.", "gtid")
-    ] = None
-    to_position: Annotated[
-        FilePosition | None,
-        Option("NAME:N", "Stop at this offset of a binlog, between two transactions.", "position"),
-    ] = None
-    latest: Annotated[bool, Option("", "Apply everything that is in the bucket.")] = False
     skip_gtid: Annotated[
         tuple[str, ...],
         Option(
@@ -176,12 +158,6 @@ class PitrConfig:
             "ID",
             "A base backup that is registered: its id, the first characters of it, or its label. "
             "Without a target, the newest one that can reach the goal.",
-        ),
-    ] = None
-    lineage: Annotated[
-        str | None,
-        Option(
-            "ID", "Follow the history that ends in this lineage.", otherwise="the last writer's"
         ),
     ] = None
     allow_gap: Annotated[
@@ -288,8 +264,8 @@ _HELP = {
 }
 _SERVER = target_options(_HELP)
 _OWN = options_of(PitrConfig)
-PITR_OPTIONS = tuple(option for option in _OWN if not option.table)
-"""Those that only `pitr` has, and that cannot be in a file."""
+PITR_OPTIONS = (*GOAL_OPTIONS, *(option for option in _OWN if not option.table))
+"""Those of a recovery, which cannot be in a file."""
 TARGET_OPTIONS = (*_SERVER, *(option for option in _OWN if option.table))
 """Those of the table [target]."""
 _SOURCE = "The source, if the file has it: it is refused as the target."
@@ -308,6 +284,7 @@ def _config(values: Mapping[str, Any]) -> PitrConfig:
         values,
         s3=s3_of(values),
         source=values["source"],
+        goal=fill(RecoveryGoal, GOAL_OPTIONS, values),
         target=_target(values),
         source_address=_source_address(values),
     )
@@ -321,15 +298,6 @@ def _target(values: Mapping[str, Any]) -> MysqlConfig | None:
 def _source_address(values: Mapping[str, Any]) -> Address | None:
     host, port, socket = (values.get(f"mysql-{name}") for name in ("host", "port", "socket"))
     return Address(host=host, port=port, socket=socket) if host or port or socket else None
-
-
-def goal_problems(given: Given) -> Iterable[str]:
-    """Exactly one goal is to be given."""
-    goals = [name for name in GOALS if given.wants(name)]
-    if not goals and not given.wrong.intersection(GOALS):
-        yield f"where to stop is missing: one of {', '.join(f'--{name}' for name in GOALS)}"
-    for other in goals[1:]:
-        yield contradiction(given, goals[0], other, "give one of them")
 
 
 def _start_problems(given: Given) -> Iterable[str]:

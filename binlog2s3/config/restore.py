@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.bucket import reading
 from binlog2s3.config.given import (
     CommandOptions,
@@ -20,9 +19,9 @@ from binlog2s3.config.given import (
     file_problems,
     path_problems,
 )
+from binlog2s3.config.goal import GOAL_OPTIONS, RecoveryGoal, goal_problems
 from binlog2s3.config.options import Option, fill, options_of
-from binlog2s3.config.pitr import PitrConfig, goal_problems, table_problems
-from binlog2s3.config.points import Moment
+from binlog2s3.config.pitr import PitrConfig, table_problems
 from binlog2s3.config.values import S3Config, s3_of
 
 RestoreInto = Literal["auto", "directory", "server"]
@@ -112,8 +111,9 @@ class Restoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreConfig(Restoring):
-    """What to restore, to which moment, and where. One of the goals is set."""
+    """What to restore, to which moment, and where."""
 
+    goal: RecoveryGoal
     data_dir: Annotated[
         Path,
         Option(
@@ -122,24 +122,6 @@ class RestoreConfig(Restoring):
             required=True,
         ),
     ]
-    to_time: Annotated[
-        Moment | None,
-        Option(
-            "TIME",
-            "Recover to this time, by the source's clock: 2026-01-02T03:04:05.123456Z, or with "
-            "+02:00. The time zone is required.",
-            "time",
-        ),
-    ] = None
-    to_gtid: Annotated[str | None, Option("GTID", "Stop after this transaction.", "gtid")] = None
-    before_gtid: Annotated[
-        str | None, Option("GTID", "Stop immediately before this transaction.", "gtid")
-    ] = None
-    to_position: Annotated[
-        FilePosition | None,
-        Option("NAME:N", "Stop at this offset of a binlog, between two transactions.", "position"),
-    ] = None
-    latest: Annotated[bool, Option("", "Recover to the newest that is in the bucket.")] = False
     from_backup_id: Annotated[
         str | None,
         Option(
@@ -147,12 +129,6 @@ class RestoreConfig(Restoring):
             "The registered base backup to restore: its id, the first characters of it, or its "
             "label.",
             otherwise="the newest one that reaches the goal",
-        ),
-    ] = None
-    lineage: Annotated[
-        str | None,
-        Option(
-            "ID", "Follow the history that ends in this lineage.", otherwise="the last writer's"
         ),
     ] = None
     tables: Annotated[
@@ -190,12 +166,7 @@ class RestoreConfig(Restoring):
         return PitrConfig(
             s3=self.s3,
             source=self.source,
-            to_time=self.to_time,
-            to_gtid=self.to_gtid,
-            before_gtid=self.before_gtid,
-            to_position=self.to_position,
-            latest=self.latest,
-            lineage=self.lineage,
+            goal=self.goal,
             tables=self.tables,
             accept_times=self.accept_times,
             accept_time_zone=self.accept_time_zone,
@@ -220,7 +191,8 @@ _OWN = (
 )
 """Options of the private server that only we set: where it is, and that it is private."""
 _MODIFIERS = re.compile(r"(?:(?:loose|skip|enable|disable|maximum|autoset)-)+")
-RESTORE_OPTIONS = options_of(RestoreConfig)
+_FOR_ITSELF = options_of(RestoreConfig)
+RESTORE_OPTIONS = (*GOAL_OPTIONS, *_FOR_ITSELF)
 """Those that `restore` has for itself."""
 _SHARED = reading("Server in the bucket that is restored.")
 
@@ -329,7 +301,9 @@ def _problems(given: Given) -> Iterable[str]:
 
 
 def _config(values: Mapping[str, Any]) -> RestoreConfig:
-    return fill(RestoreConfig, RESTORE_OPTIONS, values, s3=s3_of(values), source=values["source"])
+    goal = fill(RecoveryGoal, GOAL_OPTIONS, values)
+    source = values["source"]
+    return fill(RestoreConfig, _FOR_ITSELF, values, s3=s3_of(values), source=source, goal=goal)
 
 
 RESTORE = CommandOptions((*_SHARED, *RESTORE_OPTIONS), _problems, _config)

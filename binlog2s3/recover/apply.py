@@ -11,19 +11,18 @@ from dataclasses import dataclass
 from time import monotonic
 
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError, SourceError, StoreError
 from binlog2s3.formatting import count_text, gtids_text
 from binlog2s3.recover import target
-from binlog2s3.recover.applier_error import Transactions
+from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.listen import listen
 from binlog2s3.recover.model import OnProgress, Plan, Start
 from binlog2s3.recover.one_table import texts_of
-from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.preflight import obstacles
-from binlog2s3.recover.replicate import Replication, left_over
+from binlog2s3.recover.replicate import Replication, Work
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import Result
 from binlog2s3.replication.listen import bound
@@ -94,32 +93,15 @@ class Apply:
             return False
         return bool(have & told) or not told
 
-    def run(
-        self,
-        plan: Plan,
-        open_stream: OpenStream,
-        on_progress: OnProgress,
-        *,
-        asked: str,
-        transactions: Transactions,
-        state: MariadbGtidList | None = None,
-    ) -> Result:
+    def run(self, work: Work, on_progress: OnProgress, *, asked: str) -> Result:
         """Apply all of it, and compare. Raises RecoveryError, and what reading the bucket raises.
 
-        `asked`: what the operator said about the start. `transactions`: of the history, to name
-        one that is refused. `state`: as for `check`.
+        `asked`: what the operator said about the start.
         """
-        began = monotonic()
+        began, plan = monotonic(), work.plan
         if plan.pieces:
-            with _told(self._facts.flavour):
-                self._replicate(
-                    plan,
-                    open_stream,
-                    on_progress,
-                    asked=asked,
-                    transactions=transactions,
-                    state=state,
-                )
+            with _told(self._facts):
+                self._replicate(work, on_progress, asked)
         else:
             self.standing.put_away()
         committed = self._commit_empty(plan)
@@ -137,44 +119,30 @@ class Apply:
             disabled_events=target.disabled_events(self._at.server),
             prepared=target.prepared(self._at.server, self._facts.flavour),
             proved=proved,
-            only_tables=texts_of(self._config.tables),
+            only_tables=texts_of(work.tables),
         )
 
-    def _replicate(
-        self,
-        plan: Plan,
-        open_stream: OpenStream,
-        on_progress: OnProgress,
-        *,
-        asked: str,
-        transactions: Transactions,
-        state: MariadbGtidList | None,
-    ) -> None:
+    def _replicate(self, work: Work, on_progress: OnProgress, asked: str) -> None:
         server, facts = self._at.server, self._facts
-        way = Replication(
+        replication = Replication(
             server,
             facts,
-            plan,
-            open_stream,
+            work,
+            self.standing,
             listen=listen(self._at.login(), self._config),
-            state=state,
             workers=self._config.workers,
-            tables=self._config.tables,
-            half_way=self.standing.half_way,
-            transactions=transactions,
-            on_place=self.standing.reach,
-            on_state=self.standing.follow_gtids,
-            on_settings=self.standing.keep,
         )
         target.put_accounts_in_force(server, facts, self._at.login())
         if left_over(server, facts) is None:
-            way.probe()
+            replication.probe()
         target.refuse_lacking(server, facts)
         if self._config.stop_target_threads:
             target.stop_threads(server, facts)
-        tables = texts_of(self._config.tables)
-        with self.standing.noted(plan, asked, tables, is_untouched=lambda: not way.touched):
-            way.apply(on_progress)
+        tables = texts_of(work.tables)
+        with self.standing.noted(
+            work.plan, asked, tables, is_untouched=lambda: not replication.touched
+        ):
+            replication.apply(on_progress)
 
     def _replicated(self, plan: Plan) -> MariadbGtidList | None:
         """What a MariaDB says that it has replicated, after a plan was applied; else None."""
@@ -216,7 +184,7 @@ class Apply:
 
 
 @contextmanager
-def _told(flavour: Flavour) -> Iterator[None]:
+def _told(facts: TargetFacts) -> Iterator[None]:
     """Add to errors from elsewhere what happened to the target, and what to do next."""
     try:
         yield
@@ -227,7 +195,7 @@ def _told(flavour: Flavour) -> Iterator[None]:
         ) from error
     except (StoreError, SourceError) as error:
         if isinstance(error, SourceError) and error.needs_privilege:
-            error.hint = target.PRIVILEGES[flavour]
+            error.hint = facts.grants
         error.hint = f"{error.hint}; {_AGAIN}" if error.hint else _AGAIN
         raise
     except RecoveryError as error:

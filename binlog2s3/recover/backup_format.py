@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 from binlog2s3.binlog.gtid import MOST_GTIDS, Flavour, parse
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import RecoveryError
+from binlog2s3.server.version import ServerVersion
 
 Tool: TypeAlias = Literal[
     "mysqldump", "mariadb-dump", "xtrabackup", "mariabackup", "mydumper", "mysqlsh"
@@ -78,11 +79,6 @@ def refusal(where: str, why: str) -> RecoveryError:
 def shown(text: str) -> str:
     """A part of a file that fits into a message."""
     return ascii(text if len(text) <= 80 else text[:77] + "...")
-
-
-def flavour_of_version(version: str) -> Flavour:
-    """The flavour of a server with this version."""
-    return "mariadb" if "mariadb" in version.lower() else "mysql"
 
 
 def time_of(text: str) -> datetime | None:
@@ -243,7 +239,7 @@ def parse_xtrabackup(
     if _setting(checkpoints, "backup_type") == "incremental":
         warnings.append("it is incremental: without the backup before it, it restores nothing")
     version = _setting(info, "server_version")
-    flavour = flavour_of_version(version) if version else None
+    flavour = ServerVersion(version).flavour if version else None
     gtids_of_mariadb = _MARIADB_GTID.match(gtids) is not None
     of_mariadb = mariadb_names or flavour == "mariadb" or gtids_of_mariadb
     tool_name = _setting(info, "tool_name")
@@ -442,7 +438,7 @@ def parse_shell(where: str, text: str, done: str | None) -> BackupPoint:
     return point(
         where,
         "mysqlsh",
-        flavour_of_version(version) if version else None,
+        ServerVersion(version).flavour if version else None,
         coordinates=(name, str(position)) if name else None,
         gtids=gtids or "",
         warnings=list(_doubts_of_shell(document)),

@@ -204,8 +204,7 @@ def _older(server: Server, numbers: Mapping[tuple[str, str], int]) -> Iterator[s
 
 def _forgets_numbers(server: Server) -> bool:
     (row,) = server.rows("SELECT @@version AS version")
-    version = str(row["version"])
-    return ServerVersion(version).numbers < ((10, 2, 4) if ServerVersion(version).mariadb else (8,))
+    return not ServerVersion(str(row["version"])).keeps_counters
 
 
 def _in_memory(server: Server) -> frozenset[tuple[str, str]]:

@@ -27,8 +27,6 @@ _STOP_SECONDS = 90.0
 """A server waits 60 s for the rest of a transaction that it has received in part."""
 _POLL_SECONDS = 0.1
 _HAS_READ_ALL = re.compile(r"has read all relay log")
-_SHA2 = (8,)
-"""From here on every MySQL has caching_sha2_password; MySQL 9 has no older plugin."""
 _FILTERS = (
     "Replicate_Do_DB",
     "Replicate_Ignore_DB",
@@ -275,8 +273,7 @@ class MysqlChannel(Channel):
         self._say = _NEW_STATEMENTS if self._version.says_replica else _OLD_STATEMENTS
         self.workers = self._say.workers
         self.settings = (self.workers,)
-        self._is_first = self._version.numbers < _SHA2
-        self.plugin = "mysql_native_password" if self._is_first else "caching_sha2_password"
+        self.plugin = "caching_sha2_password" if self._version.has_sha2 else "mysql_native_password"
 
     def state(self) -> State | None:
         """See `Channel`. The columns have the words of the version, too."""
@@ -364,7 +361,7 @@ class MysqlChannel(Channel):
 
     def is_busy(self) -> bool:
         """See `Channel`."""
-        if self._is_first:
+        if not self._version.shows_applied:
             return _has_thread(
                 self._server, "state NOT LIKE 'Waiting%' AND state NOT LIKE 'Slave has read%'"
             )
@@ -378,7 +375,7 @@ class MysqlChannel(Channel):
 
     def shows_threads(self) -> bool:
         """See `Channel`."""
-        return not self._is_first or _has_thread(self._server, "TRUE")
+        return self._version.shows_applied or _has_thread(self._server, "TRUE")
 
     def keeps_order(self, plan: Plan) -> bool:
         """See `Channel`."""
@@ -506,6 +503,31 @@ def channel_of(server: Server, facts: TargetFacts) -> Channel:
     if facts.flavour == "mysql":
         return MysqlChannel(server, facts.version)
     return MariadbChannel(server)
+
+
+def left_over(server: Server, facts: TargetFacts) -> Channel | None:
+    """The channel that an interrupted run has left; None if there is none. Changes nothing.
+
+    A channel of that name that is not ours does not count: `preflight` refuses it. Raises
+    SourceError.
+    """
+    if facts.missing_privileges:
+        return None
+    channel = channel_of(server, facts)
+    state = channel.state()
+    return channel if state is not None and state.ours else None
+
+
+def settle(server: Server, facts: TargetFacts) -> None:
+    """Remove it, with its relay logs, if there is one.
+
+    If the target keeps no GTIDs, the place that it `reached` must have been noted before.
+    """
+    server.close()
+    channel = left_over(server, facts)
+    if channel is not None:
+        channel.stop()
+        channel.remove()
 
 
 def _has_thread(server: Server, which: str) -> bool:

@@ -15,7 +15,6 @@ from binlog2s3.recover.backup_format import (
     BackupPoint,
     Coordinates,
     Tool,
-    flavour_of_version,
     of_the_source,
     only,
     point,
@@ -25,6 +24,7 @@ from binlog2s3.recover.backup_format import (
     time_of,
 )
 from binlog2s3.recover.dump_content import CUT_OFF
+from binlog2s3.server.version import ServerVersion
 
 MOST_STATEMENTS = 100
 """The most statements of one kind in a header; no replica has more channels."""
@@ -251,7 +251,7 @@ def _parse_one(where: str, text: str, tail: str | None, *, whole: bool) -> Backu
     of_mariadb = "mariadb" in title[0].lower() if title else "/*M!" in header
     tool: Tool = "mariadb-dump" if of_mariadb else "mysqldump"
     version = _VERSION.search(header)
-    flavour = flavour_of_version(version[1]) if version else by_statement
+    flavour = ServerVersion(version[1]).flavour if version else by_statement
     if flavour and by_statement and flavour != by_statement:
         raise refusal(where, f"it contradicts itself: a server of {flavour}, {by_statement} GTIDs")
     if not gtids and not coordinates:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from binlog2s3.archive.history import extent
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Gtids, MariadbGtidList, intersection, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, intersection, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, transactions_with
 from binlog2s3.binlog.scanner import Transaction
@@ -259,6 +259,12 @@ class Search:
             raise RecoveryError(
                 f"not a GTID of {route.flavour}: {error}", hint="`binlog2s3 list` shows GTIDs"
             ) from None
+        count = wanted.count if isinstance(wanted, GtidSet) else len(list(wanted.gtids()))
+        if count != 1:
+            raise RecoveryError(
+                f"{gtid} has {count} GTIDs, and a goal is one transaction",
+                hint="name one of them; a list of MariaDB's has the last one of each domain",
+            )
         if isinstance(wanted, MariadbGtidList):
             return self._mariadb_gtid(gtid, wanted)
         is_there = isinstance(have, MysqlPart) and wanted <= have.gtids
@@ -277,8 +283,7 @@ class Search:
 
     def _mariadb_gtid(self, gtid: str, wanted: MariadbGtidList) -> tuple[int, Transaction]:
         """The same for MariaDB, whose numbers may go back."""
-        gtids = list(wanted.gtids())
-        found = transactions_with(self.route, gtids[0]) if len(gtids) == 1 else []
+        found = transactions_with(self.route, next(iter(wanted.gtids())))
         if not found:
             raise self._no_gtid(gtid, wanted)
         if len(found) > 1:

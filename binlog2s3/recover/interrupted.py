@@ -15,9 +15,9 @@ from binlog2s3.archive.history import parents_first
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.errors import Binlog2s3Error, RecoveryError
 from binlog2s3.formatting import some
-from binlog2s3.recover import replicate, target
+from binlog2s3.recover import target
 from binlog2s3.recover.applier_error import place_of
-from binlog2s3.recover.channel import channel_of
+from binlog2s3.recover.channel import channel_of, left_over, settle
 from binlog2s3.recover.model import BinlogPosition, Plan, Start
 from binlog2s3.recover.notes import Note, Notes, by_gtids
 from binlog2s3.recover.seam import Next, after, is_executed
@@ -160,7 +160,7 @@ class Standing:
         return target.replicated(self._server)
 
     def _reached(self, note: Note) -> BinlogPosition | None:
-        left = replicate.left_over(self._server, self._facts)
+        left = left_over(self._server, self._facts)
         place = left.reached(self._order) if left is not None else None
         return place or _place(note.reached)
 
@@ -212,7 +212,7 @@ class Standing:
 
     def _settle(self) -> None:
         """Remove the channel of an interrupted run, and restore the settings that it changed."""
-        replicate.settle(self._server, self._facts)
+        settle(self._server, self._facts)
         note = self._notes.find()
         if note is not None and note.before:
             channel_of(self._server, self._facts).restore(note.before)

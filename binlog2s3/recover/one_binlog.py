@@ -1,7 +1,7 @@
 """One binlog of the bucket: what is known of it, and the transactions in it.
 
-An entry describes an archived binlog; the open one, or one without an entry, is read once
-(`one_pass`). An entry that contradicts itself is an ArchiveError that names it, and so is damage
+An entry describes an archived binlog; the open one, or one without an entry, is read once.
+An entry that contradicts itself is an ArchiveError that names it, and so is damage
 that the entry does not know of.
 """
 
@@ -14,6 +14,7 @@ from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.known import Known, known_from
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
+from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.content import Content, ContentReader, TwoPhase
 from binlog2s3.binlog.events import (
     CHECKSUM_SIZE,
@@ -26,12 +27,65 @@ from binlog2s3.binlog.gtid import Flavour, Gtids, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Scanner, Transaction
 from binlog2s3.errors import ArchiveError, DamageError
-from binlog2s3.recover.one_pass import Pass
 
 MOST_CONTENT = 256 << 20
 """So many bytes of a larger transaction are read to say what it does."""
 _MOST_TRIES = 3
 _XID_BYTES = 8
+
+
+class _Pass:
+    """One pass over a binlog's first `size` bytes.
+
+    The streamer archives an event that is damaged on the source as it is. One such event between
+    good ones is noted in `damaged` and passed over. After any other damage only the checksums of
+    the rest are computed. `reached` bytes could be read.
+    """
+
+    def __init__(self, name: BinlogName, readable: Readable, size: int) -> None:
+        self._readable = readable
+        self._size = size
+        self._accepted = -1
+        self.reading = BinlogReading(name)
+        self.damaged: list[tuple[int, int]] = []
+        self.reached = 0
+
+    def run(self) -> None:
+        """Read all of it. Raises ArchiveError from where it cannot be read."""
+        reading, scanner, begin = self.reading, self.reading.scanner, 0
+        while True:
+            try:
+                for block in self._readable.blocks(begin, self._size):
+                    received_us = self._readable.received_us(begin)
+                    begin += len(block)
+                    self.reached = max(self.reached, begin)
+                    reading.feed(memoryview(block), received_us)
+            except DamageError as damage:
+                if self._passes_over(damage):
+                    begin = reading.size
+                    continue
+                self.damaged = [one for one in scanner.damaged if one[1] <= damage.offset] + [
+                    (damage.offset, self._size)
+                ]
+                for block in self._readable.blocks(reading.digest.size, self._size):
+                    reading.digest.feed(memoryview(block))
+            else:
+                self.damaged = list(scanner.damaged)
+            return
+
+    def _passes_over(self, damage: DamageError) -> bool:
+        """Whether the damaged event may be taken as it is, and what follows be read.
+
+        Not if the event before it was taken so: then its header gave a wrong length.
+        """
+        scanner = self.reading.scanner
+        behind = scanner.damaged[-1][1] if scanner.damaged else -1
+        if damage.offset in (behind, self._accepted) or not self.reading.rewind():
+            return False
+        self._accepted = damage.offset
+        scanner.accept(damage.offset)
+        return True
+
 
 # What is known of it
 
@@ -117,14 +171,14 @@ def found_by_reading(
 
 def _read(
     name: BinlogName, readable: Readable, size: int, problems: list[ArchiveError]
-) -> tuple[Pass, int, tuple[tuple[int, int], ...]]:
+) -> tuple[_Pass, int, tuple[tuple[int, int], ...]]:
     """One pass over a binlog, how many bytes it read, and what should come after them.
 
     What comes before a chunk that is missing or damaged is still good.
     """
     wanted = size
     for _ in range(_MOST_TRIES):
-        found = Pass(name, readable, size)
+        found = _Pass(name, readable, size)
         try:
             found.run()
         except ArchiveError as error:

@@ -21,12 +21,9 @@ from binlog2s3.recover.model import Checked, Plan, PlanPiece, Stream
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.target import TargetFacts, other_channels
 from binlog2s3.server.connection import Server
-from binlog2s3.server.version import ServerVersion
 
 LOOKED_AT_MOST = 1 << 30
 """So many bytes of binlogs are looked at before the operator is asked; more while they are sent."""
-_FILTERS_CHANNELS = (8,)
-"""From here on a MySQL can filter one channel alone."""
 _SHOWN = 3
 _MOST_OTHERS = 20
 """A command with more tables than that is not proposed."""
@@ -299,7 +296,7 @@ class Examination:
 
     def ask(self, server: Server, facts: TargetFacts, state: MariadbGtidList | None) -> None:
         """Ask the target as well. `state`: the GTIDs before the plan, for MariaDB."""
-        if facts.flavour == "mysql" and ServerVersion(facts.version).numbers < _FILTERS_CHANNELS:
+        if not facts.release.filters_channels:
             self.refusals.append(
                 RecoveryError(
                     f"the target, {facts.address}, is of version {facts.version}, which cannot "

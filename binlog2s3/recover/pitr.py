@@ -7,7 +7,7 @@ exits with 0 only if the target has what the plan says.
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,7 +28,7 @@ from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, moment_text, size_text
 from binlog2s3.output import NO_CHANGE, confirm, page_on, say
 from binlog2s3.progress import progress_of
-from binlog2s3.recover import base_check, preflight, replicate, target
+from binlog2s3.recover import base_check, preflight, target
 from binlog2s3.recover.applier_error import next_transaction
 from binlog2s3.recover.apply import Apply, Target
 from binlog2s3.recover.backup import (
@@ -39,6 +39,7 @@ from binlog2s3.recover.backup import (
     start_of_registered,
 )
 from binlog2s3.recover.base_check import BaseCheck
+from binlog2s3.recover.channel import left_over
 from binlog2s3.recover.document import PrintedRecovery, whole
 from binlog2s3.recover.export import prepare, to_directory
 from binlog2s3.recover.extract import Extract
@@ -62,9 +63,9 @@ from binlog2s3.recover.pending import LOOKED_BACK, pending_at
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.recover.prefix import executed_with
-from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
+from binlog2s3.recover.replicate import Work
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
@@ -72,7 +73,6 @@ from binlog2s3.recover.time_zones import TimeZones, events_warning
 from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
-from binlog2s3.server.version import ServerVersion
 from binlog2s3.status.writer_state import last_report, life_sign
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.workers import Workers
@@ -98,6 +98,22 @@ def run(config: PitrConfig, done: Done | None = None, outside: Outside = OUTSIDE
             login = partial(resolve, config.target)
             at = Target(stack.enter_context(Server(login)), login)
         return _Recovery(config, store, at, done, outside).run()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ready:
+    """A plan that nothing stands against, and what carrying it out needs.
+
+    `state`: the GTIDs before it, for MariaDB. `zones` is None if no time zone can matter.
+    """
+
+    survey: Survey
+    start: Start
+    plan: Plan
+    about: About
+    extract: Extract
+    state: MariadbGtidList | None
+    zones: TimeZones | None
 
 
 class _Recovery:
@@ -132,6 +148,20 @@ class _Recovery:
             return self._run()
 
     def _run(self) -> int:
+        config, ready = self._config, self._ready()
+        self._show(ready.plan, ready.about)
+        if self._backup is not None and self._target is None and not config.as_json:
+            self._advise(self._backup)
+        result = None
+        if not config.dry_run and not config.chooses_backup:
+            if config.output_dir is not None:
+                result = self._to_directory(ready, config.output_dir)
+            else:
+                result = self._to_target(ready)
+        return self._done(ready.plan, ready.about, result)
+
+    def _ready(self) -> _Ready:
+        """Plan, and see what stands against it. Only what an interrupted run left is stopped."""
         config = self._config
         with progress_of("entries") as advance:
             survey = self._survey(advance)
@@ -146,15 +176,7 @@ class _Recovery:
             only = self._only(plan, extract, survey) if config.tables else None
         self._warnings += [str(error) for error in survey.problems]
         streamer = self._last_report(plan, survey)
-        self._warnings += self._store.version_notes()
-        if self._facts is not None and config.output_dir is None:
-            self._warnings += preflight.warnings(
-                self._facts,
-                server_version=plan.server_version,
-                is_scratch=self._told is not None,
-            )
-        plan = replace(plan, pending=self._pending(plan, survey))
-        plan = replace(plan, warnings=(*self._warnings, *plan.warnings))
+        plan = self._with_warnings(plan, survey)
         once = self._apply is not None and not self._by_gtid
         about = About(
             source=config.source,
@@ -167,30 +189,45 @@ class _Recovery:
             once=once,
             only=only,
         )
-        self._show(plan, about)
-        if self._backup is not None and self._target is None and not config.as_json:
-            self._advise(self._backup)
-        if config.dry_run or config.chooses_backup:
-            return self._done(plan, about, None)
-        if config.output_dir is None:
-            assert self._apply is not None  # noqa: S101 - there is a target, or a directory
-            base = self._base_check(self._apply, start)
-            self._confirm(plan, about)
-            opened: OpenStream = extract.stream
-            if only is not None and not only.looked:
-                opened = watched(opened, config.tables)
-            if zones is not None:
-                opened = zones.watched(opened)
-            result = self._applied(self._apply, plan, opened, survey, state)
-            if zones is not None and zones.is_news:
-                say("warning", zones.unknown_text())
-            return self._done(plan, about, replace(result, base_backup=base))
-        with closing(extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
-            before = _gtids_before(plan, survey)
-            result = to_directory(
-                plan, about, pieces, config.output_dir, before=before, on_progress=progress
+        return _Ready(
+            survey=survey,
+            start=start,
+            plan=plan,
+            about=about,
+            extract=extract,
+            state=state,
+            zones=zones,
+        )
+
+    def _with_warnings(self, plan: Plan, survey: Survey) -> Plan:
+        """The plan with what its goal cuts in two, and with all warnings, the plan's own last."""
+        self._warnings += self._store.version_notes()
+        if self._facts is not None and self._config.output_dir is None:
+            self._warnings += preflight.warnings(
+                self._facts,
+                server_version=plan.server_version,
+                is_scratch=self._told is not None,
             )
-        return self._done(plan, about, result)
+        plan = replace(plan, pending=self._pending(plan, survey))
+        return replace(plan, warnings=(*self._warnings, *plan.warnings))
+
+    def _to_target(self, ready: _Ready) -> Result:
+        assert self._apply is not None  # noqa: S101 - there is a target, or a directory
+        base = self._base_check(self._apply, ready.start)
+        self._confirm(ready.plan, ready.about)
+        result = self._applied(self._apply, ready)
+        if ready.zones is not None and ready.zones.is_news:
+            say("warning", ready.zones.unknown_text())
+        return replace(result, base_backup=base)
+
+    @staticmethod
+    def _to_directory(ready: _Ready, directory: Path) -> Result:
+        plan = ready.plan
+        with closing(ready.extract.stream(plan.pieces)) as pieces, showing(sys.stderr) as progress:
+            before = _gtids_before(plan, ready.survey)
+            return to_directory(
+                plan, ready.about, pieces, directory, before=before, on_progress=progress
+            )
 
     # What there is
 
@@ -211,7 +248,7 @@ class _Recovery:
             return
         at = self._target
         self._facts = target.facts(at.server, at.login())
-        left = replicate.left_over(at.server, self._facts)
+        left = left_over(at.server, self._facts)
         state = left.state() if left is not None else None
         if left is not None and state is not None and state.runs:
             if self._config.applies:
@@ -237,7 +274,7 @@ class _Recovery:
     def _start(self, survey: Survey) -> tuple[Start, str]:
         """What the target has, and in words who says so."""
         config = self._config
-        flavour = survey.flavour(config.lineage)
+        flavour = survey.flavour(config.goal.lineage)
         have: Gtids | None = None
         words = []
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
@@ -313,7 +350,7 @@ class _Recovery:
         at, facts = self._target, self._facts
         if at is None or facts is None:
             return None
-        found = Own(facts.uuid, ServerVersion(facts.version).reset_statement)
+        found = Own(facts.uuid, facts.release.reset_statement)
         if self._apply is None or facts.flavour != "mariadb":
             return found
         if self._apply.standing.was_interrupted():
@@ -336,7 +373,7 @@ class _Recovery:
                 "--from-binlog; `binlog2s3 backup run` makes a base backup, `backup add` registers "
                 "one",
             )
-        goal, lineage = goal_of(self._config), self._config.lineage
+        goal, lineage = goal_of(self._config), self._config.goal.lineage
         found = best_for(backups, goal, survey, lineage)
         if found is not None:
             return found[0]
@@ -368,7 +405,7 @@ class _Recovery:
             start=start,
             skip=config.skip_gtid,
             holes=config.allow_holes,
-            lineage=config.lineage,
+            lineage=config.goal.lineage,
             allow_gap=config.allow_gap,
             allow_extra_gtids=config.allow_extra_gtids,
         )
@@ -468,29 +505,30 @@ class _Recovery:
 
     # Refusals
 
-    def _refuse(self, error: RecoveryError, *, is_certain: bool = True) -> None:
+    def _refuse(self, error: RecoveryError) -> None:
         """Raise the error. A dry run warns, shows its plan, and ends as the apply would."""
         if self._config.applies:
             raise error
         self._warnings.append(f"{error}; {error.hint}")
-        if is_certain and self._config.output_dir is None:
+        if self._config.output_dir is None:
             self._refusals.append(error)
 
     def _refuse_target(self, survey: Survey) -> None:
         if self._apply is None or self._target is None or self._facts is None:
             return
         login, lineages, facts = self._target.login(), survey.lineages, self._facts
-        if not self._config.applies:  # an apply tries which privileges are missing
-            for missing in missing_privileges(self._target.server, facts):
-                self._refuse(missing, is_certain=False)  # a GRANT may not be understood
-            facts = replace(facts, missing_privileges=())
+        if not self._config.applies:
+            self._warnings.append(
+                f"the privileges of {facts.account} at the target were not tried, because that "
+                f"changes the target; an apply tries them before anything else: {facts.grants}"
+            )
         marked = self._apply.standing.refusal(texts_of(self._config.tables))
         if marked is not None:
             self._refuse(marked)
         for refusal in preflight.problems(
             facts,
             login,
-            flavour=survey.flavour(self._config.lineage),
+            flavour=survey.flavour(self._config.goal.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,
@@ -515,26 +553,24 @@ class _Recovery:
 
     # Doing it
 
-    def _applied(
-        self,
-        apply: Apply,
-        plan: Plan,
-        open_stream: OpenStream,
-        survey: Survey,
-        state: MariadbGtidList | None,
-    ) -> Result:
+    def _applied(self, apply: Apply, ready: _Ready) -> Result:
         """Apply it to the target. Ctrl-C prints what the next run does."""
+        tables, only = self._config.tables, ready.about.only
+        opened: OpenStream = ready.extract.stream
+        if only is not None and not only.looked:
+            opened = watched(opened, tables)
+        if ready.zones is not None:
+            opened = ready.zones.watched(opened)
+        work = Work(
+            plan=ready.plan,
+            open_stream=opened,
+            transactions=ready.survey.transactions,
+            begins_behind=ready.state,
+            tables=tables,
+        )
         try:
             with showing(sys.stderr) as progress:
-                asked = _asked(self._config)
-                return apply.run(
-                    plan,
-                    open_stream,
-                    progress,
-                    asked=asked,
-                    transactions=survey.transactions,
-                    state=state,
-                )
+                return apply.run(work, progress, asked=_asked(self._config))
         except KeyboardInterrupt:
             if self._told is None:
                 page_on(sys.stderr).line(
@@ -638,14 +674,15 @@ def _words(backup: Backup) -> str:
 
 def goal_of(config: PitrConfig) -> Goal:
     """Where to stop."""
-    if config.to_time is not None:
-        return ToTime(config.to_time.at_us, config.to_time.text, config.accept_times)
-    if config.to_gtid is not None:
-        return ToGtid(config.to_gtid)
-    if config.before_gtid is not None:
-        return BeforeGtid(config.before_gtid)
-    if config.to_position is not None:
-        return ToPosition(config.to_position)
+    goal = config.goal
+    if goal.to_time is not None:
+        return ToTime(goal.to_time.at_us, goal.to_time.text, config.accept_times)
+    if goal.to_gtid is not None:
+        return ToGtid(goal.to_gtid)
+    if goal.before_gtid is not None:
+        return BeforeGtid(goal.before_gtid)
+    if goal.to_position is not None:
+        return ToPosition(goal.to_position)
     return Latest()
 
 

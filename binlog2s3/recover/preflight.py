@@ -18,15 +18,14 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, some
 from binlog2s3.recover.channel import channel_of
 from binlog2s3.recover.model import Plan
-from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts
+from binlog2s3.recover.target import CHANNEL, TargetFacts
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
+from binlog2s3.server.omissions import in_galera
 from binlog2s3.server.version import ServerVersion
 
 _TITLE: dict[Flavour, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 _PORT = 3306
-_OLDEST = (5, 7)  # the first with channels
-_READS_TAGS = (8, 3)
 _SLOWEST_MS = 1000
 _FILTERS = ("replicate_do_", "replicate_ignore_", "replicate_wild_", "replicate_rewrite_")
 _WANTED = {
@@ -45,11 +44,10 @@ _WANTED = {
         "slave_run_triggers_for_rbr": "NO",
         "gtid_ignore_duplicates": "OFF",
         "replicate_events_marked_for_skip": "REPLICATE",
-        "wsrep_on": "OFF",
     },
 }
 """What these must be set to, so that the applier does what the binlogs say and nothing else."""
-_NEEDS_RESTART = ("replica_skip_errors", "slave_skip_errors", "wsrep_on")
+_NEEDS_RESTART = ("replica_skip_errors", "slave_skip_errors")
 
 
 def problems(
@@ -117,7 +115,7 @@ def problems(
         yield RecoveryError(
             f"the account {login.user!r} at the target is missing the privilege "
             f"{', '.join(found.missing_privileges)}",
-            hint=PRIVILEGES[found.flavour],
+            hint=found.grants,
         )
 
 
@@ -230,7 +228,7 @@ def warnings(found: TargetFacts, *, server_version: str, is_scratch: bool = Fals
 
 def _is_older(facts: TargetFacts, server_version: str) -> bool:
     """Whether the target is of an older series than the server that wrote the binlogs."""
-    return ServerVersion(facts.version).series < ServerVersion(server_version).series
+    return facts.release.series < ServerVersion(server_version).series
 
 
 def obstacles(
@@ -258,7 +256,7 @@ def _obstacles(
     state: MariadbGtidList | None,
 ) -> Iterator[tuple[str, str]]:
     """Each as (why, what to do)."""
-    if facts.flavour == "mysql" and ServerVersion(facts.version).numbers < _OLDEST:
+    if not facts.release.has_channels:
         yield (f"it is of version {facts.version}", "MySQL 5.7 is the oldest that can")
         return
     if facts.flavour == "mysql" and _is_older(facts, plan.server_version):
@@ -274,6 +272,17 @@ def _obstacles(
             ),
         )
         return
+    if in_galera(server):
+        yield (
+            (
+                "it is in a Galera cluster: its other nodes would get what is applied, or differ "
+                "from it"
+            ),
+            (
+                "recover into a server outside of the cluster, or take this one out of it: remove "
+                "wsrep_on from its configuration, and restart it"
+            ),
+        )
     if facts.server_id in server_ids:
         yield (
             (
@@ -323,7 +332,7 @@ def _in_settings(facts: TargetFacts, found: Mapping[str, str]) -> Iterator[tuple
 
 def _setting(facts: TargetFacts, name: str, wanted: str) -> str:
     """How to set it there."""
-    if facts.flavour == "mysql" and not ServerVersion(facts.version).says_replica:
+    if facts.flavour == "mysql" and not facts.release.says_replica:
         name = name.replace("replica", "slave")
     if name in _NEEDS_RESTART:
         return f"remove {name} from the server's configuration, and restart it"
@@ -351,7 +360,7 @@ def _in_gtids(
             "SET GLOBAL gtid_mode = OFF_PERMISSIVE",
         )
     is_tagged = any(tag for one in sets for _, tag, _ in one.runs())
-    if is_tagged and ServerVersion(facts.version).numbers < _READS_TAGS:
+    if is_tagged and not facts.release.reads_tags:
         yield (
             f"it is of version {facts.version}, which cannot read GTIDs with tags",
             "restore the base backup into a server of the archived version",

@@ -8,8 +8,10 @@ removed at the end, or by the next run; and before that it is known how far the 
 import secrets
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Protocol
 
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import gtid_text
@@ -32,7 +34,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.plan_source import OpenStream, PlanSource, SentMark, Served, Window
 from binlog2s3.recover.seam import told_executed
-from binlog2s3.recover.target import CHANNEL, PRIVILEGES, TargetFacts, refuse_full_disk
+from binlog2s3.recover.target import CHANNEL, TargetFacts, refuse_full_disk
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.connection import Server
@@ -48,79 +50,60 @@ _AGAIN = "run the same command again: it continues from there"
 _SERVER_IDS = (4294967201, 4294967202)
 
 
-def left_over(server: Server, facts: TargetFacts) -> Channel | None:
-    """The channel that an interrupted run has left; None if there is none. Changes nothing.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What is applied: a plan, and how its bytes are had.
 
-    A channel of that name that is not ours does not count: `preflight` refuses it. Raises
-    SourceError.
+    `transactions` of the history, to find the one that a MariaDB refused. `begins_behind`: the
+    GTIDs before the plan, for MariaDB. `tables`: apply only these; none means all.
     """
-    if facts.missing_privileges:
-        return None
-    channel = channel_of(server, facts)
-    state = channel.state()
-    return channel if state is not None and state.ours else None
+
+    plan: Plan
+    open_stream: OpenStream
+    transactions: Transactions = lambda *_: iter(())
+    begins_behind: MariadbGtidList | None = None
+    tables: Sequence[tuple[str, str]] = ()
 
 
-def settle(server: Server, facts: TargetFacts) -> None:
-    """Remove it, with its relay logs, if there is one.
+class RunNotes(Protocol):
+    """What the next run has to know if this one does not come to its end."""
 
-    If the target keeps no GTIDs, the place that it `reached` must have been noted before.
-    """
-    server.close()
-    channel = left_over(server, facts)
-    if channel is not None:
-        channel.stop()
-        channel.remove()
+    half_way: str | None
+    """The GTID of the plan's first transaction if the target crashed where that was next."""
+
+    def reach(self, place: BinlogPosition, /) -> None:
+        """What was applied ends here: the channel of a target without GTIDs is removed now."""
+
+    def follow_gtids(self) -> None:
+        """`gtid_slave_pos` of a MariaDB is where the plan begins: from now on it tells."""
+
+    def keep(self, before: Mapping[str, object], /) -> None:
+        """The settings of the server before they are changed; none once they are restored."""
 
 
 class Replication:
-    """One apply to one target.
-
-    `state`: the GTIDs before the plan, for MariaDB; the target begins after them. `half_way`: the
-    GTID of the plan's first transaction if the target crashed where that was next. Nothing was
-    applied as long as it has not `touched` the target. `transactions` of the history, to find the
-    one that a MariaDB refused. `tables`: apply only these; none means all. It calls:
-
-    - `on_place` with the place that was reached, before the channel is removed, if the target keeps
-      no GTIDs;
-    - `on_state` when `gtid_slave_pos` of a MariaDB is where the plan begins: from then on it tells;
-    - `on_settings` with the settings of the server before they are changed, and with none once they
-      are restored.
-    """
+    """One apply to one target. Nothing was applied as long as it has not `touched` the target."""
 
     def __init__(
         self,
         server: Server,
         facts: TargetFacts,
-        plan: Plan,
-        open_stream: OpenStream,
+        work: Work,
+        notes: RunNotes,
         *,
-        listen: Listen | None = None,
-        state: MariadbGtidList | None = None,
+        listen: Listen,
         workers: int | None = None,
-        tables: Sequence[tuple[str, str]] = (),
-        half_way: str | None = None,
-        ahead_most: int | None = None,
-        transactions: Transactions = lambda *_: iter(()),
-        on_place: Callable[[BinlogPosition], None] = lambda _place: None,
-        on_state: Callable[[], None] = lambda: None,
-        on_settings: Callable[[Mapping[str, object]], None] = lambda _before: None,
+        window: Window | None = None,
     ) -> None:
         self._server = server
         self._facts = facts
         self._where = facts.address
-        self._plan = plan
-        self._open = open_stream
-        self._listen = listen or Listen()
-        self._begins_behind = state
+        self._work = work
+        self._plan = work.plan
+        self._notes = notes
+        self._listen = listen
         self._workers = workers
-        self._tables = tables
-        self._half_way = half_way
-        self._window = Window() if ahead_most is None else Window(ahead_most)
-        self._transactions = transactions
-        self._on_place = on_place
-        self._on_state = on_state
-        self._on_settings = on_settings
+        self._window = window or Window()
         self._channel: Channel = channel_of(server, facts)
         self._account = Account(CHANNEL, secrets.token_urlsafe(24))
         self._before: dict[str, object] = {}
@@ -141,7 +124,7 @@ class Replication:
             if not self._channel.shows_threads():
                 raise RecoveryError(
                     f"the account at the target, {self._where}, is missing the privilege PROCESS",
-                    hint=PRIVILEGES[self._facts.flavour],
+                    hint=self._facts.grants,
                 )
 
     def apply(self, on_progress: OnProgress) -> None:
@@ -191,7 +174,7 @@ class Replication:
 
     def _hint(self, error: SourceError) -> str:
         if error.needs_privilege:
-            return PRIVILEGES[self._facts.flavour]
+            return self._facts.grants
         return f"is the server up? {_AGAIN}" if error.transient else error.hint
 
     def _put_away(self, error: BaseException | None) -> None:
@@ -202,7 +185,7 @@ class Replication:
                 self._channel.stop()
                 place = self._channel.reached(self._plan.lineages)
                 if self.touched and not self._facts.keeps_gtids and place is not None:
-                    self._on_place(place)
+                    self._notes.reach(place)
                 self._channel.remove()
             self._give_back()
         except Binlog2s3Error as other:
@@ -218,7 +201,7 @@ class Replication:
         def opened(
             wanted: Sequence[PlanPiece],
         ) -> Generator[tuple[PlanPiece, Iterator[Checked]], None, None]:
-            for piece, data in self._open(wanted):
+            for piece, data in self._work.open_stream(wanted):
                 yield piece, data if last is None else _noting(data, last)
 
         served = Served(pieces=pieces, name_of=name_of, open=opened, not_of=self._facts.server_id)
@@ -257,14 +240,14 @@ class Replication:
     def _connect(self, source: PlanSource, *, receive_only: bool = False) -> None:
         """Wait until the target has connected and asked for events, or raise RecoveryError."""
         if self._facts.flavour == "mariadb" and not receive_only:
-            at = ",".join(_position(self._begins_behind))
+            at = ",".join(_position(self._work.begins_behind))
             self._server.rows("SET GLOBAL gtid_slave_pos = %s", (at,))
-            self._on_state()
+            self._notes.follow_gtids()
         begin = None if self._facts.keeps_gtids else self._plan.begin
         self._channel.create(source.address, self._account, begin, self._listen)
-        if self._tables and not receive_only:
-            self._channel.filter(self._tables)
-        self._see_filters(self._state(), self._tables if not receive_only else ())
+        if self._work.tables and not receive_only:
+            self._channel.filter(self._work.tables)
+        self._see_filters(self._state(), self._work.tables if not receive_only else ())
         self.touched = not receive_only
         self._set(receive_only=receive_only)
         self._channel.start(self._account, receive_only=receive_only)
@@ -329,7 +312,7 @@ class Replication:
                     self._channel.set_global(name, value)
             return
         if before:
-            self._on_settings(before)
+            self._notes.keep(before)
         for name, value in wanted.items():
             self._before[name] = before[name]
             self._channel.set_global(name, value)
@@ -344,7 +327,7 @@ class Replication:
             except SourceError:
                 self._before[name] = value
                 raise
-        self._on_settings({})
+        self._notes.keep({})
 
     # how far it is
 
@@ -360,7 +343,7 @@ class Replication:
     def _look(self, source: PlanSource) -> bool:
         """Whether everything is applied. Raises what stopped it."""
         state, now = self._state(), time.monotonic()
-        self._see_filters(state, self._tables)
+        self._see_filters(state, self._work.tables)
         self._mark = self._window.reached(state.log, state.offset)
         if self._mark is not None:
             self._tell(self._mark.size, self._mark.transactions)
@@ -418,7 +401,7 @@ class Replication:
             return
         row = self._server.rows("SELECT @@global.gtid_slave_pos AS it")[0]
         has = {one for one in str(row["it"]).split(",") if one}
-        before = {one.partition("-")[0]: one for one in _position(self._begins_behind)}
+        before = {one.partition("-")[0]: one for one in _position(self._work.begins_behind)}
         expected = set((before | last).values())
         if has != expected:
             raise RecoveryError(
@@ -448,11 +431,11 @@ class Replication:
             named += f", in the event that ends at {at} (lineage {at.lineage})"
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
         hint = advised(failure.code, reached=reached, gtid=gtid, again=_AGAIN)
-        if gtid is not None and gtid == self._half_way:
+        if gtid is not None and gtid == self._notes.half_way:
+            then = told_executed(self._work.begins_behind, gtid)
             hint = (
                 "the target crashed earlier where this transaction was next, and may have carried "
-                "it out: look at it; if it did, "
-                f"{told_executed(self._begins_behind, gtid)} there; {_AGAIN}; if it did in part, "
+                f"it out: look at it; if it did, {then} there; {_AGAIN}; if it did in part, "
                 "restore the base backup again"
             )
         if "max_allowed_packet" in failure.text:
@@ -473,7 +456,7 @@ class Replication:
                 failure,
                 self._plan.pieces,
                 reached,
-                self._transactions,
+                self._work.transactions,
                 one_by_one=int(str(self._channel.setting(self._channel.workers))) == 0,
             )
             return one.gtid if one is not None else None

@@ -25,10 +25,7 @@ from binlog2s3.binlog.statements import statement_of
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.server.connection import Server
-from binlog2s3.server.version import ServerVersion
 
-_ATOMIC = {"mysql": (8,), "mariadb": (10, 6)}
-"""From here on a statement takes effect as a whole or not at all."""
 _OF_TABLES = frozenset({"OPTIMIZE", "ANALYZE", "REPAIR", "FLUSH"})
 """Statements that change no rows, and commit like a definition."""
 _SHOWN = 160
@@ -53,7 +50,7 @@ def is_executed(
     `crashed`: the target was started again since the interrupted run began. Raises RecoveryError if
     it cannot be known, SourceError.
     """
-    is_atomic = ServerVersion(facts.version).series >= _ATOMIC[facts.flavour]
+    is_atomic = facts.release.has_atomic_statements
     if not _is_statement(found.content) or (facts.flavour == "mysql" and is_atomic):
         return False
     trace = is_atomic and facts.log_bin and facts.logs_replicated

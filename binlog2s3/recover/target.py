@@ -16,7 +16,7 @@ from binlog2s3.binlog.content import Xid
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
-from binlog2s3.server.connection import Server
+from binlog2s3.server.connection import Server, granted_name
 from binlog2s3.server.login import Login
 from binlog2s3.server.version import ServerVersion, is_on
 
@@ -26,13 +26,23 @@ DATABASE = "binlog2s3_recovery"
 CHANNEL = "binlog2s3"
 """The replication channel of a recovery, and the user it logs in with."""
 
-PRIVILEGES: dict[Flavour, str] = {
-    "mysql": "GRANT REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN "
-    "ON *.* and the others that docs/guides/permissions.md lists for this account",
-    "mariadb": "GRANT SLAVE MONITOR, REPLICATION SLAVE ADMIN, RELOAD, BINLOG ADMIN, PROCESS ON *.* "
-    "and the others that docs/guides/permissions.md lists for this account",
+_NOTES = "`" + DATABASE.replace("_", "\\_") + "%`.*"
+_GRANTED: dict[Flavour, tuple[str, ...]] = {
+    "mysql": (
+        "REPLICATION CLIENT, REPLICATION_SLAVE_ADMIN, RELOAD, SESSION_VARIABLES_ADMIN ON *.*",
+        f"ALL ON {_NOTES}",
+        "SELECT ON performance_schema.replication_applier_status_by_worker",
+        "SELECT ON mysql.slave_worker_info",
+        "SELECT ON mysql.slave_relay_log_info",
+    ),
+    "mariadb": (
+        "REPLICATION SLAVE ADMIN, SLAVE MONITOR, RELOAD, BINLOG ADMIN, PROCESS ON *.*",
+        f"ALL ON {_NOTES}",
+    ),
 }
-"""What the account at the target needs, for hints."""
+"""What docs/guides/permissions.md grants at the target; nothing asks for grants, each is tried."""
+_SUPER = "REPLICATION CLIENT, SUPER, RELOAD, PROCESS ON *.*"
+"""In place of the first, before SUPER was split up."""
 
 _RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
 _LEAST_FREE = 64 << 10
@@ -49,7 +59,8 @@ class TargetFacts:
     GTIDs stay. `missing_privileges`: those without which the facts cannot be asked for.
     `checks_accounts`: it was not started with --skip-grant-tables. `tables`: how many there are in
     the users' schemas. `unloaded`: loadable functions in mysql.func that it has not loaded, because
-    a dump brought them after its start; only those that the account may see.
+    a dump brought them after its start; only those that the account may see. `account`: ours there,
+    as GRANT takes it.
     """
 
     address: str
@@ -72,11 +83,25 @@ class TargetFacts:
     checks_accounts: bool = True
     tables: int = 0
     unloaded: tuple[str, ...] = ()
+    account: str = "the account"
 
     @property
     def keeps_gtids(self) -> bool:
         """Whether its GTIDs tell what was applied, also to a second run."""
         return self.executed is not None
+
+    @property
+    def release(self) -> ServerVersion:
+        """What its version knows."""
+        return ServerVersion(self.version)
+
+    @property
+    def grants(self) -> str:
+        """The documented statements that give the account what an apply needs."""
+        first, *others = _GRANTED[self.flavour]
+        if not self.release.splits_super:
+            first = _SUPER
+        return "; ".join(f"GRANT {one} TO {self.account}" for one in (first, *others))
 
 
 def facts(server: Server, login: Login) -> TargetFacts:
@@ -86,10 +111,11 @@ def facts(server: Server, login: Login) -> TargetFacts:
     """
     row = server.rows(
         "SELECT @@version AS version, @@server_id AS id, @@log_bin AS log_bin, "
-        "@@global.read_only AS frozen, @@global.event_scheduler AS events"
+        "@@global.read_only AS frozen, @@global.event_scheduler AS events, "
+        "CURRENT_USER() AS account"
     )[0]
-    version = str(row["version"])
-    flavour = ServerVersion(version).flavour
+    version = ServerVersion(str(row["version"]))
+    flavour = version.flavour
     if flavour == "mysql":
         own = server.rows(
             "SELECT @@server_uuid AS uuid, @@gtid_mode AS mode, "
@@ -103,12 +129,12 @@ def facts(server: Server, login: Login) -> TargetFacts:
         uuid, gtid_mode = f"{int(row['id']):08x}-{int(own['domain']):08x}", False
         executed, super_read_only = None, False
     settings = _settings(server)
-    channels, missing_privileges = _channels(server, ServerVersion(version))
+    channels, missing_privileges = _channels(server, version)
     return TargetFacts(
         address=login.address,
         uuid=uuid,
         flavour=flavour,
-        version=version,
+        version=version.text,
         server_id=int(row["id"]),
         gtid_mode=gtid_mode,
         executed=executed,
@@ -126,7 +152,8 @@ def facts(server: Server, login: Login) -> TargetFacts:
         missing_privileges=missing_privileges,
         checks_accounts=_checks_accounts(server),
         tables=_tables(server),
-        unloaded=tuple(_unloaded(server, flavour, version)),
+        unloaded=tuple(_unloaded(server, version)),
+        account=granted_name(str(row["account"])),
     )
 
 
@@ -153,7 +180,7 @@ def _tables(server: Server) -> int:
     return int(row[0]["it"])
 
 
-def _unloaded(server: Server, flavour: Flavour, version: str) -> Iterator[str]:
+def _unloaded(server: Server, version: ServerVersion) -> Iterator[str]:
     """The functions of mysql.func that are not loaded: the server reads that table at its start.
 
     MySQL 8 says which ones are loaded; elsewhere those of a table that is newer than the start.
@@ -162,8 +189,9 @@ def _unloaded(server: Server, flavour: Flavour, version: str) -> Iterator[str]:
         names = [str(row["name"]) for row in server.rows("SELECT name AS name FROM mysql.func")]
         if not names:
             return
-        knows = flavour == "mysql" and ServerVersion(version).numbers >= (8,)
-        if knows and int(server.rows("SELECT @@performance_schema AS it")[0]["it"]):
+        if version.shows_functions and int(
+            server.rows("SELECT @@performance_schema AS it")[0]["it"]
+        ):
             loaded = {
                 str(row["it"]).lower()
                 for row in server.rows(
@@ -205,7 +233,7 @@ def put_accounts_in_force(server: Server, found: TargetFacts, login: Login) -> N
     except SourceError as error:
         if not error.needs_privilege:
             raise
-        raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
+        raise RecoveryError(str(error), hint=found.grants) from error
     server.close()
     try:
         server.rows("SELECT 1")
@@ -285,7 +313,7 @@ def replicated(server: Server) -> MariadbGtidList:
 
 def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:
     """The replica channels that are set up besides ours, whether they run or not."""
-    rows = server.rows(ServerVersion(found.version).replica_statement)
+    rows = server.rows(found.release.replica_statement)
     return tuple(_channel_name(row) or "the default one" for row in rows if _is_other(row))
 
 
@@ -321,7 +349,7 @@ def refuse_lacking(server: Server, found: TargetFacts) -> None:
     except SourceError as error:
         if not error.needs_privilege:
             raise
-        raise RecoveryError(str(error), hint=PRIVILEGES[found.flavour]) from error
+        raise RecoveryError(str(error), hint=found.grants) from error
     finally:
         server.close()
 
@@ -331,7 +359,7 @@ def stop_threads(server: Server, found: TargetFacts) -> None:
     if found.event_scheduler:
         server.rows("SET GLOBAL event_scheduler = OFF")
     if found.channels:
-        server.rows(ServerVersion(found.version).stop_statement)
+        server.rows(found.release.stop_statement)
 
 
 def disabled_events(server: Server) -> tuple[str, ...]:

@@ -194,7 +194,7 @@ class Engine:
         return found
 
     def _chosen(self, survey: Survey, named: str | None) -> tuple[Backup, Plan]:
-        goal, lineage = goal_of(self._recovery), self._recovery.lineage
+        goal, lineage = goal_of(self._recovery), self._recovery.goal.lineage
         unreadable: list[ArchiveError] = []
         found = registered(self._catalog, unreadable)
         for error in unreadable:

@@ -85,7 +85,6 @@ _RUNNING = (
     "WHERE command IN ('Query', 'Execute') AND id <> CONNECTION_ID())"
 )
 """How many whole seconds the oldest statement has been running that this account can see."""
-_BINLOG_IN_ENGINE = (12,)
 """From MariaDB 12.3 on an engine can have the binlog, with `binlog_storage_engine`."""
 _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _SESSION_TRACK = 1 << 23
@@ -147,8 +146,7 @@ class Server:
                 hint=f"{NO_LOG}; what it commits until then is in no archive",
                 uuid=found.uuid,
             )
-        may_be = flavour == "mariadb" and ServerVersion(version).numbers >= _BINLOG_IN_ENGINE
-        if may_be and (engine := self._binlog_engine()):
+        if ServerVersion(version).may_log_in_engine and (engine := self._binlog_engine()):
             raise UnloggedError(
                 f"{self._used.address} keeps its binlog in {engine!r:.40} (binlog_storage_engine), "
                 "not in files: that is not supported",
@@ -400,8 +398,16 @@ class Server:
         Raises SourceError that names the missing privilege.
         """
         self._all("SHOW BINARY LOGS")
+        self.check_reading(name)
+
+    def check_reading(self, name: BinlogName | None = None) -> None:
+        """Check that this user may receive binlogs; of a MySQL by reading one, the first or `name`.
+
+        Raises SourceError that names the missing privilege.
+        """
         if not self._is_mariadb():
-            self._all("SHOW BINLOG EVENTS IN %s LIMIT 1", (str(name),))
+            of = ("IN %s LIMIT 1", (str(name),)) if name is not None else ("LIMIT 1", ())
+            self._all(f"SHOW BINLOG EVENTS {of[0]}", of[1])
             return
         for row in self._all("SHOW GRANTS"):  # MariaDB's SHOW BINLOG EVENTS needs less
             given, _, where = str(next(iter(row.values()))).upper().partition(" ON ")
@@ -492,6 +498,12 @@ def binlog_name(text: str) -> BinlogName:
             f"the server has a binlog {text!r}: {error}",
             hint="log_bin must not have a dot in its name: the server cuts the name there",
         ) from error
+
+
+def granted_name(current_user: str) -> str:
+    """What CURRENT_USER() answers, in the form that GRANT takes."""
+    user, _, host = current_user.rpartition("@")
+    return "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
 
 
 def own_gtid(message: bytes) -> str:

@@ -21,7 +21,7 @@ FILTERS = tuple(
                  "wild_ignore_table")
 )  # fmt: skip
 """A replica's filters: variables of MariaDB, columns of SHOW REPLICA STATUS of MySQL."""
-VARIABLES = (*_UPDATES, "wsrep_on", _NDB, _ERROR_ACTION, *FILTERS)
+VARIABLES = (*_UPDATES, _NDB, _ERROR_ACTION, *FILTERS)
 _MOST, _MOST_TEXT = 20, 500
 Rows = Sequence[Mapping[str, Any]]
 
@@ -41,7 +41,10 @@ def omissions(server: Server) -> tuple[str, ...] | None:
     found = [
         *binlog_filters(status or ()),
         *replica_filters(variables, replica or ()),
-        *_switches(variables, is_replica=bool(replica) or replicates(server) is True),
+        *_switches(
+            variables,
+            applies=bool(replica) or replicates(server) is True or _is_node(server),
+        ),
     ]
     return tuple(dict.fromkeys(_printable(text) for text in found))[:_MOST]
 
@@ -68,13 +71,10 @@ def replica_filters(variables: Mapping[str, str], replica: Rows) -> Iterator[str
             yield f"{name}={value}"
 
 
-def _switches(variables: Mapping[str, str], *, is_replica: bool) -> Iterator[str]:
+def _switches(variables: Mapping[str, str], *, applies: bool) -> Iterator[str]:
+    """`applies`: whether other servers' transactions reach it, too."""
     updates = next((name for name in _UPDATES if name in variables), None)
-    if (
-        updates is not None
-        and not is_on(variables[updates])
-        and (is_replica or is_on(variables.get("wsrep_on")))
-    ):
+    if updates is not None and not is_on(variables[updates]) and applies:
         yield f"{updates}=OFF"
     if _NDB in variables and not is_on(variables[_NDB]):
         yield f"{_NDB}=OFF"
@@ -93,6 +93,27 @@ def replicates(server: Server) -> bool | None:
     if rows is None and server.statements.mariadb:
         return _has_replicated(server)
     return None if rows is None else bool(rows)
+
+
+def in_galera(server: Server) -> bool:
+    """Whether it is a node of a Galera cluster, also after SET GLOBAL wsrep_on = OFF.
+
+    That only keeps back what is written at the node: it still gets what the others write. Every
+    user may ask. Raises SourceError.
+    """
+    switch = server.rows("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'")
+    connected = server.rows("SHOW GLOBAL STATUS LIKE 'wsrep_connected'")
+    return any(is_on(row["Value"]) for row in (*switch, *connected))
+
+
+def _is_node(server: Server) -> bool:
+    """The same; no if the server refuses to tell, as something in between may."""
+    try:
+        return in_galera(server)
+    except SourceError as error:
+        if error.transient:
+            raise
+        return False
 
 
 def _has_replicated(server: Server) -> bool | None:

@@ -6,9 +6,6 @@ from binlog2s3.binlog.tables import table_name
 from binlog2s3.server.connection import Server
 from binlog2s3.server.version import ServerVersion
 
-_LOADS_HISTORY = (10, 11)
-"""From here on a server takes rows of the past (system_versioning_insert_history)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
@@ -27,9 +24,9 @@ def versioned_tables(server: Server) -> Versioned:
     )
     if not tables:
         return Versioned()
-    version = str(server.rows("SELECT @@version AS it")[0]["it"])
-    if ServerVersion(version).numbers < _LOADS_HISTORY:
-        return Versioned(tables, f"a server of {version} cannot load it (10.11 and later can)")
+    version = ServerVersion(str(server.rows("SELECT @@version AS it")[0]["it"]))
+    if not version.loads_history:
+        return Versioned(tables, f"a server of {version.text} cannot load it (10.11 and later can)")
     by_transaction = _names(
         server,
         "SELECT table_schema AS db, table_name AS name FROM information_schema.columns "

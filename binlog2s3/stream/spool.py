@@ -228,10 +228,11 @@ class Spool:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = self._holder()
+            process = _written(self._lock)
             os.close(self._lock)
+            named = f" (process {process})" if process else ""
             raise SpoolError(
-                f"spool {directory} is in use by another streamer{holder}",
+                f"spool {directory} is in use by another streamer{named}",
                 hint="each streamer needs a spool of its own: --spool",
             ) from error
         with as_spool_error(directory):
@@ -252,20 +253,12 @@ class Spool:
         """
         found = []
         with as_spool_error(self.directory):
-            for path in sorted(self.directory.iterdir()):
-                if not _RUN_DIRECTORY.fullmatch(path.name):
-                    continue
+            for path in run_directories(self.directory):
                 with as_spool_error(path):
                     private.check_inner(path)
-                try:
-                    run = _parse_run(path, (path / _RUN).read_bytes())
-                except FileNotFoundError:
+                run = read_run(path)
+                if run is None:
                     _remove_half_made(path)
-                except (ValueError, KeyError, TypeError, RecursionError) as error:
-                    raise SpoolError(
-                        f"{path / _RUN} is damaged: {error}",
-                        hint="move that run's directory aside; the source still has the binlogs",
-                    ) from error
                 else:
                     found.append(run)
         return found
@@ -445,36 +438,104 @@ class Spool:
     @_alone
     def used_bytes(self) -> int:
         """Bytes that the binlogs in the spool take on its disk."""
-        with as_spool_error(self.directory), os.scandir(self.directory) as entries:
-            runs = [entry.path for entry in entries if _RUN_DIRECTORY.fullmatch(entry.name)]
-            return sum(map(_used_by_run, runs))
-
-    def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
-        """How much the spool takes and how much is free, with the limits.
-
-        `passing`: bytes that do not count, such as those of an incomplete event.
-        """
-        used = max(0, self.used_bytes() - passing)
         with as_spool_error(self.directory):
-            space = os.statvfs(self.directory)
-        min_free = limits.min_free_bytes
-        if min_free is None:
-            min_free = default_min_free(space.f_blocks * space.f_frsize)
-        return Room(
-            used=used,
-            free=space.f_bavail * space.f_frsize,
-            max_bytes=limits.max_bytes,
-            min_free=min_free,
-        )
+            return _used_bytes(self.directory)
 
-    def _holder(self) -> str:
-        text = os.pread(self._lock, 20, 0).decode("ascii", "replace").strip()
-        return f" (process {text})" if text.isdigit() else ""
+    @_alone
+    def room(self, limits: SpoolLimits, passing: int = 0) -> Room:
+        """See `room_of`."""
+        return room_of(self.directory, limits, passing)
 
 
-def _used_by_run(directory: str) -> int:
-    with os.scandir(directory) as entries:
-        return sum(allocated(entry) for entry in entries if not entry.name.startswith(_RUN))
+def room_of(directory: Path, limits: SpoolLimits, passing: int = 0) -> Room:
+    """How much a spool takes and how much is free, with the limits. Raises SpoolError.
+
+    `passing`: bytes that do not count, such as those of an incomplete event.
+    """
+    with as_spool_error(directory):
+        used, space = _used_bytes(directory), os.statvfs(directory)
+    min_free = limits.min_free_bytes
+    if min_free is None:
+        min_free = default_min_free(space.f_blocks * space.f_frsize)
+    return Room(
+        used=max(0, used - passing),
+        free=space.f_bavail * space.f_frsize,
+        max_bytes=limits.max_bytes,
+        min_free=min_free,
+    )
+
+
+def holder(directory: Path) -> int | None:
+    """The process that holds a spool, 0 if its id is not known; None if nobody does.
+
+    Raises OSError.
+    """
+    try:
+        lock = os.open(directory / _LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # a shared lock, released at once
+    except BlockingIOError:
+        return _written(lock)
+    else:
+        return None
+    finally:
+        os.close(lock)
+
+
+def _written(lock: int) -> int:
+    """The process that a lock file names; 0 if it names none."""
+    text = os.pread(lock, 20, 0).decode("ascii", "replace").strip()
+    return int(text) if text.isdigit() else 0
+
+
+def run_directories(directory: Path) -> list[Path]:
+    """The directories of a spool's runs, oldest first. Raises OSError."""
+    return sorted(path for path in directory.iterdir() if _RUN_DIRECTORY.fullmatch(path.name))
+
+
+def read_run(directory: Path) -> SpoolRun | None:
+    """The run in a directory; None if it has no run.json.
+
+    Raises SpoolError if that is damaged, OSError if it cannot be read.
+    """
+    path = directory / _RUN
+    try:
+        return _parse_run(directory, path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise SpoolError(
+            f"{path} is damaged: {error}",
+            hint="move that run's directory aside; the source still has the binlogs",
+        ) from error
+
+
+def check_spool(runs: Iterable[SpoolRun], source: str, target: str) -> None:
+    """Raises SpoolError if the spool is of another source or bucket."""
+    for run in runs:
+        if (run.facts.source, run.facts.target) != (source, target):
+            raise SpoolError(
+                f"spool {run.directory.parent} holds binlogs of {run.facts.source} for "
+                f"{run.facts.target}, not of {source} for {target}",
+                hint="give each source and bucket a spool of its own: --spool",
+            )
+
+
+def _used_bytes(directory: Path) -> int:
+    return sum(map(_used_by_run, run_directories(directory)))
+
+
+def _used_by_run(directory: Path) -> int:
+    """What a streamer deletes meanwhile takes nothing."""
+    total = 0
+    with suppress(FileNotFoundError), os.scandir(directory) as entries:
+        for entry in entries:
+            if not entry.name.startswith(_RUN):
+                with suppress(FileNotFoundError):
+                    total += allocated(entry)
+    return total
 
 
 def allocated(path: "Path | os.DirEntry[str]") -> int:

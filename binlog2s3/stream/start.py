@@ -19,14 +19,14 @@ from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.errors import ArchiveError, DamageError, SpoolError
+from binlog2s3.errors import ArchiveError, DamageError
 from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.adopt import adopt, read_run
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end
 from binlog2s3.stream.remote import put_entry
-from binlog2s3.stream.spool import Spool, SpoolRun
+from binlog2s3.stream.spool import Spool, SpoolRun, check_spool
 from binlog2s3.stream.tail import Tailer, Track
 
 _log = Log("start")
@@ -211,17 +211,6 @@ def read_back(store: Store, key: str, name: BinlogName) -> BinlogReading | None:
                      hint="it is compared with what the source has")  # fmt: skip
         return None
     return reading
-
-
-def check_spool(runs: Iterable[SpoolRun], source: str, target: str) -> None:
-    """Raises SpoolError if the spool is of another source or bucket."""
-    for run in runs:
-        if (run.facts.source, run.facts.target) != (source, target):
-            raise SpoolError(
-                f"spool {run.directory.parent} holds binlogs of {run.facts.source} for "
-                f"{run.facts.target}, not of {source} for {target}",
-                hint="give each source and bucket a spool of its own: --spool",
-            )
 
 
 def mend_entries(store: Store, layout: Layout, found: StartState) -> None:

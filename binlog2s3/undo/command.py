@@ -36,6 +36,7 @@ from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
+from binlog2s3.server.omissions import in_galera
 from binlog2s3.server.version import is_on
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.undo.execute import ConflictError, Execution, Undone, prepare
@@ -158,16 +159,13 @@ class _Undo:
             )
         if found.get("binlog_format", "ROW") not in ("ROW", "MIXED"):
             raise refuse(f"binlog_format is {found['binlog_format']}", "it must be ROW or MIXED")
-        if is_on(found.get("wsrep_on")):
+        if in_galera(server):
             raise refuse(
                 "it is in a Galera cluster, whose other nodes would get the scratch tables, too, "
-                "and write them to their binlogs",
-                _IN_CLUSTER,
-            )
-        if _in_galera(server):
-            raise refuse(
-                "it is in a Galera cluster, and wsrep_on is OFF: the other nodes would not get the "
-                "undo",
+                "and write them to their binlogs"
+                if is_on(found.get("wsrep_on"))
+                else "it is in a Galera cluster, and wsrep_on is OFF: the other nodes would not "
+                "get the undo",
                 _IN_CLUSTER,
             )
         if found.get("rbr_exec_mode", "STRICT") != "STRICT":
@@ -403,12 +401,6 @@ def _query_body(text: bytes) -> bytes:
 
 _NEXT_GTID = b"SET gtid_next = 'AUTOMATIC'"
 """The format event leaves it undetermined."""
-
-
-def _in_galera(server: Server) -> bool:
-    """Whether it is a node of a cluster, also after SET GLOBAL wsrep_on = OFF."""
-    rows = server.rows("SHOW GLOBAL STATUS LIKE 'wsrep_connected'")
-    return any(is_on(row["Value"]) for row in rows)
 
 
 def _in_group(server: Server) -> bool:

@@ -17,7 +17,7 @@ from cryptography import x509
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover import target
 from binlog2s3.recover.listen import Certificate, Listen
-from binlog2s3.recover.replicate import Replication
+from binlog2s3.recover.replicate import Replication, Work
 from binlog2s3.replication.source import Source
 from binlog2s3.server.connection import Server
 from lab import get
@@ -33,10 +33,11 @@ from tests.login import ROOT
 from tests.waiting import wait_until
 from tests.world.archive import wait_durable
 from tests.world.commands import Recovery, read_only
-from tests.world.pair import NOTHING, start_again
+from tests.world.pair import NOTHING, Noted, start_again
 from tests.world.servers import RELAXED
 
 ROWS = 300
+NO_WORK = Work(plan=NOTHING, open_stream=lambda _: (one for one in ()))
 HOLDS = "SELECT 1 + SLEEP(3)"
 """So long each server is within this transaction."""
 SEEN = "SELECT id, SHA2(text, 256) FROM shop.orders ORDER BY id"
@@ -241,7 +242,7 @@ def test_each_version_verifies(version: str, disk_tmp_path: Path) -> None:
             there = Listen(host="0.0.0.0", certificate=certificate)
             with Server(lambda: login) as asked:
                 found = target.facts(asked, login)
-                Replication(asked, found, NOTHING, lambda _: iter(()), listen=there).probe()  # type: ignore[arg-type, return-value]
+                Replication(asked, found, NO_WORK, Noted(), listen=there).probe()
 
         connect(named, right)
         for pair, authority in ((named, other), (unnamed, right)):
@@ -261,7 +262,7 @@ def test_a_target_that_does_not_reach_it(
     with Server(lambda: login) as server:
         found = target.facts(server, login)
         with pytest.raises(RecoveryError, match=f"does not reach this process at .*:{nobody[1]}"):
-            Replication(server, found, NOTHING, lambda _: iter(())).probe()  # type: ignore[arg-type, return-value]
+            Replication(server, found, NO_WORK, Noted(), listen=Listen()).probe()
     assert channel(empty) == {}
     assert empty.query("SHOW DATABASES") == databases
 

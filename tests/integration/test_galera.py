@@ -209,6 +209,23 @@ def test_the_other_node_with_the_same_ids(
         assert len(want) == 40
 
 
+def test_a_node_is_no_target(
+    cluster: Cluster, minio: MinioServer, bucket: str, disk_tmp_path: Path
+) -> None:
+    """What is applied would reach the other node, or with wsrep_on = OFF make it differ."""
+    first, second = cluster.first, cluster.second
+    with StreamProcess(disk_tmp_path / "stream", first, minio, bucket) as stream:
+        first.query("CREATE DATABASE shop", "CREATE TABLE shop.items (id INT PRIMARY KEY)")
+        wait_durable(stream, Bucket(minio, bucket), first)
+        assert stream.terminate() == 0
+    recovery = Recovery(minio, bucket, read_only(minio))
+    for setting in ("ON", "OFF"):
+        second.query(f"SET GLOBAL wsrep_on = {setting}")
+        said = recovery.refused(second, *FIRST, "--latest", "--allow-source")
+        assert "in a Galera cluster" in said
+    second.query("SET GLOBAL wsrep_on = ON")
+
+
 def test_an_undo_is_refused_on_a_node(cluster: Cluster) -> None:
     """With the reason, also with wsrep_on = OFF; nothing changes on either node."""
     places = [Place(server=node, columns={}) for node in (cluster.first, cluster.second)]

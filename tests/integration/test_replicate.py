@@ -15,11 +15,12 @@ import pytest
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import BinlogPosition, Checked, PlanPiece, ProgressReport
+from binlog2s3.recover.plan_source import Window
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from tests.own_files import Own, own, planned, without
 from tests.waiting import wait_until
-from tests.world.pair import Pair, Process, kill_again_and_again, same
+from tests.world.pair import Noted, Pair, Process, kill_again_and_again, same
 from tests.world.servers import RELAXED, content, executed, two
 from tests.world.writes import (
     held_up,
@@ -117,7 +118,7 @@ def test_everything_arrives_without_gtids(any_pair: Pair) -> None:
     write_counting(pair.source, 20)
     files, noted = pair.files(cut=500), list[BinlogPosition]()
     assert pair.obstacle() is None
-    pair.apply(files, on_place=noted.append)
+    pair.apply(files, notes=Noted(noted))
     same(pair, with_gtids=False)
     piece, last = files.transactions[-1]
     assert noted == [BinlogPosition(lineage="own", binlog=piece.binlog, offset=last.end)]
@@ -126,7 +127,7 @@ def test_everything_arrives_without_gtids(any_pair: Pair) -> None:
 def test_large_transactions(pair: Pair) -> None:
     """One that is greater than what may be ahead goes whole; and without checksums."""
     write_large(pair.source)
-    pair.apply(pair.files(cut=1 << 18), ahead_most=1 << 20)
+    pair.apply(pair.files(cut=1 << 18), window=Window(1 << 20))
     same(pair)
 
 
@@ -137,7 +138,7 @@ def test_it_ends_exactly_where_it_shall(any_pair: Pair) -> None:
     every, upto = pair.files(), 0
     for upto, files in pair.parts(random.Random(seed)):
         noted: list[BinlogPosition] = []
-        pair.apply(files, on_place=noted.append)
+        pair.apply(files, notes=Noted(noted))
         piece, last = every.transactions[upto - 1]
         assert [one.offset for one in noted] in ([last.end], []), f"seed {seed}"
         if last.gtid is not None:
@@ -169,7 +170,7 @@ def test_what_is_left_out(any_pair: Pair, numbers: tuple[int, ...]) -> None:
     write_rows(pair.source)
     every = pair.files()
     files, noted = without(every, numbers), list[BinlogPosition]()
-    pair.apply(files, on_place=noted.append)
+    pair.apply(files, notes=Noted(noted))
     assert [one.offset for one in noted] in ([every.pieces[-1].end], [])
     kept = [one for number, (_, one) in enumerate(every.transactions) if number not in numbers]
     if kept[0].gtid is not None:
@@ -544,7 +545,7 @@ def test_what_is_there_already_is_not_replaced(mariadb_pair: Pair) -> None:
     pair.target.query("CREATE TABLE shop.own (id INT PRIMARY KEY)", "RESET MASTER")
     before = content(pair.target)
     with pytest.raises(RecoveryError, match="Can't create database 'shop'") as caught:
-        pair.apply(pair.files(), state=MariadbGtidList())
+        pair.apply(pair.files(), begins_behind=MariadbGtidList())
     assert "does the base backup end later" in str(caught.value.hint)
     assert (content(pair.target), pair.target.query(mode)) == (before, [("IDEMPOTENT",)])
     pair.target.query("DROP TABLE shop.own")
@@ -552,7 +553,7 @@ def test_what_is_there_already_is_not_replaced(mariadb_pair: Pair) -> None:
     pair.target.query("TRUNCATE shop.a", "RESET MASTER")
     files = own(pair.source.datadir, pair.names, begin=pair.files().transactions[1][1].begin)
     with pytest.raises(RecoveryError, match="Table 'a' already exists") as caught:
-        pair.apply(files, state=state, half_way="0-1-2")
+        pair.apply(files, begins_behind=state, notes=Noted(half_way="0-1-2"))
     assert "SET GLOBAL gtid_slave_pos = '0-1-2' there" in str(caught.value.hint)
     assert (pair.target.query(mode), pair.left()) == ([("IDEMPOTENT",)], [])
 
@@ -613,9 +614,9 @@ def test_a_transaction_that_fails_is_named(any_pair: Pair, compressed: bool) -> 
     every = pair.files()
     files = own(pair.source.datadir, pair.names, begin=every.transactions[2][1].begin)
     wrong, noted = files.transactions[-8][1], list[BinlogPosition]()
-    state = {} if pair.is_mysql else {"state": MariadbGtidList.parse("0-1-2")}
+    state = {} if pair.is_mysql else {"begins_behind": MariadbGtidList.parse("0-1-2")}
     with pytest.raises(RecoveryError) as caught:
-        pair.apply(files, on_place=noted.append, **state)
+        pair.apply(files, notes=Noted(noted), **state)
     said, hint = str(caught.value), str(caught.value.hint)
     assert "Duplicate entry '21' for key" in said
     assert "1062" in said
@@ -680,7 +681,9 @@ def test_the_transaction_that_a_mariadb_refuses(
     assert pair.target.query("SELECT COUNT(*) FROM shop.a WHERE id >= 100") == [(0,)]
     if is_certain:
         pair.apply(
-            without(rest, [0]), state=MariadbGtidList.parse(str(wrong.gtid)), workers=workers
+            without(rest, [0]),
+            begins_behind=MariadbGtidList.parse(str(wrong.gtid)),
+            workers=workers,
         )
         assert pair.target.query("SELECT COUNT(*) FROM shop.a WHERE id >= 100") == [(300,)]
 
@@ -746,7 +749,7 @@ def test_what_comes_before_damage_is_applied(any_pair: Pair) -> None:
             yield piece, upto(data, piece.begin, end + 120) if last else data
 
     with pytest.raises(ArchiveError, match="torn"):
-        pair.apply(files, opened=broken, on_place=noted.append)
+        pair.apply(files, opened=broken, notes=Noted(noted))
     got = [row[0] for row in pair.target.query("SELECT id FROM shop.a ORDER BY id")]
     assert got == list(range(16))
     assert [one.offset for one in noted] in ([end], [])

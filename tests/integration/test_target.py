@@ -12,7 +12,6 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.notes import Note, Notes
 from binlog2s3.recover.preflight import problems
-from binlog2s3.recover.privileges import missing_privileges
 from binlog2s3.recover.target import (
     DATABASE,
     TargetFacts,
@@ -161,35 +160,6 @@ def test_what_an_account_lacks(server: MysqlServer) -> None:
         server.query("SET sql_log_bin = 0", f"GRANT {writes} ON *.* TO applier@localhost")
         refuse_lacking(account, facts(account, login))
     assert server.query("SHOW BINARY LOGS") == before
-
-
-def test_privileges_by_a_role(server: MysqlServer) -> None:
-    """The grants of a role count as long as it is active."""
-    mysql = is_mysql(server)
-    names = ("REPLICATION CLIENT", "REPLICATION_SLAVE_ADMIN", "RELOAD", "SESSION_VARIABLES_ADMIN")
-    if not mysql:
-        names = ("SLAVE MONITOR", "REPLICATION SLAVE ADMIN", "RELOAD", "BINLOG ADMIN", "PROCESS")
-    server.query(
-        "SET sql_log_bin = 0",
-        "DROP USER IF EXISTS applier@localhost",
-        "DROP ROLE IF EXISTS recovers",
-        "CREATE USER applier@localhost",
-        "CREATE ROLE recovers",
-        f"GRANT {', '.join(names)} ON *.* TO recovers",
-        "GRANT ALL ON `binlog2s3\\_recovery%`.* TO recovers",
-        "GRANT SELECT ON mysql.* TO recovers",
-        "GRANT recovers TO applier@localhost",
-    )
-    if mysql:
-        server.query("GRANT SELECT ON performance_schema.* TO recovers")
-    login = login_of(server, user="applier")
-    with Server(lambda: login) as account:
-        (said,) = missing_privileges(account, facts(account, login))
-        assert "is missing the privilege" in str(said)
-        active = "recovers TO applier@localhost" if mysql else "recovers FOR applier@localhost"
-        server.query("SET sql_log_bin = 0", f"SET DEFAULT ROLE {active}")
-        account.close()
-        assert list(missing_privileges(account, facts(account, login))) == []
 
 
 def test_empty_transactions(mysql: MysqlServer) -> None:

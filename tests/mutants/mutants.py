@@ -42,8 +42,7 @@ from binlog2s3.recover.listen import listen
 from binlog2s3.recover.notes import Notes
 from binlog2s3.recover.origin import Origin, _has_at, unlogged_at, unnamed_before
 from binlog2s3.recover.pieces import PieceBuilder
-from binlog2s3.recover.preflight import _obstacles, _source_problems
-from binlog2s3.recover.privileges import _missing
+from binlog2s3.recover.preflight import _obstacles, _source_problems, problems
 from binlog2s3.recover.seam import is_executed
 from binlog2s3.recover.target import prove
 from binlog2s3.recover.time_zones import _Reader
@@ -907,7 +906,7 @@ MUTANTS = (
         "A target with the server_id of a server of the history is refused before anything is "
         "applied.",
         ("tests/unit/recover/test_preflight.py::test_a_server_id_of_the_history",),
-        ((_obstacles, never(when(3, of=6))),),
+        ((_obstacles, never(when(4, of=7))),),
     ),
     Mutant(
         "a-check-that-answers-no",
@@ -1012,8 +1011,8 @@ MUTANTS = (
         "a-privilege-that-is-missing",
         Promise.RECOVERY,
         "A target whose account lacks a privilege is refused before anything is applied.",
-        ("tests/unit/recover/test_privileges.py::test_what_is_missing_is_told_with_its_grants",),
-        ((_missing, never(when(2, of=2))),),
+        ("tests/unit/recover/test_preflight.py::test_what_a_target_may_not_be",),
+        ((problems, never(when(9, of=9))),),
     ),
     Mutant(
         "password-not-shown",

@@ -6,8 +6,8 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from threading import Event
@@ -16,9 +16,12 @@ from typing import Any
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.recover import target
+from binlog2s3.recover.channel import left_over, settle
+from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, PlanPiece, ProgressReport
+from binlog2s3.recover.plan_source import Window
 from binlog2s3.recover.preflight import obstacles
-from binlog2s3.recover.replicate import Replication, left_over, settle
+from binlog2s3.recover.replicate import Replication, Work
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 from lab.child import ServerFailedError, tail
@@ -46,6 +49,23 @@ NOTHING = planned(
         cut=1,
     )
 )
+
+
+@dataclass
+class Noted:
+    """Keeps the places that an apply notes; `half_way`: where the target has crashed."""
+
+    places: list[BinlogPosition] = field(default_factory=list)
+    half_way: str | None = None
+
+    def reach(self, place: BinlogPosition) -> None:
+        self.places.append(place)
+
+    def follow_gtids(self) -> None:
+        """A test knows what it asked for."""
+
+    def keep(self, before: Mapping[str, object]) -> None:
+        """Nobody restores them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +129,10 @@ class Pair:
         told: Callable[[ProgressReport], None] = lambda _: None,
         *,
         login: Login | None = None,
+        notes: "Noted | None" = None,
+        listen: Listen = Listen(),  # noqa: B008 - frozen
+        workers: int | None = None,
+        window: Window | None = None,
         **options: Any,
     ) -> None:
         """Bring them to the target; nothing of ours is there afterwards."""
@@ -118,11 +142,12 @@ class Pair:
         with Server(lambda: login) as server:
             if not self.is_mysql:
                 text = self.target.query("SELECT @@global.gtid_slave_pos")[0][0]
-                options.setdefault("state", MariadbGtidList.parse(str(text)))
-            made = Replication(
-                server, target.facts(server, login), planned(files, self.version), opened, **options
-            )
-            made.apply(told)
+                options.setdefault("begins_behind", MariadbGtidList.parse(str(text)))
+            work = Work(plan=planned(files, self.version), open_stream=opened, **options)
+            facts = target.facts(server, login)
+            Replication(
+                server, facts, work, notes or Noted(), listen=listen, workers=workers, window=window
+            ).apply(told)
 
     def settle(self) -> tuple[bool, BinlogPosition | None]:
         """As the next run begins: what was left is removed; whether it was there, and its place."""

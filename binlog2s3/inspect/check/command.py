@@ -40,13 +40,14 @@ from binlog2s3.inspect.check.report import (
     warn,
 )
 from binlog2s3.inspect.check.source import SourceCheck, login_rows
-from binlog2s3.inspect.check.spool import holder, spool_rows
+from binlog2s3.inspect.check.spool import spool_rows
 from binlog2s3.output import say
 from binlog2s3.progress import ProgressDisplay
 from binlog2s3.status.writer_state import LifeSign, life_sign
 from binlog2s3.store.contract import StoreConfig
 from binlog2s3.store.s3 import RetryPolicy, S3Store, opened
 from binlog2s3.stream.ping import read_url
+from binlog2s3.stream.spool import holder
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _ROWS = 64

@@ -29,7 +29,7 @@ class ServerSettings:
     access is denied. `replicates`: whether it is a replica itself, None if access is denied.
     `expire_seconds` is None if binlogs do not expire. `filters`: binlog filters in words, None if
     access is denied; `replica_filters` likewise, those of replication. `is_closed`: log_bin is on,
-    and the server writes no binlog nevertheless.
+    and the server writes no binlog nevertheless. `in_galera`: it is a node of a cluster.
     """
 
     flavour: Flavour
@@ -42,6 +42,7 @@ class ServerSettings:
     filters: str | None = ""
     replica_filters: str = ""
     is_closed: bool = False
+    in_galera: bool = False
 
     @property
     def writes(self) -> bool:
@@ -60,13 +61,11 @@ class ServerSettings:
 def version_row(flavour: Flavour, version: str) -> Row:
     """Whether a streamer can follow a server of this version."""
     title = {"mysql": "MySQL", "mariadb": "MariaDB"}[flavour]
-    found, numbers = f"{title} {version}", ServerVersion(version).numbers
-    least = {"mysql": (5, 6), "mariadb": (10, 0)}[flavour]
-    tested = {"mysql": (8, 0), "mariadb": (10, 5)}[flavour]
-    if numbers < least:
-        lowest = ".".join(map(str, least))
-        return fail("server", "version", found, f"streaming needs {title} {lowest} or later")
-    if numbers < tested:
+    found, release = f"{title} {version}", ServerVersion(version)
+    if not release.can_be_source:
+        hint = f"streaming needs {title} {release.oldest_source} or later"
+        return fail("server", "version", found, hint)
+    if not release.is_maintained:
         hint = "this version is out of maintenance; docs/compatibility.md says what was tested"
         return warn("server", "version", found, hint)
     return ok("server", "version", found)
@@ -116,7 +115,7 @@ def _server_id(server: ServerSettings) -> Row:
     own = int(server.value("server_id") or 0)
     if own == 0:
         where = "N is a number that no other server of the topology has (1 to 4294967295)"
-        if server.flavour == "mysql" and ServerVersion(server.version).numbers >= (8, 0):
+        if ServerVersion(server.version).persists_settings:
             hint = f"SET PERSIST server_id = N there, where {where}"
         else:
             hint = f"SET GLOBAL server_id = N there, and set it {_IN_FILE}, where {where}"
@@ -144,14 +143,13 @@ def _replica_updates(server: ServerSettings) -> Row:
     name = (
         "log_replica_updates" if "log_replica_updates" in server.variables else "log_slave_updates"
     )
-    galera = server.is_on("wsrep_on")
-    replicates = True if galera else server.replicates
+    replicates = True if server.in_galera else server.replicates
     if server.is_on(name):
         role = {True: "; it replicates from another server", None: "", False: ""}[replicates]
         return ok("settings", name, f"ON{role}")
     hint = f"set {name} = ON {_IN_FILE} and restart; or stream from the server that it replicates"
     if replicates:
-        what = "a node of a cluster" if galera else "a replica"
+        what = "a node of a cluster" if server.in_galera else "a replica"
         found = f"OFF on {what}: what it applies is not in its binlog"
         return fail("settings", name, found, hint)
     if replicates is None:
@@ -162,10 +160,7 @@ def _replica_updates(server: ServerSettings) -> Row:
 
 def _expiry(server: ServerSettings) -> Row:
     name, week, seconds = "binlog_expire_logs_seconds", 604800, server.expire_seconds
-    if (
-        ServerVersion(server.version).numbers
-        < {"mysql": (8, 0), "mariadb": (10, 6)}[server.flavour]
-    ):
+    if not ServerVersion(server.version).expires_by_seconds:
         name, week = "expire_logs_days", 7  # with the newer name such a server does not start
     if seconds is None:
         hint = f"set an expiry of some days, e.g. {name} = {week}, or the disk fills up"
@@ -243,7 +238,7 @@ def _engines(server: ServerSettings) -> Row:
 def _domain(server: ServerSettings) -> Row:
     """MariaDB's; the nodes of a cluster are told apart by it."""
     own = server.value("gtid_domain_id") or "0"
-    if not server.is_on("wsrep_on"):
+    if not server.in_galera:
         hint = "servers that write at the same time need different domains"
         return ok("settings", "gtid_domain_id", own, hint)
     cluster = server.value("wsrep_gtid_domain_id") or "0"
@@ -355,7 +350,6 @@ VARIABLES = (
     ENGINE,
     *FILTERS,
     "wsrep_gtid_domain_id",
-    "wsrep_on",
     "aurora_server_id",
     "innodb_read_only",
 )

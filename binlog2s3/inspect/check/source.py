@@ -30,10 +30,10 @@ from binlog2s3.inspect.check.settings import (
     unseen_rows,
     version_row,
 )
-from binlog2s3.server.connection import Server, binlog_name
+from binlog2s3.server.connection import Server, binlog_name, granted_name
 from binlog2s3.server.login import CHMOD, Login, how_to_prove, readable_by_others, resolve
 from binlog2s3.server.mysqlbinlog import Child, Tool, derive_server_id, find
-from binlog2s3.server.omissions import binlog_filters, replica_filters, replicates
+from binlog2s3.server.omissions import binlog_filters, in_galera, replica_filters, replicates
 from binlog2s3.server.version import ServerVersion
 
 _READ_SECONDS = 20.0
@@ -63,14 +63,12 @@ class SourceAccount:
     @property
     def quoted(self) -> str:
         """The account in the form that GRANT takes."""
-        user, _, host = self.name.rpartition("@")
-        return "@".join(f"'{part.replace(chr(39), chr(39) * 2)}'" for part in (user, host))
+        return granted_name(self.name)
 
     @property
     def client(self) -> str:
         """The name of REPLICATION CLIENT on this server."""
-        renamed = self.flavour == "mariadb" and ServerVersion(self.version).numbers >= (10, 5)
-        return "BINLOG MONITOR" if renamed else _CLIENT
+        return "BINLOG MONITOR" if ServerVersion(self.version).says_monitor else _CLIENT
 
 
 class SourceCheck:
@@ -150,6 +148,7 @@ class SourceCheck:
             expire_seconds=self._server.expiry(),
             filters=self._filters(is_in_files=not variables.get(ENGINE)),
             is_closed=self._is_closed,
+            in_galera=in_galera(self._server),
         )
 
     def _replica_filters(self, variables: Mapping[str, str]) -> str:
@@ -196,7 +195,7 @@ class SourceCheck:
             return
         yield self._client_row(self._account)
         connection = self._connection_row()
-        refusal = _slave_refusal(self._server, self._account, connection)
+        refusal = _slave_refusal(self._server, connection)
         yield _privilege_row(self._server, self._account, _SLAVE, refusal)
         if not ServerVersion(self._account.version).stamps_commits:
             yield _process_row(self._server, self._account)
@@ -286,17 +285,14 @@ def _replicas(server: Server, account: SourceAccount) -> frozenset[int] | None:
     return frozenset(int(row.get("Server_Id") or row.get("Server_id") or 0) for row in rows)
 
 
-def _slave_refusal(server: Server, account: SourceAccount, connection: Row) -> SourceError | None:
-    """MySQL's answer to SHOW BINLOG EVENTS; on MariaDB, only a dump or the grants show it."""
+def _slave_refusal(server: Server, connection: Row) -> SourceError | None:
+    """What mysqlbinlog was told; if that does not say it, as a streamer asks at its start."""
     if connection.result == "ok":
         return None
     if f"you need (at least one of) the {_SLAVE}" in connection.found:
         return SourceError(connection.found)
     try:
-        if account.flavour == "mysql":
-            server.rows("SHOW BINLOG EVENTS LIMIT 1")
-        elif not any(map(_grants_slave, _grants(server))):
-            return SourceError(f"no grant shows the privilege {_SLAVE}")
+        server.check_reading()
     except SourceError as error:
         return error
     return None
@@ -315,9 +311,8 @@ def _process_row(server: Server, account: SourceAccount) -> Row:
 
 def _limits(server: Server, account: SourceAccount) -> dict[str, int] | None:
     """The account's own limits, and the server's limit of connections per account."""
-    least = (5, 7) if account.flavour == "mysql" else (10, 2)
-    new = ServerVersion(account.version).numbers >= least
-    rows = _ask(server, "SHOW CREATE USER CURRENT_USER()") if new else None
+    shows = ServerVersion(account.version).shows_accounts
+    rows = _ask(server, "SHOW CREATE USER CURRENT_USER()") if shows else None
     rows = rows if rows is not None else _ask(server, "SHOW GRANTS")
     if rows is None:
         return None
@@ -393,13 +388,6 @@ def _roles(server: Server) -> str:
     except SourceError:
         return ""
     return ", ".join(one[1] for one in given if one is not None and " ON " not in one[1])
-
-
-def _grants_slave(grant: str) -> bool:
-    """Whether this line of SHOW GRANTS allows reading binlogs."""
-    given, _, where = grant.upper().partition(" ON ")
-    enough = re.search(r"REPLICATION SLAVE(?! ADMIN)|ALL PRIVILEGES", given)
-    return bool(enough) and where.startswith("*.* ")
 
 
 def key_rows(login: Login, status: Mapping[str, str]) -> Iterator[Row]:

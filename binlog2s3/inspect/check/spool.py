@@ -6,7 +6,6 @@ because the streamer may run as another user. It does not touch a spool that a s
 
 import errno
 import fcntl
-import json
 import os
 import pwd
 import secrets
@@ -16,9 +15,10 @@ from pathlib import Path
 
 from binlog2s3 import private
 from binlog2s3.config.values import Config, SpoolLimits
+from binlog2s3.errors import SpoolError
 from binlog2s3.formatting import size_text
-from binlog2s3.inspect.check.report import Row, fail, ok, skipped, warn
-from binlog2s3.stream.spool import Room, allocated, default_min_free
+from binlog2s3.inspect.check.report import Row, fail, failed, ok, skipped, warn
+from binlog2s3.stream.spool import check_spool, holder, read_run, room_of, run_directories
 
 _PROBE_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs", "devtmpfs"})
@@ -78,24 +78,6 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def holder(directory: Path) -> int | None:
-    """The process that locks the spool, 0 if its id is not known; None if it is free."""
-    try:
-        descriptor = os.open(directory / "lock", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        # a shared lock, released at once
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        text = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
-        return int(text) if text.isdigit() else 0
-    else:
-        return None
-    finally:
-        os.close(descriptor)
-
-
 def _make(directory: Path, made: list[Path]) -> None:
     missing = [path for path in (directory, *directory.parents) if not path.exists()]
     for path in reversed(missing):
@@ -151,54 +133,28 @@ def _lock_row(directory: Path) -> Row:
 
 def _contents_row(directory: Path, source: str, target: str) -> Row:
     """Whose binlogs it has: a streamer refuses those of another source or archive."""
-    runs = sorted(directory.glob("run-*/run.json"))
-    for path in runs:
-        try:
-            noted = json.loads(path.read_bytes())
-            whose = str(noted["source"]), str(noted["target"])
-        except FileNotFoundError:
-            continue  # a streamer has just deleted it
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            hint = "move the directory of this run away; the source still has the binlogs"
-            return fail("spool", "contents", f"{path} is damaged: {error}", hint)
-        if whose != (source, target):
-            found = f"it has binlogs of {whose[0]} for {whose[1]}"
-            hint = "give each source and bucket a spool of its own: --spool"
-            return fail("spool", "contents", found, hint)
+    found = map(read_run, run_directories(directory))
+    try:
+        runs = [run for run in found if run is not None]  # a streamer may have just deleted one
+        check_spool(runs, source, target)
+    except SpoolError as error:
+        return failed("spool", "contents", error)
     return ok("spool", "contents", f"binlogs of this source, {len(runs)} runs" if runs else "empty")
 
 
 def _room_row(directory: Path, limits: SpoolLimits) -> Row:
-    space = os.statvfs(directory)
-    least = limits.min_free_bytes
-    if least is None:
-        least = default_min_free(space.f_blocks * space.f_frsize)
-    room = Room(
-        used=_used(directory),
-        free=space.f_bavail * space.f_frsize,
-        max_bytes=limits.max_bytes,
-        min_free=least,
-    )
+    room = room_of(directory, limits)
     if short := room.short_of():
         hint = "free space, or set --spool-min-free-bytes and --spool-max-bytes; never delete run-*"
         return fail("spool", "free space", short, hint)
-    found = f"{size_text(room.free)} free, {size_text(least)} must stay free, "
+    found = f"{size_text(room.free)} free, {size_text(room.min_free)} must stay free, "
     found += f"the spool uses {size_text(room.used)}"
-    grows = room.free - least
+    grows = room.free - room.min_free
     if limits.max_bytes is not None and limits.max_bytes - room.used > grows:
         hint = "the streamer pauses before it reaches the limit: lower it, or use a larger disk"
         limit = size_text(limits.max_bytes)
         return warn("spool", "free space", f"{found}; there is no space for all of {limit}", hint)
     return ok("spool", "free space", found)
-
-
-def _used(directory: Path) -> int:
-    """The disk space of the binlogs of all runs."""
-    total = 0
-    for path in directory.glob("run-*/*"):
-        with suppress(OSError):
-            total += allocated(path)
-    return total
 
 
 def _kind_row(directory: Path) -> Row:

@@ -6,7 +6,7 @@ import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,9 @@ from binlog2s3.inspect.check.settings import (
     version_row,
 )
 from binlog2s3.inspect.check.source import SourceAccount, key_rows, login_rows
-from binlog2s3.inspect.check.spool import holder, owner_row, spool_rows, unusable_hint
+from binlog2s3.inspect.check.spool import owner_row, spool_rows, unusable_hint
 from binlog2s3.store.errors import Failure, translate
+from binlog2s3.stream.spool import RunFacts, holder
 from tests.login import ROOT
 from tests.memory_store import MemoryStore
 
@@ -223,7 +224,11 @@ def mariadb(**variables: str) -> ServerSettings:
     return seen("mariadb", **variables)
 
 
-GALERA = {"wsrep_on": "ON", "wsrep_gtid_domain_id": "7"}
+def node(**variables: str) -> ServerSettings:
+    """Of a Galera cluster, with the cluster's domain 7."""
+    return replace(mariadb(wsrep_gtid_domain_id="7", **variables), in_galera=True)
+
+
 OWN_DOMAIN = "a gtid_domain_id of its own"
 
 
@@ -243,11 +248,11 @@ OWN_DOMAIN = "a gtid_domain_id of its own"
          "SET GLOBAL server_id = N"),
         (mariadb(server_id="0"), "server_id", "fail", "", "SET GLOBAL server_id = N"),
         (replace(seen(), replicas=None), "server_id", "ok", "", "replica"),
-        (mariadb(gtid_domain_id="0", **GALERA), "gtid_domain_id", "warn",
+        (node(gtid_domain_id="0"), "gtid_domain_id", "warn",
          "0, as on every node where nobody set it", OWN_DOMAIN),
-        (mariadb(gtid_domain_id="7", **GALERA), "gtid_domain_id", "warn",
+        (node(gtid_domain_id="7"), "gtid_domain_id", "warn",
          "7, which is also the cluster's (wsrep_gtid_domain_id)", OWN_DOMAIN),
-        (mariadb(gtid_domain_id="11", **GALERA), "gtid_domain_id", "ok",
+        (node(gtid_domain_id="11"), "gtid_domain_id", "ok",
          "11; the cluster's is 7", OWN_DOMAIN),
         (mariadb(gtid_domain_id="0"), "gtid_domain_id", "ok", "0", ""),
         (mariadb(), "sql_log_bin", "ok", "no server shows it", ""),
@@ -275,7 +280,7 @@ def test_what_is_said_of_a_setting(
 
 def test_a_node_of_galera_that_does_not_log_what_it_applies() -> None:
     """It is a replica of each other node, by the name that MariaDB has for the switch."""
-    galera = mariadb(log_slave_updates="OFF", wsrep_on="ON", gtid_domain_id="11")
+    galera = node(log_slave_updates="OFF", gtid_domain_id="11")
     del galera.variables[UPDATES]  # type: ignore[attr-defined]
     assert results(settings_rows(galera)) == {"log_slave_updates": "fail"}
 
@@ -1002,6 +1007,17 @@ def spool(directory: Path, **limits: int) -> dict[str, Row]:
     return {row.name: row for row in spool_rows(whole, "s3://b/pre")}
 
 
+RUN = "run-20260102T030405000000Z-a1b2"
+
+
+def noted(source: str, target: str) -> str:
+    """The run.json of a streamer."""
+    facts = RunFacts(
+        source=source, target=target, server_uuid="u", binlog="mysql-bin.000001", position=4
+    )
+    return json.dumps({"format": 1, **asdict(facts)})
+
+
 def test_a_spool_that_is_not_there(disk_tmp_path: Path) -> None:
     """It can be made; that is found out, and undone."""
     rows = spool(disk_tmp_path / "a" / "b", min_free_bytes=0)
@@ -1063,12 +1079,12 @@ def test_a_spool_in_use(disk_tmp_path: Path) -> None:
 
 def test_a_spool_of_another_source(disk_tmp_path: Path) -> None:
     """A start would refuse it: it fails; one of ours is well; a damaged note fails."""
-    note = disk_tmp_path / "run-1" / "run.json"
+    note = disk_tmp_path / RUN / "run.json"
     note.parent.mkdir()
     for text, result in (
-        ('{"source": "test", "target": "s3://b/pre"}', "ok"),
-        ('{"source": "other", "target": "s3://b/pre"}', "fail"),
-        ('{"source": "test", "target": "s3://b/else"}', "fail"),
+        (noted("test", "s3://b/pre"), "ok"),
+        (noted("other", "s3://b/pre"), "fail"),
+        (noted("test", "s3://b/else"), "fail"),
         ("{", "fail"),
         ("[]", "fail"),
     ):
@@ -1081,7 +1097,7 @@ def test_room_for_the_spool(disk_tmp_path: Path) -> None:
     """Too little free fails, as a start would; a limit that the disk does not allow warns."""
     assert spool(disk_tmp_path, min_free_bytes=1 << 60)["free space"].result == "fail"
     assert spool(disk_tmp_path, min_free_bytes=0, max_bytes=1 << 60)["free space"].result == "warn"
-    run = disk_tmp_path / "run-1"
+    run = disk_tmp_path / RUN
     run.mkdir()
     (run / "mysql-bin.000001").write_bytes(b"x" * (1 << 20))
     row = spool(disk_tmp_path, min_free_bytes=0, max_bytes=1 << 10)["free space"]

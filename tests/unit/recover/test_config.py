@@ -13,6 +13,7 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.cli import commands as cli
 from binlog2s3.cli.options import config_of
 from binlog2s3.config.file import read_file
+from binlog2s3.config.goal import RecoveryGoal
 from binlog2s3.config.options import parse
 from binlog2s3.config.pitr import (
     PITR,
@@ -246,14 +247,15 @@ def test_every_value_reaches_its_place(tmp_path: Path) -> None:
     assert config.skip_gtid == (f"{UUID}:5", f"{UUID}:7-9")
     assert (config.from_binlog, config.from_position) == (BinlogName.parse("b.000007"), 157)
     assert (config.from_gtid_set, config.from_backup) == (None, None)
-    assert config.lineage == "20260102T030405Z-3e11fa47-a1b2"
+    assert config.goal.lineage == "20260102T030405Z-3e11fa47-a1b2"
     assert not config.applies
 
 
 def test_defaults() -> None:
     """The least is a source, a bucket, a target with its user, and where to stop."""
     config = configured(*LEAST, "--latest")
-    assert config == PitrConfig(s3=config.s3, source="orders", latest=True, target=config.target)
+    goal = RecoveryGoal(latest=True)
+    assert config == PitrConfig(s3=config.s3, source="orders", goal=goal, target=config.target)
     assert config.target is not None
     assert (config.target.connect_timeout, config.target.port) == (10.0, None)
     assert config.applies

@@ -14,9 +14,16 @@ from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
-from binlog2s3.recover.feed import events, parts
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.recover.plan_source import Marked, PlanSource, SentMark, Served, Window
+from binlog2s3.recover.plan_source import (
+    Marked,
+    PlanSource,
+    SentMark,
+    Served,
+    Window,
+    events,
+    parts,
+)
 from binlog2s3.replication.events import WHOLE_MOST
 from binlog2s3.replication.feed import Feed
 from binlog2s3.replication.login import Account

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.config.goal import RecoveryGoal
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.config.values import MysqlConfig, S3Config
 from binlog2s3.errors import ConfigError, RecoveryError
@@ -32,7 +33,9 @@ VERIFIED = {
 def found(login: Login, wanted: str | None, **given: Any) -> Listen:
     """Where the target of this login finds a recovery that is told this."""
     s3 = S3Config(bucket="b", prefix="p")
-    return listen(login, PitrConfig(s3=s3, source="orders", serve_address=wanted, **given))
+    goal = RecoveryGoal(latest=True)
+    config = PitrConfig(s3=s3, source="orders", goal=goal, serve_address=wanted, **given)
+    return listen(login, config)
 
 
 NO_ADDRESS = "is not an address that the target can connect to"

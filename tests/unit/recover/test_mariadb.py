@@ -10,7 +10,7 @@ from binlog2s3.binlog.events import Phase
 from binlog2s3.binlog.gtid import Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import Transaction
-from binlog2s3.errors import RecoveryError
+from binlog2s3.errors import GoalError, RecoveryError
 from binlog2s3.recover.model import (
     Base,
     BeforeGtid,
@@ -187,11 +187,19 @@ def test_an_alter_in_two_phases_is_left_out_as_a_whole(phase: Phase) -> None:
     assert applied(plan, model) == truth[4:]
 
 
-@pytest.mark.parametrize("goal", ["0-1-9", "3-1-1", "0-1-1,0-2-2", "0-1-1,1-1-1"])
-def test_what_is_not_one_gtid_of_the_history_is_no_goal(goal: str) -> None:
-    """A greater number is not reached by the numbers before it."""
+@pytest.mark.parametrize(
+    ("goal", "why"),
+    [
+        ("0-1-9", "0-1-9 is not in the archive"),
+        ("3-1-1", "3-1-1 is not in the archive"),
+        ("0-1-1,0-2-2", "has 2 GTIDs, and a goal is one transaction"),
+        ("0-1-1,1-1-1", "has 2 GTIDs, and a goal is one transaction"),
+    ],
+)
+def test_what_is_not_one_gtid_of_the_history_is_no_goal(goal: str, why: str) -> None:
+    """A greater number is not reached by the numbers before it; a list is said to be one."""
     model = lived(LIVES["one domain"][:6])
-    with pytest.raises(RecoveryError, match="not in the archive"):
+    with pytest.raises(GoalError, match=why):
         planned(model, [], ToGtid(goal))
 
 

@@ -45,7 +45,7 @@ def found(
     **answers: list[dict[str, object]],
 ) -> list[RecoveryError]:
     rows = [{"Variable_name": name, "Value": value} for name, value in settings.items()]
-    server = fake({"SHOW GLOBAL VARIABLES": rows, **answers})
+    server = fake({**answers, "SHOW GLOBAL VARIABLES LIKE": [], "SHOW GLOBAL VARIABLES": rows})
     begins = MariadbGtidList.parse(state) if state is not None else None
     return list(obstacles(server, facts, plan, server_ids={1}, state=begins))
 
@@ -129,6 +129,26 @@ def test_a_version_that_cannot_read_it(target: str, source: str, plan: Plan, wor
     assert [words in str(one) for one in said] == [True] * bool(words)
     assert all(target in str(one) or words == "tags" for one in said)
     assert words != "9.7.4" or "--output-dir" in said[0].hint
+
+
+@pytest.mark.parametrize(
+    ("facts", "plan"), [(FACTS, PLAN), (MARIADB, MARIADB_PLAN)], ids=["XtraDB Cluster", "MariaDB"]
+)
+@pytest.mark.parametrize(
+    ("switch", "connected", "refused"),
+    [("ON", "ON", True), ("OFF", "ON", True), ("ON", "OFF", True), ("OFF", "OFF", False)],
+)
+def test_a_node_of_galera(
+    facts: TargetFacts, plan: Plan, switch: str, connected: str, refused: bool
+) -> None:
+    """Also after SET GLOBAL wsrep_on = OFF, which leaves it in the cluster; of both flavours."""
+    settings = {**(FINE if facts is FACTS else {}), "wsrep_on": switch}
+    answers: dict[str, list[dict[str, object]]] = {
+        "LIKE 'wsrep_on'": [{"Value": switch}],
+        "LIKE 'wsrep_connected'": [{"Value": connected}],
+    }
+    said = found(settings, facts, plan, **answers)
+    assert ["in a Galera cluster" in str(one) for one in said] == [True] * refused
 
 
 def test_a_member_of_a_group() -> None:

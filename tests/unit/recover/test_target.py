@@ -1,11 +1,15 @@
 """The proof at the end: what a target has, compared with what it should have."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
-from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.gtid import Flavour, GtidSet, MariadbGtidList
 from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.target import TargetFacts, prove
 
+ROOT = Path(__file__).parents[3]
 UUID_A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 UUID_B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 FACTS = TargetFacts(
@@ -22,6 +26,18 @@ FACTS = TargetFacts(
     event_scheduler=False,
     channels=(),
 )
+
+
+@pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
+def test_the_grants_of_the_page(flavour: Flavour) -> None:
+    """What an error or a dry run prints is what the guide says, to this account."""
+    version = "9.7.4" if flavour == "mysql" else "10.11.6-MariaDB"
+    found = replace(FACTS, flavour=flavour, version=version, account="'pitr'@'localhost'")
+    page = (ROOT / "docs" / "guides" / "permissions.md").read_text(encoding="utf-8")
+    block = page.partition(f"<!-- grants: {flavour} target -->")[2].split("```")[1]
+    documented = [line.rstrip(";") for line in block.splitlines() if line.startswith("GRANT ")]
+    assert found.grants.split("; ") == documented
+    assert "SUPER" in replace(FACTS, version="5.7.44-log").grants
 
 
 # The proof

@@ -38,7 +38,9 @@ def status(statement: str, **row: str) -> Answers:
 
 
 NOT_LOGGED = variables(log_slave_updates="OFF")
-FILTERED = variables(log_slave_updates="OFF", replicate_wild_ignore_table="a.%", wsrep_on="ON")
+FILTERED = variables(log_slave_updates="OFF", replicate_wild_ignore_table="a.%")
+NODE = status("SHOW GLOBAL STATUS LIKE 'wsrep_connected'", Value="ON")
+"""Of a Galera cluster, with wsrep_on = OFF."""
 DO = status("SHOW BINARY LOG STATUS", Binlog_Do_DB="a,b", Binlog_Ignore_DB="")
 IGNORE = status("SHOW MASTER STATUS", Binlog_Do_DB="", Binlog_Ignore_DB="tmp\x1b")
 REPLICA = status("SHOW REPLICA STATUS", Replicate_Do_DB="shop", Replicate_Wild_Do_Table="")
@@ -63,7 +65,11 @@ APPLIED = {"SHOW ALL SLAVES STATUS": DENIED, **status("SHOW GLOBAL STATUS", Valu
             {**variables(log_replica_updates="OFF"), **REPLICA},
             ("replicate_do_db=shop", "log_replica_updates=OFF"),
         ),
-        (MARIADB, FILTERED, ("replicate_wild_ignore_table=a.%", "log_slave_updates=OFF")),
+        (
+            MARIADB,
+            {**NODE, **FILTERED},
+            ("replicate_wild_ignore_table=a.%", "log_slave_updates=OFF"),
+        ),
         (MARIADB, {**NOT_LOGGED, **APPLIED}, ("log_slave_updates=OFF",)),
         ("9.7.4", variables(ndb_log_bin="OFF"), ("ndb_log_bin=OFF",)),
         ("9.7.4", {"SHOW GLOBAL VARIABLES": DENIED}, None),
@@ -72,7 +78,15 @@ APPLIED = {"SHOW ALL SLAVES STATUS": DENIED, **status("SHOW GLOBAL STATUS", Valu
 def test_what_a_server_says(version: str, answers: Answers, found: tuple[str, ...] | None) -> None:
     """Filters, and what is written without a binlog; what is denied is not known."""
     nothing = {**status("SHOW GLOBAL STATUS", Value="0"), "SHOW": [], "SELECT": [{"applied": ""}]}
-    assert omissions(server(version, {**answers, **nothing} | answers)) == found
+    alone: Answers = {"SHOW GLOBAL VARIABLES LIKE 'wsrep_on'": []}
+    assert omissions(server(version, {**alone, **answers, **nothing} | answers)) == found
+
+
+def test_what_may_be_a_node_and_does_not_tell() -> None:
+    """A proxy that refuses the question does not end a streamer: the rest is said."""
+    refused = {"SHOW GLOBAL VARIABLES LIKE 'wsrep_on'": DENIED, **NOT_LOGGED, "SHOW": []}
+    nothing: Answers = {"SELECT": [{"applied": ""}], **variables(ndb_log_bin="OFF")}
+    assert omissions(server("9.7.4", {**refused, **nothing})) == ("ndb_log_bin=OFF",)
 
 
 def test_a_server_that_is_away_has_said_nothing() -> None:

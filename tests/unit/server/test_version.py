@@ -63,6 +63,47 @@ def test_a_mariadb_of_any_number_gets_its_own_words(version: str) -> None:
     assert not found.says_replica
 
 
+FIRST = {
+    "can_be_source": ("5.6.0", "10.0.0-MariaDB"),
+    "is_maintained": ("8.0.0", "10.5.0-MariaDB"),
+    "may_log_in_engine": (None, "12.0.0-MariaDB"),
+    "has_channels": ("5.7.0", "5.5.0-MariaDB"),
+    "filters_channels": ("8.0.0", "5.5.0-MariaDB"),
+    "reads_tags": ("8.3.0", None),
+    "has_sha2": ("8.0.0", None),
+    "shows_applied": ("8.0.0", None),
+    "splits_super": ("8.0.0", "10.5.0-MariaDB"),
+    "says_monitor": (None, "10.5.0-MariaDB"),
+    "shows_accounts": ("5.7.0", "10.2.0-MariaDB"),
+    "shows_functions": ("8.0.0", None),
+    "persists_settings": ("8.0.0", None),
+    "expires_by_seconds": ("8.0.0", "10.6.0-MariaDB"),
+    "has_atomic_statements": ("8.0.0", "10.6.0-MariaDB"),
+    "keeps_counters": ("8.0.0", "10.2.4-MariaDB"),
+    "loads_history": (None, "10.11.0-MariaDB"),
+    "says_replica": ("8.0.26", None),
+    "stamps_commits": ("8.0.2", None),
+}
+"""The first version of each flavour that has it; none has it: None."""
+EACH = ("5.5.62", "5.6.51-log", "5.7.44", "8.0.1", "8.0.2", "8.0.25", "8.0.26", "8.2.0", "8.3.0",
+        "9.7.4", "26.7.0", "5.5.68-MariaDB", "10.0.38-MariaDB", "10.1.48-MariaDB", "10.2.3-MariaDB",
+        "10.2.4-MariaDB", "10.4.34-MariaDB", "10.5.1-MariaDB", "10.6.18-MariaDB",
+        "10.10.7-MariaDB", "10.11.6-MariaDB", "11.8.2-MariaDB", "12.0.1-MariaDB")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIRST)
+def test_what_a_version_has(name: str) -> None:
+    """From a first version of its flavour on."""
+    first: dict[str, ServerVersion | None] = {
+        flavour: ServerVersion(text) if text else None
+        for flavour, text in zip(("mysql", "mariadb"), FIRST[name], strict=True)
+    }
+    for version in map(ServerVersion, EACH):
+        least = first[version.flavour]
+        has = least is not None and version.numbers >= least.numbers
+        assert getattr(version, name) is has, version
+
+
 def test_the_number_before_that_of_a_mariadb() -> None:
     """Old replicas read 5.5.5 there; it is no version of it."""
     assert ServerVersion("5.5.5-10.11.8-MariaDB-log").numbers == (10, 11, 8)

@@ -23,10 +23,9 @@ from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError, SpoolError
 from binlog2s3.stream.adopt import adopt, proved
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
-from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, check_spool
 from binlog2s3.stream.start import (
     PROBE,
-    check_spool,
     current_end,
     find,
     read_back,
