@@ -273,6 +273,7 @@ class Model:
             )
         times = [real.commit_us for real in file.reals]
         return Known(
+            lineage=next(one for one in self.lineages if one.id == lineage),
             name=name,
             size=file.size,
             state="archived" if file.ended else "open",

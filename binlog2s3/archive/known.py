@@ -1,10 +1,11 @@
 """What is known of one binlog in the bucket. Values only."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog2s3.archive.documents import Entry, Facts
-from binlog2s3.archive.parts import Block
+from binlog2s3.archive.documents import Entry, Facts, Lineage
+from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids
@@ -25,11 +26,13 @@ class Known:
     that is unknown. `gtids_before` is None if the binlog does not
     have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
     be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`,
+    others. `server_version` is that server's; "" if the entry does not say it. `formats`: the
+    offsets of its format events. `gtids_go_back`,
     `started`, `leaves_out` and `time_zone`: see `documents.Entry`. `rotated`: whether it ends with
     a rotate event, `crashed`: whether it has ended with neither that nor a stop event.
     """
 
+    lineage: Lineage
     name: BinlogName
     size: int
     state: Literal["archived", "open"]
@@ -49,6 +52,7 @@ class Known:
     damaged: tuple[tuple[int, int], ...] = ()
     server_id: int | None = None
     server_version: str = ""
+    formats: tuple[int, ...] = ()
     gtids_go_back: bool | None = None
     started: bool | None = None
     rotated: bool = False
@@ -59,6 +63,20 @@ class Known:
     def is_credible(self, one: Transaction) -> bool:
         """Whether one of its transactions may have been committed when it says so."""
         return self.reached_us is not None and one.commit_us <= self.reached_us
+
+    def boundary(self, offset: int) -> int:
+        """The last known offset, up to this one, at which no transaction is open.
+
+        0 within the first block, which has to be read as a whole anyway.
+        """
+        for block in reversed(self.blocks[: offset // BLOCK_SIZE + 1]):
+            if block.first_offset is not None and block.first_offset <= offset:
+                return block.first_offset if block.first_offset >= BLOCK_SIZE else 0
+        return 0
+
+    def format_at(self, offset: int) -> int:
+        """The offset of the format event that is valid at this offset."""
+        return self.formats[max(bisect_right(self.formats, offset) - 1, 0)]
 
     @property
     def gtids_after(self) -> Gtids | None:
@@ -77,9 +95,11 @@ def added_gtids(known: Known) -> AddedGtids:
     )
 
 
-def known_from(entry: Facts, flavour: Flavour) -> Known:
+def known_from(entry: Facts, lineage: Lineage) -> Known:
     """What is known of an archived binlog from its entry. ArchiveError if its GTIDs are wrong."""
+    flavour = lineage.flavour
     return Known(
+        lineage=lineage,
         name=entry.name,
         size=entry.size,
         state="archived",
@@ -99,6 +119,7 @@ def known_from(entry: Facts, flavour: Flavour) -> Known:
         damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
         server_id=entry.server_id,
         server_version=_version(entry),
+        formats=tuple(int(one["offset"]) for one in entry.formats),
         gtids_go_back=entry.gtids_go_back,
         started=entry.started,
         rotated=entry.end == "rotate",

@@ -26,7 +26,6 @@ from binlog2s3.archive.codec import (
 from binlog2s3.archive.documents import Facts, Lineage, prepare_facts
 from binlog2s3.archive.history import follows
 from binlog2s3.archive.known import known_from
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 
@@ -91,13 +90,13 @@ class Running:
     steps: tuple[Step, ...]
 
     def then(
-        self, entry: Facts | None, before: Facts | None, number: int, flavour: Flavour
+        self, entry: Facts | None, before: Facts | None, number: int, lineage: Lineage
     ) -> Self:
         """The summary with the next number, whose entry is `entry`; `before` is the one before."""
         if entry is None:
             return replace(self, unbroken_from=number + 1)
         unbroken = self.unbroken_from
-        if unbroken < number and not (before and _follows(before, entry, flavour)):
+        if unbroken < number and not (before and _follows(before, entry, lineage)):
             unbroken = number
         greatest, steps = self.greatest_commit_us, self.steps
         least = entry.least_commit_us
@@ -190,7 +189,7 @@ def build(
     after = running
     for number in range(begin, end):
         entry = entries.get(number)
-        after = after.then(entry, last, number, lineage.flavour)
+        after = after.then(entry, last, number, lineage)
         last = entry
     found = (entries[number] for number in range(begin, end) if number in entries)
     return Page(
@@ -224,9 +223,9 @@ def _check(page: Page) -> None:
         raise ValueError(f"{page.after.greatest_commit_us} is not the greatest commit time")
 
 
-def _follows(before: Facts, entry: Facts, flavour: Flavour) -> bool:
+def _follows(before: Facts, entry: Facts, lineage: Lineage) -> bool:
     try:
-        return follows(known_from(before, flavour), known_from(entry, flavour))
+        return follows(known_from(before, lineage), known_from(entry, lineage))
     except ArchiveError:
         return False
 

@@ -15,11 +15,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar, cast
 
-from binlog2s3.archive.blocks import Found, event_at
+from binlog2s3.archive.blocks import event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import UNLOGGED, Lineage
 from binlog2s3.archive.history import gtids_break, missing_binlogs
-from binlog2s3.archive.known import added_gtids
+from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.sources import nothing_of
@@ -392,14 +392,13 @@ class ArchiveHistory:
                 raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
             scanner = tail.scanner
             return Facts(end=tail.whole, previous=scanner.previous_gtids, added=scanner.gtids)
-        known = found.known
         return Facts(
-            end=known.transaction_end,
-            damaged=known.damaged,
-            previous=known.gtids_before,
-            added=known.gtids_added,
-            rotated=known.rotated,
-            started=known.started,
+            end=found.transaction_end,
+            damaged=found.damaged,
+            previous=found.gtids_before,
+            added=found.gtids_added,
+            rotated=found.rotated,
+            started=found.started,
         )
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
@@ -420,7 +419,7 @@ class ArchiveHistory:
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
         there = self._open_or_found(binlog)
-        if isinstance(there, Found):
+        if isinstance(there, Known):
             return self._binlogs.blocks.head(there, offset)
         data = there.proved(at, min(at + _HEAD_MOST, there.size))
         if data is None:
@@ -432,14 +431,14 @@ class ArchiveHistory:
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
         there = found or self._open_or_found(binlog)
-        if isinstance(there, Found):
+        if isinstance(there, Known):
             return self._binlogs.blocks.block(there, number)[: upto - begin]
         data = there.proved(begin, upto)
         if data is None:
             raise _moving(binlog)
         return memoryview(data)
 
-    def _open_or_found(self, binlog: ServedBinlog) -> Readable | Found:
+    def _open_or_found(self, binlog: ServedBinlog) -> Readable | Known:
         """Where its bytes are, with what proves them: chunks, the entry, or our own reading.
 
         Raises a transient StoreError as long as there is none of them.
@@ -451,7 +450,8 @@ class ArchiveHistory:
         tail = self._read_here(binlog)
         if found is None and tail is not None and readable.size == tail.read == tail.reading.size:
             entry = tail.reading.entry(datetime.now(UTC))
-            found = one_binlog.found_from(entry, binlog.lineage, readable)
+            self._binlogs.blocks.note(binlog.lineage, binlog.name, readable)
+            found = one_binlog.described(entry, binlog.lineage)
         if found is None:
             raise _moving(binlog)
         return found
@@ -480,7 +480,7 @@ class ArchiveHistory:
             return tail
         return self._closed.get(binlog.place)
 
-    def _find(self, binlog: ServedBinlog) -> Found | None:
+    def _find(self, binlog: ServedBinlog) -> Known | None:
         """What is known of a binlog that is complete; None if only the tail knows it."""
         return self._binlogs.find(binlog, read_here=self._read_here(binlog) is not None)
 
@@ -767,7 +767,7 @@ class _ViewLine:
             if tail is not None:
                 found.append(added_by(tail.scanner))
             elif known is not None:
-                found.append(added_gtids(known.known))
+                found.append(added_gtids(known))
             else:
                 found.append(AddedGtids(before=None, added=None, count=0))
         return found

@@ -21,7 +21,7 @@ from binlog2s3.archive.history import (
     stretches,
 )
 from binlog2s3.archive.known import Known, known_from
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import brief
@@ -63,10 +63,10 @@ class BinlogFacts:
         return None if self.known is None else self.known.reached_us
 
 
-def of_entry(entry: Facts, size: int, flavour: Flavour) -> BinlogFacts:
+def of_entry(entry: Facts, size: int, lineage: Lineage) -> BinlogFacts:
     """The facts in an entry; `size` is the object's."""
     try:
-        return replace(of_known(known_from(entry, flavour)), size=size)
+        return replace(of_known(known_from(entry, lineage)), size=size)
     except (ArchiveError, LookupError, TypeError, ValueError):  # reported as a defect
         return BinlogFacts(name=entry.name, size=size, whole=True)
 

@@ -296,21 +296,21 @@ class SourceVerifier:
         if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
             return None  # it has a defect, which was reported
         try:
-            found = survey.find(lineage, name)
-            start = found.boundary(offset)
-            scanner = survey.blocks.scanner(found, start)
-            with closing(survey.blocks.read(found, start, offset)) as views:
+            known = survey.known(lineage, name)
+            start = known.boundary(offset)
+            scanner = survey.blocks.scanner(known, start)
+            with closing(survey.blocks.read(known, start, offset)) as views:
                 for view in views:
                     scanner.feed(view)
             if scanner.event_end != offset:
                 return f"no event ends there, the last one before it ends at {scanner.event_end}"
             those = survey.transactions(lineage, name, 0, offset)
             added = gathered(
-                (one.gtid for one in those if one.gtid and one.end <= offset), found.lineage.flavour
+                (one.gtid for one in those if one.gtid and one.end <= offset), known.lineage.flavour
             )
         except (ArchiveError, DamageError):
             return None
-        return joined(found.known.gtids_before, added)
+        return joined(known.gtids_before, added)
 
     def _check_durable(self, walked: dict[str, LineageWalk]) -> None:
         """Check that what the last writer reported as durable is there, listed or not."""

@@ -214,7 +214,7 @@ class LineageWalk:
         why = self._judge(seen, seen.info) or _why_bad(seen.name, self._bad)
         facts = BinlogFacts(name=seen.name, size=seen.info.size, whole=True)
         if seen.entry is not None:
-            facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
+            facts = of_entry(seen.entry, seen.info.size, self._lineage)
             self._check_first(seen.entry)
             why = why or self._damaged(seen.entry)
         self._follow(facts, why)

@@ -207,7 +207,7 @@ def test_several_format_events() -> None:
     bucket = Bucket()
     bucket.archive(binlog.data)
     survey = bucket.survey()
-    assert survey.find(ID, NAME).formats == (4, second)
+    assert survey.known(ID, NAME).formats == (4, second)
     size = binlog.ends[binlog.ends.index(second) + 1] - second
     cuts = list(combinations(range(15), 2))[::4]
     pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
@@ -355,7 +355,7 @@ def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     size = LARGE.transactions[20].end + 40
     keys = bucket.chunks(LARGE.data, 0, 5 << 20, 10 << 20, size)
     blocks = bucket.survey().blocks
-    known = blocks.find(ID, NAME).known
+    known = blocks.find(ID, NAME)
     assert (known.state, known.size) == ("open", size)
     assert known.transaction_end == LARGE.transactions[20].end
     bucket.archive(LARGE.data)
