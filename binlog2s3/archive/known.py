@@ -14,6 +14,30 @@ from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
 
+State = Literal["archived", "open", "unfinished", "undescribed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binlog:
+    """One binlog as the bucket shows it, without reading it: `size` bytes can be read.
+
+    `state`: archived; undescribed if it is archived and has no entry that can be used; open or
+    unfinished if it is in chunks, and may grow or not. `hole`: where chunks after a hole begin.
+    `entry` is without its blocks and formats, which take most of the memory.
+    """
+
+    lineage: Lineage
+    name: BinlogName
+    size: int
+    state: State
+    entry: Facts | None = None
+    hole: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has finished it, and all of it is here."""
+        return self.state in ("archived", "undescribed")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:

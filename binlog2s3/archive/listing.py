@@ -7,7 +7,7 @@ one binlog cannot be read, it is reported, and the others are listed.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.codec import Printed, PrintedDocument, When, of
@@ -20,6 +20,7 @@ from binlog2s3.archive.documents import (
 )
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
+from binlog2s3.archive.known import Binlog, State
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of, sources
 from binlog2s3.archive.writers import Heartbeat
@@ -29,7 +30,6 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
 
-State = Literal["archived", "open", "unfinished", "undescribed"]
 _Listed = tuple[Lineage, Contents]
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many of how many."""
@@ -37,20 +37,6 @@ Advance = Callable[[int, int], None]
 _MOST_WARNINGS = 20
 _MOST_NAMES = 20
 _MOST_GROUP = 32  # entries that a thread reads between two reports
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binlog:
-    """One binlog. `size` bytes can be read; `hole` is where chunks after a hole begin.
-
-    `entry` is without its blocks and formats, which take most of the memory.
-    """
-
-    name: BinlogName
-    size: int
-    state: State
-    entry: Facts | None = None
-    hole: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,13 +274,14 @@ def _listed(
             entry = entries.found.get((lineage.id, name))
             state: State = "archived" if entry else "undescribed"
             size = contents.binlogs[name].size
-            binlogs.append(Binlog(name=name, size=size, state=state, entry=entry))
+            binlogs.append(Binlog(lineage=lineage, name=name, size=size, state=state, entry=entry))
         else:
             chunks = contents.chunks_of(name)
             beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
             is_open = is_current and name == names[-1]
             binlogs.append(
                 Binlog(
+                    lineage=lineage,
                     name=name,
                     size=chunks.end,
                     state="open" if is_open else "unfinished",

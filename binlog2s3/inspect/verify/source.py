@@ -15,6 +15,7 @@ from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.history import Line, current_of, line_of
+from binlog2s3.archive.known import Binlog, Known
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, joined
@@ -28,7 +29,7 @@ from binlog2s3.errors import (
     StoreError,
 )
 from binlog2s3.formatting import moment_text
-from binlog2s3.inspect.verify.chain import BinlogFacts, along, gap_of, own_problems, parent_problems
+from binlog2s3.inspect.verify.chain import along, gap_of, own_problems, parent_problems
 from binlog2s3.inspect.verify.context import (
     LineageContext,
     SourceContext,
@@ -270,16 +271,16 @@ class SourceVerifier:
     # How lineages join
 
     def _check_parents(
-        self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], BinlogFacts]
+        self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], Binlog | Known]
     ) -> None:
         facts = dict(cuts)
         by_id = {one.id: one for one in self.known_lineages}
-        for id_ in by_id:  # those excluded by --last, --since
+        for id_, lineage in by_id.items():  # those excluded by --last, --since
             objects = self.context.inventory.objects(id_)
             for name in map(BinlogName.parse, self._cuts(id_)):
                 if name in objects.binlogs:
                     size = objects.binlogs[name].size
-                    known = BinlogFacts(name=name, size=size, whole=True)
+                    known = Binlog(lineage=lineage, name=name, size=size, state="undescribed")
                     facts.setdefault((id_, str(name)), known)
         for lineage in lineages:
             at = self._gtids_at if self._config.deep else None

@@ -15,16 +15,15 @@ from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.documents import UNLOGGED, Entry, Facts
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
+from binlog2s3.archive.known import Binlog, Known
 from binlog2s3.binlog.checksum import crc64_hex
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
 from binlog2s3.formatting import count_text, duration_text, some, us_of
 from binlog2s3.inspect.verify.chain import (
-    BinlogFacts,
     Intervals,
     break_before,
     of_entry,
-    of_known,
 )
 from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.one_binlog import OpenBinlog, is_sound_without_blocks, read_entry
@@ -86,9 +85,9 @@ class LineageWalk:
             binlogs=len(self._objects.all_names),
             open=len(self._objects.chunks.keys() - self._objects.binlogs.keys()),
         )
-        self.cuts: dict[str, BinlogFacts] = {}
+        self.cuts: dict[str, Binlog | Known] = {}
         self.without_entry: list[BinlogName] = []
-        self._before: BinlogFacts | None = None
+        self._before: Binlog | Known | None = None
         self._intervals = Intervals(context.lineage.id)
         self._replaced: list[BinlogName] = []
         self._unproved = 0
@@ -212,7 +211,9 @@ class LineageWalk:
             return
         self.result.size += seen.info.size
         why = self._judge(seen, seen.info) or _why_bad(seen.name, self._bad)
-        facts = BinlogFacts(name=seen.name, size=seen.info.size, whole=True)
+        facts: Binlog | Known = Binlog(
+            lineage=self._lineage, name=seen.name, size=seen.info.size, state="undescribed"
+        )
         if seen.entry is not None:
             facts = of_entry(seen.entry, seen.info.size, self._lineage)
             self._check_first(seen.entry)
@@ -361,9 +362,7 @@ class LineageWalk:
         if not chunks.size:
             return
         self.result.size += chunks.size
-        begun = lineage.first_binlog_time if name == lineage.first_binlog else None
-        first_us = None if begun is None else us_of(begun)
-        facts = BinlogFacts(name=name, size=chunks.size, whole=False, first_us=first_us)
+        facts: Binlog | Known = Binlog(lineage=lineage, name=name, size=chunks.size, state="open")
         why = _why_bad(name, self._bad)
         if not why and (self._source.deep or not is_last):
             try:  # names do not show its GTIDs
@@ -372,7 +371,7 @@ class LineageWalk:
                 why = str(error)
                 self._context.defect("chunk-bytes", why, name)
             else:
-                facts = of_known(known)
+                facts = known
                 self._source.report.read_bytes += facts.size
                 if self._source.deep:
                     chunks.check_bytes(known)
@@ -380,12 +379,12 @@ class LineageWalk:
             why = f"the bytes of a chunk of {name} have changed"
         self._follow(facts, why)
 
-    def _follow(self, facts: BinlogFacts, why: str) -> None:
+    def _follow(self, facts: Binlog | Known, why: str) -> None:
         """Add a binlog after the one before. `why` it cannot be recovered itself."""
         if str(facts.name) in self._wanted:
             self.cuts[str(facts.name)] = facts
-        if facts.known is not None:
-            self.result.transactions += facts.known.transactions
+        if isinstance(facts, Known):
+            self.result.transactions += facts.transactions
         before, self._before = self._before, facts
         broken = self._break(before, facts) if before is not None else ""
         if why:
@@ -393,7 +392,7 @@ class LineageWalk:
             return
         self._intervals.add(facts, broken)
 
-    def _break(self, before: BinlogFacts, facts: BinlogFacts) -> str:
+    def _break(self, before: Binlog | Known, facts: Binlog | Known) -> str:
         """Why a binlog does not follow the one before it; it is reported."""
         found = break_before(facts, before)
         match found.kind if found is not None else "":
@@ -408,7 +407,7 @@ class LineageWalk:
                 return found.text
         return ""
 
-    def _unfinished(self, facts: BinlogFacts) -> str:
+    def _unfinished(self, facts: Binlog | Known) -> str:
         """Why a binlog that is only in chunks does not reach the next one."""
         text = f"of {facts.name} only the first {facts.size} bytes are there"
         writer = self._context.writer
