@@ -9,6 +9,7 @@ from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids
+from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Transaction
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError
@@ -150,6 +151,48 @@ def known_from(entry: Facts, lineage: Lineage) -> Known:
         crashed=entry.end == "crash",
         leaves_out=entry.leaves_out,
         time_zone=entry.time_zone,
+    )
+
+
+def scanned(
+    scanner: Scanner,
+    *,
+    lineage: Lineage,
+    name: BinlogName,
+    size: int,
+    state: Literal["archived", "open"],
+    received_us: int | None = None,
+    blocks: tuple[Block, ...] = (),
+    damaged: tuple[tuple[int, int], ...] = (),
+) -> Known:
+    """What is known of a binlog by its bytes, of which the scanner has had at least its format."""
+    form = scanner.formats[0]
+    return Known(
+        lineage=lineage,
+        name=name,
+        size=size,
+        state=state,
+        ended=state == "archived" or (scanner.ended and scanner.event_end == size),
+        first_us=form.timestamp * 1_000_000,
+        transaction_end=scanner.transaction_end,
+        least_commit_us=scanner.least_commit_us,
+        greatest_commit_us=scanner.greatest_commit_us,
+        reached_us=scanner.reached_us,
+        received_us=received_us,
+        commit_exact=scanner.commit_exact,
+        gtids_before=scanner.previous_gtids,
+        gtids_added=scanner.gtids,
+        transactions=scanner.transactions,
+        anonymous=scanner.anonymous,
+        blocks=blocks,
+        damaged=damaged,
+        server_id=form.server_id,
+        server_version=form.server_version,
+        formats=tuple(form.offset for form in scanner.formats),
+        gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
+        started=form.created > 0,
+        rotated=scanner.rotate is not None,
+        crashed=state == "archived" and not scanner.ended,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from binlog2s3.archive.blocks import Blocks, layout_problems
 from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.known import Known, known_from
+from binlog2s3.archive.known import Known, known_from, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.content import Content, ContentReader, TwoPhase
@@ -80,33 +80,15 @@ def known_by_reading(
             f"does{f': {scanner.damage}' if scanner.damage else ''}",
             hint="it has only just begun, or was damaged; `binlog2s3 list` shows what is there",
         )
-    form = scanner.formats[0]
-    return Known(
+    return scanned(
+        scanner,
         lineage=lineage,
         name=name,
         size=size,
         state=readable.state,
-        ended=readable.state == "archived" or (scanner.ended and scanner.event_end == size),
-        first_us=form.timestamp * 1_000_000,
-        transaction_end=scanner.transaction_end,
-        least_commit_us=scanner.least_commit_us,
-        greatest_commit_us=scanner.greatest_commit_us,
-        reached_us=scanner.reached_us,
         received_us=readable.received_us(max(0, readable.size - 1)),
-        commit_exact=scanner.commit_exact,
-        gtids_before=scanner.previous_gtids,
-        gtids_added=scanner.gtids,
-        transactions=scanner.transactions,
-        anonymous=scanner.anonymous,
         blocks=read.reading.digest.blocks(),
         damaged=(*read.damaged, *lost),
-        server_id=form.server_id,
-        server_version=form.server_version,
-        formats=tuple(form.offset for form in scanner.formats),
-        gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
-        started=form.created > 0,
-        rotated=scanner.rotate is not None,
-        crashed=readable.state == "archived" and not scanner.ended,
     )
 
 

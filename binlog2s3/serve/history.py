@@ -19,7 +19,7 @@ from binlog2s3.archive.blocks import event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import UNLOGGED, Lineage
 from binlog2s3.archive.history import gtids_break, missing_binlogs
-from binlog2s3.archive.known import Known, added_gtids
+from binlog2s3.archive.known import Known, added_gtids, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.sources import nothing_of
@@ -30,8 +30,6 @@ from binlog2s3.binlog.gtid import (
     GtidSet,
     MariadbGtidList,
     either,
-    empty,
-    joined,
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
@@ -66,7 +64,7 @@ from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.replication.source import defect_of
 from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError
 from binlog2s3.serve.line import archived, check_gtids, first_open
-from binlog2s3.serve.model import Beginning, Facts, ServedBinlog, View, beginning, view_of
+from binlog2s3.serve.model import Beginning, ServedBinlog, View, beginning, view_of
 from binlog2s3.serve.tail import Recent, Tail
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
@@ -367,8 +365,7 @@ class ArchiveHistory:
         if route is not None and number < len(route):
             return route.brief(number).gtids_added
         tail = self._read_here(one)
-        added = tail.scanner.gtids if tail is not None else self.facts(one).added
-        return added if added is not None else empty(self.flavour)
+        return tail.scanner.gtids if tail is not None else self.known(one).gtids_added
 
     def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
         """See `ServedHistory`."""
@@ -383,22 +380,16 @@ class ArchiveHistory:
     def check_begin(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """Nothing: the archive has whole binlogs."""
 
-    def facts(self, binlog: ServedBinlog) -> Facts:
+    def known(self, binlog: ServedBinlog) -> Known:
         """See `ServedHistory`."""
-        found = self._find(binlog)
-        if found is None:
-            tail = self._closed.get(binlog.place)
-            if tail is None:
-                raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
-            scanner = tail.scanner
-            return Facts(end=tail.whole, previous=scanner.previous_gtids, added=scanner.gtids)
-        return Facts(
-            end=found.transaction_end,
-            damaged=found.damaged,
-            previous=found.gtids_before,
-            added=found.gtids_added,
-            rotated=found.rotated,
-            started=found.started,
+        known = self._find(binlog)
+        if known is not None:
+            return known
+        tail = self._closed.get(binlog.place)
+        if tail is None:
+            raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
+        return scanned(
+            tail.scanner, lineage=binlog.lineage, name=binlog.name, size=tail.read, state="archived"
         )
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
@@ -488,7 +479,7 @@ class ArchiveHistory:
         first = view.binlogs[0] if view.binlogs else None
         before = first.before if first is not None else None
         if before is None and first is not None and not first.is_open:
-            before = self.facts(first).previous
+            before = self.known(first).gtids_before
         if before is None:
             return NotServedError("this archive does not say which GTIDs came before it")
         missing = gtids_text(executed(before).beyond(have))
@@ -680,8 +671,7 @@ class ArchiveHistory:
         binlogs = self._view.binlogs
         if len(binlogs) < 2 or binlogs[-2].lineage.id != tail.binlog.lineage.id:
             return ""
-        facts = self.facts(binlogs[-2])
-        end = joined(facts.previous, facts.added) if facts.added is not None else None
+        end = self.known(binlogs[-2]).gtids_after
         return gtids_break(binlogs[-2].name, end, tail.binlog.name, before)
 
     def _go_on(self, tail: Tail) -> bool:

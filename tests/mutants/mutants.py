@@ -53,8 +53,7 @@ from binlog2s3.restore.directory import DataDirectory
 from binlog2s3.restore.scratch import version_of
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
-from binlog2s3.serve.directory import Directory, _manifest, recovered
-from binlog2s3.serve.directory import _facts_of as _facts_of_file
+from binlog2s3.serve.directory import Directory, _manifest, _whole_file, recovered
 from binlog2s3.serve.line import first_open
 from binlog2s3.server.connection import _auth_plugins, _connect
 from binlog2s3.server.login import Login, _resolve, _ssl_mode
@@ -1122,7 +1121,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A server's binlog that was copied in half is not served as a whole one.",
         ("tests/unit/serve/test_directory.py::test_a_file_that_was_copied_in_half",),
-        ((_facts_of_file, never(when())),),
+        ((_whole_file, never(when())),),
     ),
     Mutant(
         "no-path-from-a-plan",
