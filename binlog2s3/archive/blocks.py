@@ -20,8 +20,8 @@ from operator import eq
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from binlog2s3.archive.documents import Entry, Facts, Lineage
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.documents import Entry, EntryRow, Lineage
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import LOOKS, Readable
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
@@ -65,7 +65,7 @@ def layout_problems(entry: Entry) -> Iterator[str]:
     yield from place_problems(entry)
 
 
-def place_problems(entry: Facts) -> Iterator[str]:
+def place_problems(entry: EntryRow) -> Iterator[str]:
     """The same, without the blocks."""
     size = entry.size
     if size <= len(MAGIC):
@@ -93,7 +93,7 @@ class Blocks:
 
     def __init__(
         self,
-        find: Callable[[str, BinlogName], Known],
+        find: Callable[[str, BinlogName], Facts],
         where: Callable[[Lineage, BinlogName], Readable],
         *,
         keep: int = 4,
@@ -119,7 +119,7 @@ class Blocks:
             while len(self._places) > _MOST_PLACES:
                 del self._places[next(iter(self._places))]
 
-    def block(self, known: Known, number: int, *, keep: bool = False) -> memoryview:
+    def block(self, known: Facts, number: int, *, keep: bool = False) -> memoryview:
         """The bytes of a block. Raises ArchiveError if they are missing or damaged."""
         key = (known.lineage.id, known.name, number)
         with self._lock:
@@ -134,7 +134,7 @@ class Blocks:
                 self._kept[key] = data
         return data
 
-    def _block(self, known: Known, number: int) -> memoryview:
+    def _block(self, known: Facts, number: int) -> memoryview:
         block = known.blocks[number]
         begin, end = block.offset, block.offset + block.size
         crc64 = 0
@@ -151,7 +151,7 @@ class Blocks:
             hint="an older version of the object may be whole, where the bucket is versioned",
         )
 
-    def head(self, known: Known, offset: int) -> bytes:
+    def head(self, known: Facts, offset: int) -> bytes:
         """The format event that is valid at this offset, as it is in the binlog.
 
         Raises ArchiveError if there is no format event where the entry says.
@@ -167,7 +167,7 @@ class Blocks:
             ) from error
         return head
 
-    def _event(self, known: Known, at: int) -> bytes:
+    def _event(self, known: Facts, at: int) -> bytes:
         """The event at this offset, checked by its block's checksum or its own."""
         if at == len(MAGIC):
             data = self._read(known, 0, min(MADE_UP_BYTES, known.size))
@@ -183,7 +183,7 @@ class Blocks:
             proved += bytes(self.block(known, number + 1)[:MADE_UP_BYTES])
         return event_at(proved, 0)
 
-    def scanner(self, known: Known, boundary: int, head: bytes | None = None) -> Scanner:
+    def scanner(self, known: Facts, boundary: int, head: bytes | None = None) -> Scanner:
         """A scanner for the bytes from this boundary on; 0 is the first byte.
 
         `head` is the format event that is valid there, if the caller has it.
@@ -196,7 +196,7 @@ class Blocks:
         return scanner
 
     def read(
-        self, known: Known, begin: int, end: int, *, soon: int | None = None
+        self, known: Facts, begin: int, end: int, *, soon: int | None = None
     ) -> Generator[memoryview, None, None]:
         """Bytes [begin, end), block by block. It fetches more and more blocks ahead.
 
@@ -211,7 +211,7 @@ class Blocks:
                     offset = number * BLOCK_SIZE
                     yield data[max(low - offset, 0) : high - offset]
 
-    def _read(self, known: Known, begin: int, end: int) -> memoryview:
+    def _read(self, known: Facts, begin: int, end: int) -> memoryview:
         """Bytes that are not checked yet, from where they are now."""
         why = ""
         for _ in range(LOOKS):
@@ -229,14 +229,14 @@ class Blocks:
             "chunks again; otherwise history ends there",
         )
 
-    def _place(self, known: Known) -> Readable:
+    def _place(self, known: Facts) -> Readable:
         place = self._places.get((known.lineage.id, known.name))
         if place is None:
             place = self._where(known.lineage, known.name)
             self.note(known.lineage, known.name, place)
         return place
 
-    def _look_again(self, known: Known, place: Readable) -> None:
+    def _look_again(self, known: Facts, place: Readable) -> None:
         """Look up where the binlog's bytes are now, unless another thread has done it already."""
         key = (known.lineage.id, known.name)
         with self._lock:

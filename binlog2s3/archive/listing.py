@@ -13,14 +13,14 @@ from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.codec import Printed, PrintedDocument, When, of
 from binlog2s3.archive.documents import (
     Damage,
-    Facts,
+    EntryRow,
     Lineage,
     Parent,
     SourceServer,
 )
+from binlog2s3.archive.facts import Binlog, State
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
-from binlog2s3.archive.known import Binlog, State
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of, sources
 from binlog2s3.archive.writers import Heartbeat
@@ -140,14 +140,14 @@ def _look(
     return lineages
 
 
-_Found = tuple[_Listed, BinlogName, Facts | ArchiveError | None]
+_Found = tuple[_Listed, BinlogName, EntryRow | ArchiveError | None]
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
     """Entries by lineage and binlog, and the problems of those that cannot be used."""
 
-    found: Mapping[tuple[str, BinlogName], Facts]
+    found: Mapping[tuple[str, BinlogName], EntryRow]
     problems: Sequence[str]
 
 
@@ -159,7 +159,7 @@ def _entries(
     contents: Sequence[_Listed],
 ) -> _Entries:
     """All entries: from pages if possible, otherwise read, several at a time."""
-    entries: dict[tuple[str, BinlogName], Facts] = {}
+    entries: dict[tuple[str, BinlogName], EntryRow] = {}
     problems: list[str] = []
     wanted: list[tuple[_Listed, BinlogName]] = []
     for lineage, listed in contents:
@@ -183,7 +183,7 @@ def _entries(
     return _Entries(entries, sorted(problems))
 
 
-def _from_pages(index: Index, listed: Contents) -> Iterator[tuple[BinlogName, Facts | None]]:
+def _from_pages(index: Index, listed: Contents) -> Iterator[tuple[BinlogName, EntryRow | None]]:
     """The binlogs that have an entry, in order; None if no page has it."""
     for name in sorted(listed.binlogs.keys() & listed.entries.keys()):
         entry = index.entry(name, listed.entries[name].last_modified)
@@ -223,17 +223,19 @@ def _read_some(catalog: Catalog, wanted: Sequence[tuple[_Listed, BinlogName]]) -
     return found
 
 
-def _entry(catalog: Catalog, lineage: Lineage, listed: Contents, name: BinlogName) -> Facts | None:
+def _entry(
+    catalog: Catalog, lineage: Lineage, listed: Contents, name: BinlogName
+) -> EntryRow | None:
     size = listed.binlogs[name].size
     try:
         entry = catalog.entry(lineage, name)
     except ObjectMissingError:
         return None
     entry.check_size(lineage.id, size)
-    return _small(entry.facts)
+    return _small(entry.row)
 
 
-def _small(entry: Facts) -> Facts:
+def _small(entry: EntryRow) -> EntryRow:
     return replace(entry, formats=())
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from itertools import chain
 
 from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead, Blocks, event_at
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import GtidSet
@@ -69,7 +69,7 @@ class _PieceReader:
     piece cannot be one of this binlog, ArchiveError if it has damaged bytes.
     """
 
-    def __init__(self, piece: PlanPiece, known: Known, blocks: Blocks) -> None:
+    def __init__(self, piece: PlanPiece, known: Facts, blocks: Blocks) -> None:
         self.piece = piece
         self.known = known
         self.ended = False
@@ -137,7 +137,7 @@ class _PieceReader:
             self._left.pop()
 
 
-def _sections(piece: PlanPiece, known: Known) -> list[tuple[int, bool]]:
+def _sections(piece: PlanPiece, known: Facts) -> list[tuple[int, bool]]:
     """(end, whether it is passed on) of each section; no transaction may be open at an end."""
     bounds = [piece.begin, *(at for pair in piece.left_out for at in pair), piece.end]
     if bounds != sorted(bounds) or not 0 <= piece.begin < piece.end <= known.size:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from binlog2s3.archive.blocks import Blocks, layout_problems
 from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.known import Known, known_from, scanned
+from binlog2s3.archive.facts import Facts, facts_of, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.binlog.content import Content, ContentReader, TwoPhase
@@ -36,11 +36,11 @@ _XID_BYTES = 8
 # What is known of it
 
 
-def described(entry: Entry, lineage: Lineage) -> Known:
+def described(entry: Entry, lineage: Lineage) -> Facts:
     """A binlog as its entry describes it. Raises ArchiveError if the entry cannot be right."""
     try:
         _check(entry, lineage.flavour)
-        return known_from(entry, lineage)
+        return facts_of(entry, lineage)
     except (LookupError, TypeError, ValueError) as error:
         raise ArchiveError(
             f"the entry of {entry.name} in lineage {lineage.id} is damaged: {error}",
@@ -65,7 +65,7 @@ def known_by_reading(
     readable: Readable,
     durable: int,
     problems: list[ArchiveError],
-) -> Known:
+) -> Facts:
     """A binlog without an entry, found out by reading all of it.
 
     `durable`: so many bytes its writer said are in the bucket, 0 if it said nothing. `problems`
@@ -127,7 +127,7 @@ def _begin_of(readable: Readable, offset: int) -> int:
 
 
 def transactions(
-    blocks: Blocks, known: Known, begin: int = 0, end: int | None = None
+    blocks: Blocks, known: Facts, begin: int = 0, end: int | None = None
 ) -> Iterator[Transaction]:
     """The whole transactions that begin in [`begin`, `end`), in order."""
     limit = known.transaction_end
@@ -150,7 +150,7 @@ def transactions(
 
 
 def phases(
-    blocks: Blocks, known: Known, begin: int, end: int
+    blocks: Blocks, known: Facts, begin: int, end: int
 ) -> Iterator[tuple[Transaction, TwoPhase]]:
     """The phases of what has two, in order: of the transactions that begin in [`begin`, `end`)."""
     start = _first_boundary(known, begin)
@@ -174,7 +174,7 @@ def phases(
             at += len(view)
 
 
-def gtid_list(blocks: Blocks, known: Known) -> Gtids | None:
+def gtid_list(blocks: Blocks, known: Facts) -> Gtids | None:
     """The GTIDs that it begins with, by its own first events; None if they do not say it."""
     scanner = blocks.scanner(known, 0)
     with closing(blocks.read(known, 0, known.size, soon=1)) as views:
@@ -185,7 +185,7 @@ def gtid_list(blocks: Blocks, known: Known) -> Gtids | None:
     return scanner.previous_gtids
 
 
-def content(blocks: Blocks, known: Known, transaction: Transaction) -> Content:
+def content(blocks: Blocks, known: Facts, transaction: Transaction) -> Content:
     """What a transaction does; for a very large one without the number of rows."""
     head = blocks.head(known, transaction.begin)
     reader = ContentReader(decode_format(head, offset=0))
@@ -199,7 +199,7 @@ def content(blocks: Blocks, known: Known, transaction: Transaction) -> Content:
     return read
 
 
-def is_engine_commit(blocks: Blocks, known: Known, transaction: Transaction) -> bool:
+def is_engine_commit(blocks: Blocks, known: Facts, transaction: Transaction) -> bool:
     """Whether an XID event ends a transaction: a transactional engine, such as InnoDB, has it."""
     head = decode_format(blocks.head(known, transaction.begin), offset=0)
     size = HEADER_SIZE + _XID_BYTES + (CHECKSUM_SIZE if head.checksum == "crc32" else 0)
@@ -212,7 +212,7 @@ def is_engine_commit(blocks: Blocks, known: Known, transaction: Transaction) -> 
     return (event_type, event_size) == (EventType.XID, size)
 
 
-def is_boundary(blocks: Blocks, known: Known, offset: int) -> bool:
+def is_boundary(blocks: Blocks, known: Facts, offset: int) -> bool:
     """Whether events end there and no transaction is open; also at the binlog's very end."""
     if offset in {0, len(MAGIC), known.transaction_end}:
         return True
@@ -222,12 +222,12 @@ def is_boundary(blocks: Blocks, known: Known, offset: int) -> bool:
     return scanner.event_end == offset == scanner.transaction_end
 
 
-def last_transaction_end(blocks: Blocks, known: Known) -> int:
+def last_transaction_end(blocks: Blocks, known: Facts) -> int:
     """Where the last whole transaction ends."""
     return _scanned(blocks, known, known.size).transaction_end
 
 
-def _scanned(blocks: Blocks, known: Known, end: int) -> Scanner:
+def _scanned(blocks: Blocks, known: Facts, end: int) -> Scanner:
     """A scanner that has read up to `end`, from the last boundary before it."""
     start = known.boundary(end)
     scanner = blocks.scanner(known, start)
@@ -237,7 +237,7 @@ def _scanned(blocks: Blocks, known: Known, end: int) -> Scanner:
     return scanner
 
 
-def _scan(scanner: Scanner, view: memoryview, known: Known) -> list[Transaction]:
+def _scan(scanner: Scanner, view: memoryview, known: Facts) -> list[Transaction]:
     """What the scanner finds. Damage that the entry does not know of is an ArchiveError."""
     try:
         return scanner.feed(view)
@@ -248,7 +248,7 @@ def _scan(scanner: Scanner, view: memoryview, known: Known) -> list[Transaction]
         ) from error
 
 
-def _first_boundary(known: Known, offset: int) -> int | None:
+def _first_boundary(known: Facts, offset: int) -> int | None:
     """From where to look for the transactions that begin at or after an offset.
 
     That is in the block of this offset if a transaction begins in it, else where the next one

@@ -15,11 +15,11 @@ from typing import TypeVar, cast
 
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Entry, Facts, Lineage
+from binlog2s3.archive.documents import Entry, EntryRow, Lineage
+from binlog2s3.archive.facts import Facts, facts_of
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
-from binlog2s3.archive.known import Known, known_from
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.writers import Heartbeat
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many have, of how many."""
 
-ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Known]
+ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Facts]
 """See `one_binlog.known_by_reading`."""
 
 SearchBinlog = Callable[[Hashable, Callable[[], object]], object]
@@ -108,17 +108,17 @@ class _EntryReader:
 
     def without_blocks(
         self, lineage: Lineage, names: Sequence[BinlogName]
-    ) -> Mapping[BinlogName, Facts]:
+    ) -> Mapping[BinlogName, EntryRow]:
         """Entries without their blocks, which would fill the memory; they are not kept."""
 
-        def bare(name: BinlogName) -> Facts | None:
+        def bare(name: BinlogName) -> EntryRow | None:
             try:
-                return self._catalog.entry(lineage, name).facts
+                return self._catalog.entry(lineage, name).row
             except ObjectMissingError:
                 return None
 
         found = self._do({name: partial(bare, name) for name in names})
-        return {name: entry for name, entry in found.items() if isinstance(entry, Facts)}
+        return {name: entry for name, entry in found.items() if isinstance(entry, EntryRow)}
 
     def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
         """Do these, several at a time. Those that fail with an ArchiveError are left out."""
@@ -168,8 +168,8 @@ class Survey:
         self._names: dict[str, Sequence[BinlogName]] = {}
         self._vanished: set[tuple[str, BinlogName]] = set()
         self.doubts = 0
-        self._known: dict[tuple[str, BinlogName], Known] = {}
-        self._briefs: dict[tuple[str, BinlogName], tuple[Facts, Known]] = {}
+        self._known: dict[tuple[str, BinlogName], Facts] = {}
+        self._briefs: dict[tuple[str, BinlogName], tuple[EntryRow, Facts]] = {}
         self.unreadable: list[ArchiveError] = []
         self.problems: list[ArchiveError] = []
         self._lost: dict[str, str] = {}
@@ -345,7 +345,7 @@ class Survey:
 
     # What pages tell
 
-    def brief(self, lineage: str, name: BinlogName) -> Known:
+    def brief(self, lineage: str, name: BinlogName) -> Facts:
         """What is known of a binlog; without its blocks if it comes from a page."""
         there = self._look(lineage)
         row = there.index.row(name.number) if name not in there.open else None
@@ -355,7 +355,7 @@ class Survey:
         if kept is None or kept[0] is not row:
             if len(self._briefs) >= _MOST_BRIEFS:
                 self._briefs.clear()
-            kept = self._briefs[lineage, name] = (row, known_from(row, there.lineage))
+            kept = self._briefs[lineage, name] = (row, facts_of(row, there.lineage))
         return kept[1]
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
@@ -384,7 +384,7 @@ class Survey:
 
     # One binlog
 
-    def known(self, lineage: str, name: BinlogName) -> Known:
+    def known(self, lineage: str, name: BinlogName) -> Facts:
         """What is known of a binlog: from its entry, or by reading all of it, once."""
         key = (lineage, name)
         if key not in self._known:
@@ -508,7 +508,7 @@ class Survey:
 
     # Knowing
 
-    def _find(self, there: Inventory, name: BinlogName) -> Known:
+    def _find(self, there: Inventory, name: BinlogName) -> Facts:
         readable = self._archived(there, name) or self._catalog.binlog(there.lineage, name)
         self.blocks.note(there.lineage, name, readable)
         entry = None
@@ -550,5 +550,5 @@ class Survey:
         lineage, name = there.lineage.id, entry.name
         entry.check_size(lineage, size)  # the object was not looked at when the entry was read
         row = there.index.row_at_hand(name.number)
-        if row is not None and row != entry.facts:
+        if row is not None and row != entry.row:
             self._doubt(lineage, name, "has another entry")

@@ -11,7 +11,7 @@ from typing import TypeAlias
 from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner
@@ -58,7 +58,7 @@ class ReadWhole:
         readable: Readable,
         durable: int,
         problems: list[ArchiveError],
-    ) -> Known:
+    ) -> Facts:
         """What reading it has found, as `known_by_reading`; UnreadError if it was not read yet.
 
         A binlog is another one if its bytes are in other objects than before.
@@ -115,7 +115,7 @@ class ReadWhole:
             self._reading.release()
 
 
-_Outcome: TypeAlias = tuple[Known, list[ArchiveError]] | ArchiveError | None
+_Outcome: TypeAlias = tuple[Facts, list[ArchiveError]] | ArchiveError | None
 
 
 class Binlogs:
@@ -124,10 +124,10 @@ class Binlogs:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[str, BinlogName], Known] = OrderedDict()
+        self._found: OrderedDict[tuple[str, BinlogName], Facts] = OrderedDict()
         self.blocks = Blocks(_not_looked_up, catalog.binlog, keep=0)
 
-    def find(self, binlog: ServedBinlog, *, read_here: bool) -> Known | None:
+    def find(self, binlog: ServedBinlog, *, read_here: bool) -> Facts | None:
         """What is known of a binlog. One without an entry is read once.
 
         `read_here`: `Tail` has read it; then None is returned if it has no entry.
@@ -157,7 +157,7 @@ class Binlogs:
                 self._found.popitem(last=False)
         return found
 
-    def by_entry(self, binlog: ServedBinlog) -> Known | None:
+    def by_entry(self, binlog: ServedBinlog) -> Facts | None:
         """An archived binlog as its entry describes it; None as long as it has none."""
         readable = self._catalog.binlog(binlog.lineage, binlog.name)
         if readable.state != "archived":
@@ -187,5 +187,5 @@ def _has_checksums(readable: Readable) -> bool:
     return all(one.checksum == "crc32" for one in scanner.formats[:1])
 
 
-def _not_looked_up(lineage: str, name: BinlogName) -> Known:
+def _not_looked_up(lineage: str, name: BinlogName) -> Facts:
     raise ArchiveError(f"{name} of {lineage} was not looked up")

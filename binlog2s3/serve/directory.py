@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3.archive.documents import Lineage, SourceServer
-from binlog2s3.archive.known import Known, scanned
+from binlog2s3.archive.facts import Facts, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType, FormatEvent
 from binlog2s3.binlog.executed import Gathering, executed
@@ -160,7 +160,7 @@ class Directory:
         self._directory = directory
         self._stop = stop
         self._parts: dict[tuple[str, BinlogName], _Part] = {}
-        self._known: dict[tuple[str, BinlogName], Known] = {}
+        self._known: dict[tuple[str, BinlogName], Facts] = {}
         binlogs = []
         for part in parts:
             found = part.form
@@ -285,7 +285,7 @@ class Directory:
         del name, offset, is_here
         return ()
 
-    def known(self, binlog: ServedBinlog) -> Known:
+    def known(self, binlog: ServedBinlog) -> Facts:
         """Up to where the file can be sent. A server's own file is read for it, once."""
         with self._reading:
             known = self._known.get(binlog.place)
@@ -348,7 +348,7 @@ def _scanned(file: SealedFile) -> Scanner:
     return scanner
 
 
-def _known_of(binlog: ServedBinlog, part: _Part, *, is_last: bool) -> Known:
+def _known_of(binlog: ServedBinlog, part: _Part, *, is_last: bool) -> Facts:
     """What is sent of a file: of what `pitr` wrote, which was checked, all. RecoveryError."""
     size = part.file.size
     scanner = _scanned(part.file) if part.piece is not None else _whole_file(part, is_last=is_last)

@@ -18,8 +18,8 @@ from typing import TypeVar, cast
 from binlog2s3.archive.blocks import event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import UNLOGGED, Lineage
+from binlog2s3.archive.facts import Facts, added_gtids, scanned
 from binlog2s3.archive.history import gtids_break, missing_binlogs
-from binlog2s3.archive.known import Known, added_gtids, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.sources import nothing_of
@@ -380,7 +380,7 @@ class ArchiveHistory:
     def check_begin(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """Nothing: the archive has whole binlogs."""
 
-    def known(self, binlog: ServedBinlog) -> Known:
+    def known(self, binlog: ServedBinlog) -> Facts:
         """See `ServedHistory`."""
         known = self._find(binlog)
         if known is not None:
@@ -410,7 +410,7 @@ class ArchiveHistory:
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
         there = self._open_or_found(binlog)
-        if isinstance(there, Known):
+        if isinstance(there, Facts):
             return self._binlogs.blocks.head(there, offset)
         data = there.proved(at, min(at + _HEAD_MOST, there.size))
         if data is None:
@@ -422,14 +422,14 @@ class ArchiveHistory:
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
         there = found or self._open_or_found(binlog)
-        if isinstance(there, Known):
+        if isinstance(there, Facts):
             return self._binlogs.blocks.block(there, number)[: upto - begin]
         data = there.proved(begin, upto)
         if data is None:
             raise _moving(binlog)
         return memoryview(data)
 
-    def _open_or_found(self, binlog: ServedBinlog) -> Readable | Known:
+    def _open_or_found(self, binlog: ServedBinlog) -> Readable | Facts:
         """Where its bytes are, with what proves them: chunks, the entry, or our own reading.
 
         Raises a transient StoreError as long as there is none of them.
@@ -471,7 +471,7 @@ class ArchiveHistory:
             return tail
         return self._closed.get(binlog.place)
 
-    def _find(self, binlog: ServedBinlog) -> Known | None:
+    def _find(self, binlog: ServedBinlog) -> Facts | None:
         """What is known of a binlog that is complete; None if only the tail knows it."""
         return self._binlogs.find(binlog, read_here=self._read_here(binlog) is not None)
 

@@ -7,7 +7,7 @@ from typing import Protocol, Self
 
 from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, StatePlaces
@@ -214,7 +214,7 @@ class ServedHistory(Protocol):
         Raises NotServedError.
         """
 
-    def known(self, binlog: ServedBinlog) -> Known:
+    def known(self, binlog: ServedBinlog) -> Facts:
         """What is known of a binlog that is not open. Raises ArchiveError, StoreError."""
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:

@@ -16,6 +16,7 @@ from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.codec import _whole, check_place, parse
 from binlog2s3.archive.evidence import Evidence
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import (
     _barrier,
     gtids_break,
@@ -23,7 +24,6 @@ from binlog2s3.archive.history import (
     missing_binlogs,
     stretches,
 )
-from binlog2s3.archive.known import Known
 from binlog2s3.archive.reader import Readable, _Reading
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.compression import _ZstdOutput
@@ -855,7 +855,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A time that is later than the receipt of its transaction is not believed.",
         ("tests/unit/recover/test_times.py::test_a_goal_is_not_reached_because_one_row_says_so",),
-        ((Known.is_credible, answers("True")),),
+        ((Facts.is_credible, answers("True")),),
     ),
     Mutant(
         "base-backup-once",

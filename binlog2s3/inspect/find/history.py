@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from binlog2s3.archive.blocks import Blocks
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import TwoPhase
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList, parse
@@ -58,7 +58,7 @@ class SearchedHistory:
         self._survey = survey
         self._held = cache(self._find_held)
 
-    def known(self, number: int) -> Known:
+    def known(self, number: int) -> Facts:
         """A stretch's binlog with what is needed to read it. What was asked for last is kept."""
         self.route.known(number)
         known = self._survey.known(*self._key(number))
@@ -92,7 +92,7 @@ class SearchedHistory:
         size = self._survey.size(leg.lineage.id, name)
         return size if self.alone else leg.end_of(name, size)
 
-    def end(self, number: int, known: Known) -> int:
+    def end(self, number: int, known: Facts) -> int:
         """The bytes of a binlog that belong to this history, by its entry or its bytes."""
         return known.size if self.alone else self.route.leg(number).end_of(known.name, known.size)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from binlog2s3.archive.blocks import Blocks
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import (
     LOOKED_MOST,
@@ -39,7 +39,7 @@ _KEPT_MOST = 3 * BLOCK_SIZE
 class Span:
     """Bytes [begin, end) of a binlog. Both are the first byte of a transaction, or the end."""
 
-    known: Known
+    known: Facts
     begin: int
     end: int
 
@@ -54,7 +54,7 @@ class Span:
         return self.end - self.begin
 
 
-def spans_of(known: Known, end: int) -> list[Span]:
+def spans_of(known: Facts, end: int) -> list[Span]:
     """A binlog's first `end` bytes, cut where the first transaction of each block begins."""
     firsts = [b.first_offset for b in known.blocks if b.first_offset is not None]
     bounds = [first for first in firsts if first < end]

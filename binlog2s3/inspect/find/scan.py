@@ -16,7 +16,7 @@ from functools import partial
 from threading import Lock
 
 from binlog2s3.archive.blocks import MOST_THREADS, Ahead
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
@@ -52,7 +52,7 @@ class WorkQueue:
         self.queued: deque[Item] = deque()
 
     def tasks(
-        self, fetch: Callable[[Known, int], bytes | ArchiveError]
+        self, fetch: Callable[[Facts, int], bytes | ArchiveError]
     ) -> Iterator[Callable[[], bytes | ArchiveError | None]]:
         """One task for each block of a span, and an empty one for each other item.
 
@@ -225,7 +225,7 @@ class TransactionSearch:
                 f"{part.span.known.lineage.id}: {one.error}"
             )
 
-    def _fetch(self, known: Known, number: int) -> bytes | ArchiveError:
+    def _fetch(self, known: Facts, number: int) -> bytes | ArchiveError:
         try:
             return bytes(self._survey.blocks.block(known, number))
         except ArchiveError as error:
@@ -346,7 +346,7 @@ class TransactionSearch:
         query = self._query
         return not (query.since_us is None and query.until_us is None and line.named is None)
 
-    def _may_have(self, line: SearchedHistory, known: Known) -> bool:
+    def _may_have(self, line: SearchedHistory, known: Facts) -> bool:
         """Whether a binlog can have matches, by its entry."""
         if known.damaged:
             return True
@@ -387,7 +387,7 @@ class TransactionSearch:
 
     # Counting
 
-    def _enter(self, known: Known) -> None:
+    def _enter(self, known: Facts) -> None:
         self.stats.binlogs += 1
         for begin, end in known.damaged:
             self._warn(

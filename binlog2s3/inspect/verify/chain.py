@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from binlog2s3.archive.documents import Facts, Lineage, Parent
+from binlog2s3.archive.documents import EntryRow, Lineage, Parent
+from binlog2s3.archive.facts import Binlog, Facts, facts_of
 from binlog2s3.archive.history import (
     Break,
     Leg,
@@ -20,7 +21,6 @@ from binlog2s3.archive.history import (
     extent,
     stretches,
 )
-from binlog2s3.archive.known import Binlog, Known, known_from
 from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
@@ -28,30 +28,30 @@ from binlog2s3.formatting import brief, us_of
 from binlog2s3.inspect.verify.report import Interval, RecordedGap
 
 
-def of_entry(entry: Facts, size: int, lineage: Lineage) -> Binlog | Known:
+def of_entry(entry: EntryRow, size: int, lineage: Lineage) -> Binlog | Facts:
     """What an entry says; only the object's `size` if its GTIDs cannot be parsed."""
     try:
-        return replace(known_from(entry, lineage), size=size)
+        return replace(facts_of(entry, lineage), size=size)
     except (ArchiveError, LookupError, TypeError, ValueError):  # reported as a defect
         return Binlog(lineage=lineage, name=entry.name, size=size, state="undescribed")
 
 
-def _before(binlog: Binlog | Known) -> Gtids | None:
+def _before(binlog: Binlog | Facts) -> Gtids | None:
     """The GTIDs executed at its beginning, None if not known."""
-    return binlog.gtids_before if isinstance(binlog, Known) else None
+    return binlog.gtids_before if isinstance(binlog, Facts) else None
 
 
-def _after(binlog: Binlog | Known) -> Gtids | None:
+def _after(binlog: Binlog | Facts) -> Gtids | None:
     """The GTIDs executed at its end, None if not known."""
-    return binlog.gtids_after if isinstance(binlog, Known) else None
+    return binlog.gtids_after if isinstance(binlog, Facts) else None
 
 
-def break_before(other: Binlog | Known, one: Binlog | Known) -> Break | None:
+def break_before(other: Binlog | Facts, one: Binlog | Facts) -> Break | None:
     """Why a binlog does not follow the one before it; None if nothing shows a break.
 
     That GTIDs are missing in one with damaged bytes is no defect: they are in those.
     """
-    if isinstance(one, Known) and isinstance(other, Known):
+    if isinstance(one, Facts) and isinstance(other, Facts):
         found = break_between(one, other)
         if found is not None and found.kind == "gtids" and one.damaged:
             return break_between(replace(one, gtids_before=None), other)
@@ -65,12 +65,12 @@ class Intervals:
     def __init__(self, lineage: str) -> None:
         self._lineage = lineage
         self.found: list[Interval] = []
-        self._first: Binlog | Known | None = None
-        self._last: Binlog | Known | None = None
+        self._first: Binlog | Facts | None = None
+        self._last: Binlog | Facts | None = None
         self._binlogs = self._size = self._transactions = 0
         self._greatest: int | None = None
 
-    def add(self, facts: Binlog | Known, broken: str = "") -> None:
+    def add(self, facts: Binlog | Facts, broken: str = "") -> None:
         """Add the next binlog; `broken`: why it does not follow the one before."""
         if broken:
             self.end(broken)
@@ -79,7 +79,7 @@ class Intervals:
         self._last = facts
         self._binlogs += 1
         self._size += facts.size
-        if isinstance(facts, Known):
+        if isinstance(facts, Facts):
             self._transactions += facts.transactions
             if facts.reached_us is not None:
                 self._greatest = max(self._greatest or facts.reached_us, facts.reached_us)
@@ -115,18 +115,18 @@ class Intervals:
         self._binlogs = self._size = self._transactions = 0
 
 
-def _from_us(first: Binlog | Known) -> int | None:
+def _from_us(first: Binlog | Facts) -> int | None:
     """When it begins; of one that was not read, a lineage.json may say it."""
-    if isinstance(first, Known):
+    if isinstance(first, Facts):
         return first.first_us
     lineage = first.lineage
     is_begun = first.name == lineage.first_binlog and not first.ended
     return us_of(lineage.first_binlog_time) if is_begun else None
 
 
-def _untimed(last: Binlog | Known) -> str:
+def _untimed(last: Binlog | Facts) -> str:
     """Why the end time of an interval that ends with this binlog is not known."""
-    if isinstance(last, Known):
+    if isinstance(last, Facts):
         return "it has no commits, and no heartbeat tells up to when it is complete"
     if last.ended:
         return f"{last.name} has no entry and was not read"
@@ -140,7 +140,7 @@ def _text(gtids: Gtids | None) -> str | None:
 def along(
     line: Line,
     intervals: Mapping[str, Sequence[Interval]],
-    cuts: Mapping[tuple[str, str], Binlog | Known],
+    cuts: Mapping[tuple[str, str], Binlog | Facts],
 ) -> list[Interval]:
     """The intervals of a line of lineages; those that continue from leg to leg are merged.
 
@@ -178,7 +178,7 @@ def along(
     return found
 
 
-def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], Binlog | Known]) -> Interval:
+def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], Binlog | Facts]) -> Interval:
     """The part of a lineage's interval that belongs to a line."""
     name = leg.cut.binlog if leg.cut is not None else None
     if leg.cut is None or name is None or not one.first <= name <= one.last:
@@ -189,16 +189,16 @@ def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], Binlog | Kno
 
 
 def _until(
-    one: Interval, cut: Parent, name: BinlogName, facts: Binlog | Known | None, short: str
+    one: Interval, cut: Parent, name: BinlogName, facts: Binlog | Facts | None, short: str
 ) -> Interval:
     """An interval up to a cut in its binlog `name`; `short`: why the bytes do not reach it."""
     to_us = one.to_us
     if name < one.last or facts is None or cut.offset < facts.size:
-        to_us = facts.least_commit_us if isinstance(facts, Known) else None
+        to_us = facts.least_commit_us if isinstance(facts, Facts) else None
     if facts is not None and cut.offset >= facts.size:
         to_us = one.to_us
         if name != one.last:
-            to_us = facts.reached_us if isinstance(facts, Known) else None
+            to_us = facts.reached_us if isinstance(facts, Facts) else None
     untimed = ""
     if to_us is None:
         untimed = f"{name} has no commit before that point"
@@ -278,7 +278,7 @@ def gap_of(lineage: Lineage) -> RecordedGap | None:
 def parent_problems(
     child: Lineage,
     lineages: Mapping[str, Lineage],
-    facts: Mapping[tuple[str, str], Binlog | Known],
+    facts: Mapping[tuple[str, str], Binlog | Facts],
     gtids_at: GtidsAt | None,
 ) -> Iterator[ParentProblem]:
     """What is wrong with the parent of a lineage. `facts` are of the binlogs that parents name."""
@@ -321,7 +321,7 @@ def _leads_back(child: Lineage, lineages: Mapping[str, Lineage]) -> bool:
 
 def _place_problems(
     origin: Parent,
-    facts: Mapping[tuple[str, str], Binlog | Known],
+    facts: Mapping[tuple[str, str], Binlog | Facts],
     executed: Gtids | None,
     gtids_at: GtidsAt | None,
 ) -> Iterator[ParentProblem]:
@@ -354,14 +354,14 @@ def _place_problems(
 
 
 def _gtid_problems(
-    origin: Parent, there: Binlog | Known, executed: Gtids
+    origin: Parent, there: Binlog | Facts, executed: Gtids
 ) -> Iterator[ParentProblem]:
     """Whether these GTIDs can have been executed at the parent's point, by the binlog's entry."""
     before, after = _before(there), _after(there)
     if before is None or after is None:
         return
     if there.ended and origin.offset == there.size:
-        if executed != after and isinstance(there, Known) and not there.anonymous:
+        if executed != after and isinstance(there, Facts) and not there.anonymous:
             text = f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
             yield ParentProblem(text)
     elif isinstance(executed, GtidSet) and not (before <= executed <= after):

@@ -14,8 +14,8 @@ from itertools import count
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.facts import Binlog, Facts
 from binlog2s3.archive.history import Line, current_of, line_of
-from binlog2s3.archive.known import Binlog, Known
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, joined
@@ -271,7 +271,7 @@ class SourceVerifier:
     # How lineages join
 
     def _check_parents(
-        self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], Binlog | Known]
+        self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], Binlog | Facts]
     ) -> None:
         facts = dict(cuts)
         by_id = {one.id: one for one in self.known_lineages}

@@ -1,10 +1,10 @@
-"""What is known of one binlog in the bucket. Values only."""
+"""One binlog in the bucket, as it is seen (`Binlog`) and as it was read (`Facts`). Values only."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog2s3.archive.documents import Entry, Facts, Lineage
+from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
@@ -31,7 +31,7 @@ class Binlog:
     name: BinlogName
     size: int
     state: State
-    entry: Facts | None = None
+    entry: EntryRow | None = None
     hole: int | None = None
 
     @property
@@ -41,20 +41,20 @@ class Binlog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Facts:
     """What is known of one binlog in the bucket: from its entry, or by reading all of it.
 
     `size` bytes of it can be read; up to `transaction_end` they are whole transactions. `ended`:
     the server has finished it, and all of it is here. Commit times are in microseconds, UTC; not
     `commit_exact`: at least one is in whole seconds. `reached_us`: the greatest commit time that is
     credible: all later ones were received before them. All was received by `received_us`, None if
-    that is unknown. `gtids_before` is None if the binlog does not
-    have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
-    be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it. `formats`: the
-    offsets of its format events. `gtids_go_back`,
-    `started`, `leaves_out` and `time_zone`: see `documents.Entry`. `rotated`: whether it ends with
-    a rotate event, `crashed`: whether it has ended with neither that nor a stop event.
+    that is unknown. `gtids_before` is None if the binlog does not have it. `damaged` are byte
+    ranges, including those after `size` that should be there and cannot be read. `server_id` is
+    that of the server that wrote the binlog; replicated transactions have others. `server_version`
+    is that server's; "" if the entry does not say it. `formats`: the offsets of its format events.
+    `gtids_go_back`, `started`, `leaves_out` and `time_zone`: see `documents.Entry`. `rotated`:
+    whether it ends with a rotate event, `crashed`: whether it has ended with neither that nor a
+    stop event.
     """
 
     lineage: Lineage
@@ -109,7 +109,7 @@ class Known:
         return joined(self.gtids_before, self.gtids_added)
 
 
-def added_gtids(known: Known) -> AddedGtids:
+def added_gtids(known: Facts) -> AddedGtids:
     """What is known of a binlog of MariaDB, to find a GTID."""
     before, added = known.gtids_before, known.gtids_added
     return AddedGtids(
@@ -120,10 +120,10 @@ def added_gtids(known: Known) -> AddedGtids:
     )
 
 
-def known_from(entry: Facts, lineage: Lineage) -> Known:
+def facts_of(entry: EntryRow, lineage: Lineage) -> Facts:
     """What is known of an archived binlog from its entry. ArchiveError if its GTIDs are wrong."""
     flavour = lineage.flavour
-    return Known(
+    return Facts(
         lineage=lineage,
         name=entry.name,
         size=entry.size,
@@ -164,10 +164,10 @@ def scanned(
     received_us: int | None = None,
     blocks: tuple[Block, ...] = (),
     damaged: tuple[tuple[int, int], ...] = (),
-) -> Known:
+) -> Facts:
     """What is known of a binlog by its bytes, of which the scanner has had at least its format."""
     form = scanner.formats[0]
-    return Known(
+    return Facts(
         lineage=lineage,
         name=name,
         size=size,
@@ -196,7 +196,7 @@ def scanned(
     )
 
 
-def _gtids_before(entry: Facts, flavour: Flavour) -> Gtids | None:
+def _gtids_before(entry: EntryRow, flavour: Flavour) -> Gtids | None:
     """An empty text means an empty set only if the server version has GTIDs at all."""
     if not entry.gtid_set_before:
         major, _, rest = _version(entry).partition(".")
@@ -208,11 +208,11 @@ def _gtids_before(entry: Facts, flavour: Flavour) -> Gtids | None:
     return _gtids(entry, entry.gtid_set_before, flavour)
 
 
-def _version(entry: Facts) -> str:
+def _version(entry: EntryRow) -> str:
     return str(entry.formats[0]["server_version"]) if entry.formats else ""
 
 
-def _gtids(entry: Facts, text: str, flavour: Flavour) -> Gtids:
+def _gtids(entry: EntryRow, text: str, flavour: Flavour) -> Gtids:
     try:
         return parse(text, flavour)
     except ValueError as error:
