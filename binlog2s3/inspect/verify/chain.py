@@ -60,29 +60,21 @@ def break_before(other: Binlog | Facts, one: Binlog | Facts) -> Break | None:
 
 
 class Intervals:
-    """Collects the intervals of one lineage."""
+    """Collects the intervals of one lineage; the last one of `found` may be without an end."""
 
-    def __init__(self, lineage: str) -> None:
-        self._lineage = lineage
+    def __init__(self) -> None:
         self.found: list[Interval] = []
-        self._first: Binlog | Facts | None = None
-        self._last: Binlog | Facts | None = None
-        self._binlogs = self._size = self._transactions = 0
-        self._greatest: int | None = None
+        self._is_open = False
 
-    def add(self, facts: Binlog | Facts, broken: str = "") -> None:
+    def add(self, binlog: Binlog | Facts, broken: str = "") -> None:
         """Add the next binlog; `broken`: why it does not follow the one before."""
         if broken:
             self.end(broken)
-        if self._first is None:
-            self._first = facts
-        self._last = facts
-        self._binlogs += 1
-        self._size += facts.size
-        if isinstance(facts, Facts):
-            self._transactions += facts.transactions
-            if facts.reached_us is not None:
-                self._greatest = max(self._greatest or facts.reached_us, facts.reached_us)
+        interval = _interval_of(binlog)
+        if self._is_open:
+            interval = _merged(self.found.pop(), interval)
+        self.found.append(interval)
+        self._is_open = True
 
     def end(self, why: str = "", vouched_us: int | None = None, gtids: str | None = None) -> None:
         """End the interval.
@@ -90,29 +82,41 @@ class Intervals:
         At the end of the lineage, the writer's heartbeat may know more: up to when nothing is
         missing, and which GTIDs were executed.
         """
-        first, last = self._first, self._last
-        if first is not None and last is not None:
-            times = [us for us in (self._greatest, vouched_us) if us is not None]
+        if self._is_open:
+            interval = self.found.pop()
+            times = [us for us in (interval.to_us, vouched_us) if us is not None]
+            known = interval.gtids_after
             self.found.append(
-                Interval(
-                    lineage=self._lineage,
-                    first=first.name,
-                    last_lineage=self._lineage,
-                    last=last.name,
-                    last_offset=last.size,
-                    from_us=_from_us(first),
+                replace(
+                    interval,
                     to_us=max(times, default=None),
-                    untimed="" if times else _untimed(last),
-                    gtids_before=_text(_before(first)),
-                    gtids_after=gtids if _after(last) is None else _text(_after(last)),
-                    binlogs=self._binlogs,
-                    size=self._size,
-                    transactions=self._transactions,
+                    untimed="" if times else interval.untimed,
+                    gtids_after=gtids if known is None else known,
                     why=why,
                 )
             )
-        self._first = self._last = self._greatest = None
-        self._binlogs = self._size = self._transactions = 0
+        self._is_open = False
+
+
+def _interval_of(binlog: Binlog | Facts) -> Interval:
+    """One binlog alone."""
+    facts = binlog if isinstance(binlog, Facts) else None
+    to_us = facts.reached_us if facts is not None else None
+    return Interval(
+        lineage=binlog.lineage.id,
+        first=binlog.name,
+        last_lineage=binlog.lineage.id,
+        last=binlog.name,
+        last_offset=binlog.size,
+        from_us=_from_us(binlog),
+        to_us=to_us,
+        untimed="" if to_us is not None else _untimed(binlog),
+        gtids_before=_text(_before(binlog)),
+        gtids_after=_text(_after(binlog)),
+        binlogs=1,
+        size=binlog.size,
+        transactions=facts.transactions if facts is not None else 0,
+    )
 
 
 def _from_us(first: Binlog | Facts) -> int | None:

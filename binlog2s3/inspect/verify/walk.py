@@ -88,7 +88,7 @@ class LineageWalk:
         self.cuts: dict[str, Binlog | Facts] = {}
         self.without_entry: list[BinlogName] = []
         self._before: Binlog | Facts | None = None
-        self._intervals = Intervals(context.lineage.id)
+        self._intervals = Intervals()
         self._replaced: list[BinlogName] = []
         self._unproved = 0
         self._index = Index(context.source.catalog, context.lineage)
