@@ -386,7 +386,7 @@ class ArchiveHistory:
         if known is not None:
             return known
         tail = self._closed.get(binlog.place)
-        if tail is None:
+        if tail is None or not tail.scanner.formats:
             raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
         return scanned(
             tail.scanner, lineage=binlog.lineage, name=binlog.name, size=tail.read, state="archived"
