@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Lineage, Parent, SourceServer
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import Block
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.executed import gathered
@@ -255,7 +255,7 @@ class Model:
     def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
         return self.file(lineage, name).before
 
-    def known(self, lineage: str, name: BinlogName) -> Known:
+    def known(self, lineage: str, name: BinlogName) -> Facts:
         file = self.file(lineage, name)
         places = file.places()
         blocks = []
@@ -272,7 +272,8 @@ class Model:
                 )
             )
         times = [real.commit_us for real in file.reals]
-        return Known(
+        return Facts(
+            lineage=next(one for one in self.lineages if one.id == lineage),
             name=name,
             size=file.size,
             state="archived" if file.ended else "open",
@@ -302,7 +303,7 @@ class Model:
 
     doubts = 0
 
-    def brief(self, lineage: str, name: BinlogName) -> Known:
+    def brief(self, lineage: str, name: BinlogName) -> Facts:
         return replace(self.known(lineage, name), blocks=())
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:

@@ -186,9 +186,10 @@ def written(
     checksum: bool = True,
     rotate: bool = True,
     first: int = 1,
+    created: int = 0,
 ) -> BinlogWriter:
-    """A MySQL binlog of transactions with one row each."""
-    binlog = BinlogWriter(checksum=checksum)
+    """A MySQL binlog of transactions with one row each; `created`: when a start began it."""
+    binlog = BinlogWriter(checksum=checksum, created=created)
     binlog.previous_gtids(GtidSet.parse(f"{UUID_A}:1-{first - 1}" if first > 1 else ""))
     for number in range(transactions):
         row = statement(f"INSERT {number} {'x' * row_bytes}")

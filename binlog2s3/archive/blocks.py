@@ -11,19 +11,17 @@ import mmap
 import struct
 import threading
 import zlib
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from operator import eq
 from queue import SimpleQueue
 from typing import Generic, TypeVar
 
-from binlog2s3.archive.documents import Entry, Facts, Lineage
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.documents import Entry, EntryRow, Lineage
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import LOOKS, Readable
 from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
@@ -44,6 +42,7 @@ _HUGE_PAGE = 2 << 20
 _SIZE = struct.Struct("<I")
 _SIZE_OFFSET, _END_OFFSET, _FLAGS_OFFSET = 9, 13, 17
 _MOST_SHOWN = 8
+_MOST_PLACES = 4096
 
 
 def layout_problems(entry: Entry) -> Iterator[str]:
@@ -66,7 +65,7 @@ def layout_problems(entry: Entry) -> Iterator[str]:
     yield from place_problems(entry)
 
 
-def place_problems(entry: Facts) -> Iterator[str]:
+def place_problems(entry: EntryRow) -> Iterator[str]:
     """The same, without the blocks."""
     size = entry.size
     if size <= len(MAGIC):
@@ -85,45 +84,23 @@ def place_problems(entry: Facts) -> Iterator[str]:
         before = end
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What is known of a binlog, and where to read it. `formats`: offsets of its format events."""
-
-    lineage: Lineage
-    known: Known
-    formats: tuple[int, ...]
-    readable: Readable
-
-    def boundary(self, offset: int) -> int:
-        """The last known offset, up to this one, at which no transaction is open.
-
-        0 within the first block, which has to be read as a whole anyway.
-        """
-        blocks = self.known.blocks
-        for block in reversed(blocks[: offset // BLOCK_SIZE + 1]):
-            if block.first_offset is not None and block.first_offset <= offset:
-                return block.first_offset if block.first_offset >= BLOCK_SIZE else 0
-        return 0
-
-    def format_at(self, offset: int) -> int:
-        """The offset of the format event that is valid at this offset."""
-        return self.formats[max(bisect_right(self.formats, offset) - 1, 0)]
-
-
 class Blocks:
     """Reads blocks. `find` says what is known of a binlog. Any thread may call the other methods.
 
-    The last `keep` blocks stay in memory until `forget`. `read` uses `threads` threads.
+    `where` looks up where a binlog's bytes are; the caller may `note` it if it knows already. The
+    last `keep` blocks stay in memory until `forget`. `read` uses `threads` threads.
     """
 
     def __init__(
         self,
-        find: Callable[[str, BinlogName], Found],
+        find: Callable[[str, BinlogName], Facts],
+        where: Callable[[Lineage, BinlogName], Readable],
         *,
         keep: int = 4,
         threads: int = MOST_THREADS,
     ) -> None:
         self.find = find
+        self._where = where
         self._threads = min(threads, MOST_THREADS)
         self._keep = keep
         self._kept: dict[tuple[str, BinlogName, int], memoryview] = {}
@@ -135,14 +112,21 @@ class Blocks:
         with self._lock:
             self._kept.clear()
 
-    def block(self, found: Found, number: int, *, keep: bool = False) -> memoryview:
+    def note(self, lineage: Lineage, name: BinlogName, place: Readable) -> None:
+        """Where a binlog's bytes are now."""
+        with self._lock:
+            self._places[lineage.id, name] = place
+            while len(self._places) > _MOST_PLACES:
+                del self._places[next(iter(self._places))]
+
+    def block(self, known: Facts, number: int, *, keep: bool = False) -> memoryview:
         """The bytes of a block. Raises ArchiveError if they are missing or damaged."""
-        key = (found.lineage.id, found.known.name, number)
+        key = (known.lineage.id, known.name, number)
         with self._lock:
             kept = self._kept.get(key)
         if kept is not None:
             return kept
-        data = self._block(found, number)
+        data = self._block(known, number)
         if keep and self._keep:
             with self._lock:
                 while len(self._kept) >= self._keep:
@@ -150,44 +134,43 @@ class Blocks:
                 self._kept[key] = data
         return data
 
-    def _block(self, found: Found, number: int) -> memoryview:
-        block = found.known.blocks[number]
+    def _block(self, known: Facts, number: int) -> memoryview:
+        block = known.blocks[number]
         begin, end = block.offset, block.offset + block.size
         crc64 = 0
         for _ in range(2):  # a second read tells damage in the store from damage on the way
-            data = self._read(found, begin, end)
+            data = self._read(known, begin, end)
             crc64 = crc64nvme(data)
             if crc64 == block.crc64:
                 return data
-        where = ", ".join(_keys(self._place(found), begin, end))
+        where = ", ".join(_keys(self._place(known), begin, end))
         raise ArchiveError(
-            f"{where}: bytes {begin} to {end} of {found.known.name} are damaged, read twice: their "
+            f"{where}: bytes {begin} to {end} of {known.name} are damaged, read twice: their "
             f"CRC64NVME is {crc64_hex(crc64)}, not the {crc64_hex(block.crc64)} that they were "
             "written with",
             hint="an older version of the object may be whole, where the bucket is versioned",
         )
 
-    def head(self, found: Found, offset: int) -> bytes:
+    def head(self, known: Facts, offset: int) -> bytes:
         """The format event that is valid at this offset, as it is in the binlog.
 
         Raises ArchiveError if there is no format event where the entry says.
         """
-        at = found.format_at(offset)
+        at = known.format_at(offset)
         try:
-            head = self._event(found, at)
+            head = self._event(known, at)
             decode_format(head, offset=at)
         except (ValueError, IndexError, struct.error) as error:
             raise ArchiveError(
-                f"{found.known.name} of {found.lineage.id}: byte {at} begins no format event: "
-                f"{error}",
+                f"{known.name} of {known.lineage.id}: byte {at} begins no format event: {error}",
                 hint="`binlog2s3 verify --deep` compares the binlog with its entry",
             ) from error
         return head
 
-    def _event(self, found: Found, at: int) -> bytes:
+    def _event(self, known: Facts, at: int) -> bytes:
         """The event at this offset, checked by its block's checksum or its own."""
         if at == len(MAGIC):
-            data = self._read(found, 0, min(MADE_UP_BYTES, found.known.size))
+            data = self._read(known, 0, min(MADE_UP_BYTES, known.size))
             scanner = Scanner()
             with suppress(DamageError):
                 scanner.feed(data)
@@ -195,25 +178,25 @@ class Blocks:
                 return event_at(data, at)
         number = at // BLOCK_SIZE  # it has no checksum of its own
         begin = at - number * BLOCK_SIZE
-        proved = bytes(self.block(found, number)[begin : begin + MADE_UP_BYTES])
-        if len(proved) < MADE_UP_BYTES and number + 1 < len(found.known.blocks):
-            proved += bytes(self.block(found, number + 1)[:MADE_UP_BYTES])
+        proved = bytes(self.block(known, number)[begin : begin + MADE_UP_BYTES])
+        if len(proved) < MADE_UP_BYTES and number + 1 < len(known.blocks):
+            proved += bytes(self.block(known, number + 1)[:MADE_UP_BYTES])
         return event_at(proved, 0)
 
-    def scanner(self, found: Found, boundary: int, head: bytes | None = None) -> Scanner:
+    def scanner(self, known: Facts, boundary: int, head: bytes | None = None) -> Scanner:
         """A scanner for the bytes from this boundary on; 0 is the first byte.
 
         `head` is the format event that is valid there, if the caller has it.
         """
         scanner = Scanner()
         if boundary:
-            scanner = scanner_at(head or self.head(found, boundary), boundary)
-        for begin, _ in found.known.damaged:
+            scanner = scanner_at(head or self.head(known, boundary), boundary)
+        for begin, _ in known.damaged:
             scanner.accept(begin)
         return scanner
 
     def read(
-        self, found: Found, begin: int, end: int, *, soon: int | None = None
+        self, known: Facts, begin: int, end: int, *, soon: int | None = None
     ) -> Generator[memoryview, None, None]:
         """Bytes [begin, end), block by block. It fetches more and more blocks ahead.
 
@@ -222,38 +205,43 @@ class Blocks:
         middle = end if soon is None else min(end, -(-soon // BLOCK_SIZE) * BLOCK_SIZE)
         for low, high in ((begin, middle), (max(begin, middle), end)):
             numbers = range(low // BLOCK_SIZE, -(-high // BLOCK_SIZE) if high > low else 0)
-            tasks = (partial(self.block, found, number, keep=True) for number in numbers)
+            tasks = (partial(self.block, known, number, keep=True) for number in numbers)
             with closing(Ahead(tasks, threads=self._threads, first=1)) as ahead:
                 for number, data in zip(numbers, ahead, strict=True):
                     offset = number * BLOCK_SIZE
                     yield data[max(low - offset, 0) : high - offset]
 
-    def _read(self, found: Found, begin: int, end: int) -> memoryview:
+    def _read(self, known: Facts, begin: int, end: int) -> memoryview:
         """Bytes that are not checked yet, from where they are now."""
         why = ""
         for _ in range(LOOKS):
-            place = self._place(found)
+            place = self._place(known)
             try:
                 if place.size >= end:
                     return _gather(place, begin, end)
             except ObjectMissingError as error:
                 why = f"; {error}"
-            self._look_again(found, place)
+            self._look_again(known, place)
         raise ArchiveError(
-            f"{found.known.name} of {found.lineage.id}: bytes {begin} to {end} were in the bucket "
+            f"{known.name} of {known.lineage.id}: bytes {begin} to {end} were in the bucket "
             f"and are missing now{why}",
             hint="where the source still has the binlog, a running `binlog2s3 stream` puts missing "
             "chunks again; otherwise history ends there",
         )
 
-    def _place(self, found: Found) -> Readable:
-        return self._places.get((found.lineage.id, found.known.name), found.readable)
+    def _place(self, known: Facts) -> Readable:
+        place = self._places.get((known.lineage.id, known.name))
+        if place is None:
+            place = self._where(known.lineage, known.name)
+            self.note(known.lineage, known.name, place)
+        return place
 
-    def _look_again(self, found: Found, place: Readable) -> None:
+    def _look_again(self, known: Facts, place: Readable) -> None:
         """Look up where the binlog's bytes are now, unless another thread has done it already."""
+        key = (known.lineage.id, known.name)
         with self._lock:
-            if self._place(found) is place:
-                self._places[found.lineage.id, found.known.name] = place.again()
+            if self._places.get(key) is place:
+                self._places[key] = place.again()
 
 
 def _gather(place: Readable, begin: int, end: int) -> memoryview:

@@ -180,7 +180,7 @@ class Damage(TypedDict):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class EntryRow:
     """What an entry says of an archived binlog, without its blocks: a row of a page.
 
     Sizes are in bytes, `_us` in UTC. `format_event_time`: when the server began the binlog.
@@ -220,7 +220,7 @@ class Facts:
     time_zone: SystemZone | None = later()
 
     @property
-    def facts(self) -> "Facts":
+    def row(self) -> "EntryRow":
         """The same without the blocks that an entry has."""
         return self
 
@@ -250,7 +250,7 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry(Facts, Document):
+class Entry(EntryRow, Document):
     """The description of an archived binlog: entries/<name>.json in the bucket."""
 
     block_size: Count = BLOCK_SIZE
@@ -266,17 +266,17 @@ class Entry(Facts, Document):
 
     @classmethod
     def prepare(cls, document: dict[str, Any]) -> str:
-        prepare_facts(document)
+        prepare_row(document)
         ways = (document.get("encoding"), document.get("encryption"))
         return "" if ways == ("none", "none") else f"its encoding or encryption, {ways!r:.100}"
 
     @property
-    def facts(self) -> Facts:
+    def row(self) -> EntryRow:
         """The entry without its blocks."""
-        return Facts(**{one.name: getattr(self, one.name) for one in fields(Facts)})
+        return EntryRow(**{one.name: getattr(self, one.name) for one in fields(EntryRow)})
 
 
-def prepare_facts(document: Any) -> None:
+def prepare_row(document: Any) -> None:
     """Complete what 0.2.0 wrote of a binlog: `reached_us` is missing."""
     if not isinstance(document, dict) or "reached_us" in document:
         return

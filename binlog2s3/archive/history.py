@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Literal
 
 from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.writers import Heartbeat, Turn
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, either, parse
 from binlog2s3.binlog.names import BinlogName
@@ -245,7 +245,7 @@ class Break:
     text: str
 
 
-def break_between(one: Known, other: Known) -> Break | None:
+def break_between(one: Facts, other: Facts) -> Break | None:
     """Why a binlog does not follow another one of its lineage; None if nothing shows a break.
 
     That its name is the next one is for `missing_binlogs`. A transaction in damaged bytes may have
@@ -276,7 +276,7 @@ def gtids_break(one: BinlogName, end: Gtids | None, other: BinlogName, begin: Gt
     return f"{text}: {', '.join(parts)}"
 
 
-def follows(one: Known, other: Known) -> bool:
+def follows(one: Facts, other: Facts) -> bool:
     """Whether the other one is the next binlog and begins with exactly the GTIDs at this one's end.
 
     That is more than no break: both say their GTIDs, and this one's end shows them all, which it
@@ -289,7 +289,7 @@ def follows(one: Known, other: Known) -> bool:
     return is_next and is_more and same and break_between(one, other) is None
 
 
-def _is_complete(one: Known, other: Known) -> bool:
+def _is_complete(one: Facts, other: Facts) -> bool:
     """Whether nothing is missing at a binlog's end: it has ended, or the next one proves it.
 
     The next one proves it by beginning after exactly its GTIDs, if they are all it has. Where one

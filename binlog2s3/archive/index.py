@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from binlog2s3.archive.catalog import Catalog, Contents, read
-from binlog2s3.archive.documents import Facts, Lineage
+from binlog2s3.archive.documents import EntryRow, Lineage
 from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
@@ -27,7 +27,7 @@ _MOST_ROWS = 20_000
 _LEAST_WIDTH = 4
 """Shorter numbers have no digits in common that name a page's range."""
 
-ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, Facts]]
+ReadEntries = Callable[[Lineage, Sequence[BinlogName]], Mapping[BinlogName, EntryRow]]
 """Reads entries, without those that are missing or cannot be read."""
 
 
@@ -72,7 +72,7 @@ class Index:
         self._written: dict[int, datetime] = {}
         self._runs: list[NumberRange] | None = None
         self._pages: dict[int, Page] = {}
-        self._rows: dict[int, Facts] = {}
+        self._rows: dict[int, EntryRow] = {}
         self._doubted: set[int] = set()
         self._ranges: dict[int, Contents] = {}
         self._tails: dict[int, Contents] = {}
@@ -128,7 +128,7 @@ class Index:
             return None
         return page
 
-    def entry(self, name: BinlogName, written: datetime) -> Facts | None:
+    def entry(self, name: BinlogName, written: datetime) -> EntryRow | None:
         """A binlog's entry as its page has it, without blocks; None if it must be read.
 
         `written` is when the store got the entry's object. Only an entry that is older than its
@@ -168,7 +168,7 @@ class Index:
 
     def _one_by_one(
         self, lineage: Lineage, names: Sequence[BinlogName]
-    ) -> Mapping[BinlogName, Facts]:
+    ) -> Mapping[BinlogName, EntryRow]:
         found = {}
         for name in names:
             try:
@@ -332,7 +332,7 @@ class Index:
 
     # Times and GTIDs
 
-    def row(self, number: int) -> Facts | None:
+    def row(self, number: int) -> EntryRow | None:
         """The entry of an archived binlog without its blocks; None if it has none."""
         if not self.has(number):
             return None
@@ -350,14 +350,14 @@ class Index:
         found = self._read_entries(self.lineage, names[:_AT_ONCE])
         while self._rows and len(self._rows) + len(found) > _MOST_ROWS:
             del self._rows[next(iter(self._rows))]
-        self._rows |= {name.number: entry.facts for name, entry in found.items()}
+        self._rows |= {name.number: entry.row for name, entry in found.items()}
 
-    def row_at_hand(self, number: int) -> Facts | None:
+    def row_at_hand(self, number: int) -> EntryRow | None:
         """The same, if its page is in memory. It reads nothing."""
         page = self._pages.get(self.first_of(number))
         return page.entry(number) if page is not None else None
 
-    def _rows_of(self, begin: int, last: int) -> Iterator[Facts]:
+    def _rows_of(self, begin: int, last: int) -> Iterator[EntryRow]:
         """The entries of these binlogs, in order."""
         for run in self.runs():
             for number in range(max(run.first, begin), min(run.last, last) + 1):

@@ -4,53 +4,39 @@
 one binlog cannot be read, it is reported, and the others are listed.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 from binlog2s3.archive.catalog import Catalog, Contents
 from binlog2s3.archive.codec import Printed, PrintedDocument, When, of
 from binlog2s3.archive.documents import (
     Damage,
-    Facts,
+    EntryRow,
     Lineage,
     Parent,
     SourceServer,
 )
+from binlog2s3.archive.facts import Binlog
 from binlog2s3.archive.history import MissingBinlogs, current_of, missing_binlogs, parents_first
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.sources import nothing_of, sources
-from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.bucket import ListConfig, url
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.s3 import Store
 from binlog2s3.workers import Workers
 
-State = Literal["archived", "open", "unfinished", "undescribed"]
-_Listed = tuple[Lineage, Contents]
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many of how many."""
+ReadEntries = Callable[[Sequence[Binlog], int], Iterator[Binlog | ArchiveError]]
+"""Binlogs with their entries; the number is of those that are known already."""
 
 _MOST_WARNINGS = 20
 _MOST_NAMES = 20
 _MOST_GROUP = 32  # entries that a thread reads between two reports
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binlog:
-    """One binlog. `size` bytes can be read; `hole` is where chunks after a hole begin.
-
-    `entry` is without its blocks and formats, which take most of the memory.
-    """
-
-    name: BinlogName
-    size: int
-    state: State
-    entry: Facts | None = None
-    hole: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +87,8 @@ def gather(
     for name in names:
         layout = Layout(config.s3.prefix, name)
         catalog = Catalog(store, layout)
-        index_of = partial(Index, catalog)
-        lineages = _look(
-            catalog, name, config.lineage, listing, partial(_entries, workers, advance, index_of)
-        )
+        read = partial(_read, workers, advance, catalog)
+        lineages = _look(catalog, name, config.lineage, listing, read)
         seen += [lineage.id for lineage in lineages]
         foreign += catalog.foreign
     if not listing.sources and listing.unreadable:
@@ -121,7 +105,7 @@ def _look(
     name: str,
     only: str | None,
     listing: Listing,
-    entries_of: Callable[[Catalog, Sequence[_Listed]], "_Entries"],
+    read: ReadEntries,
 ) -> list[Lineage]:
     """Add a source to the listing, if it has what was asked for; returns all of its lineages.
 
@@ -145,74 +129,90 @@ def _look(
             "lineage.json"
         )
     current = current_of(lineages, turn)
-    contents = [(one, catalog.contents(one)) for one in lineages if only in (None, one.id)]
-    if contents:
-        entries = entries_of(catalog, contents)
-        listing.warnings += entries.problems
-        listed = [_listed(*one, entries, known, current=current, writer=writer) for one in contents]
+    problems: list[str] = []
+    listed: list[LineageListing] = []
+    wanted: list[Binlog] = []
+    for lineage in lineages:
+        if only not in (None, lineage.id):
+            continue
+        contents, index = catalog.contents(lineage), Index(catalog, lineage)
+        is_current = lineage.id == current
+        binlogs = tuple(_binlogs(lineage, contents, index, is_current=is_current))
+        listed.append(
+            LineageListing(
+                lineage=lineage,
+                current=is_current,
+                parent_there=lineage.parent is None or lineage.parent.lineage in known,
+                binlogs=binlogs,
+                missing=tuple(missing_binlogs(lineage, contents.names, writer)),
+            )
+        )
+        wanted += [
+            one for one in binlogs if one.state == "undescribed" and one.name in contents.entries
+        ]
+        problems += [f"{error} ({error.hint})" for error in index.problems]
+    if listed:
+        listed = _with_entries(listed, wanted, read, problems)
+        listing.warnings += sorted(problems)
         listing.sources.append(SourceListing(name=name, lineages=tuple(listed)))
     return lineages
 
 
-_Found = tuple[_Listed, BinlogName, Facts | ArchiveError | None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Entries:
-    """Entries by lineage and binlog, and the problems of those that cannot be used."""
-
-    found: Mapping[tuple[str, BinlogName], Facts]
-    problems: Sequence[str]
-
-
-def _entries(
-    workers: Workers,
-    advance: Advance,
-    index_of: Callable[[Lineage], Index],
-    catalog: Catalog,
-    contents: Sequence[_Listed],
-) -> _Entries:
-    """All entries: from pages if possible, otherwise read, several at a time."""
-    entries: dict[tuple[str, BinlogName], Facts] = {}
-    problems: list[str] = []
-    wanted: list[tuple[_Listed, BinlogName]] = []
-    for lineage, listed in contents:
-        index = index_of(lineage)
-        for name, entry in _from_pages(index, listed):
-            if entry is None:
-                wanted.append(((lineage, listed), name))
-            else:
-                entries[lineage.id, name] = entry
-        problems += [f"{error} ({error.hint})" for error in index.problems]
-    paged, total = len(entries), len(entries) + len(wanted)
-
-    def tell(read: int) -> None:
-        advance(paged + read, total)
-
-    for (lineage, _), name, seen in _read(workers, catalog, wanted, tell):
+def _with_entries(
+    listed: Sequence[LineageListing],
+    wanted: Sequence[Binlog],
+    read: ReadEntries,
+    problems: list[str],
+) -> list[LineageListing]:
+    """These lineages with the entries that no page has; those that cannot be used are problems."""
+    paged = sum(binlog.entry is not None for one in listed for binlog in one.binlogs)
+    described: dict[tuple[str, BinlogName], Binlog] = {}
+    for seen in read(wanted, paged):
         if isinstance(seen, ArchiveError):
             problems.append(f"{seen} ({seen.hint})")
-        elif seen is not None:
-            entries[lineage.id, name] = seen
-    return _Entries(entries, sorted(problems))
+        else:
+            described[seen.lineage.id, seen.name] = seen
+    found = []
+    for one in listed:
+        id_ = one.lineage.id
+        binlogs = tuple(described.get((id_, binlog.name), binlog) for binlog in one.binlogs)
+        found.append(replace(one, binlogs=binlogs))
+    return found
 
 
-def _from_pages(index: Index, listed: Contents) -> Iterator[tuple[BinlogName, Facts | None]]:
-    """The binlogs that have an entry, in order; None if no page has it."""
-    for name in sorted(listed.binlogs.keys() & listed.entries.keys()):
-        entry = index.entry(name, listed.entries[name].last_modified)
-        if entry is not None and entry.size != listed.binlogs[name].size:
-            entry = None
-        yield name, _small(entry) if entry is not None else None
+def _binlogs(
+    lineage: Lineage, contents: Contents, index: Index, *, is_current: bool
+) -> Iterator[Binlog]:
+    """A lineage's binlogs in order; the archived ones with their entries, where a page has them."""
+    names = contents.names
+    for name in names:
+        info = contents.binlogs.get(name)
+        if info is None:
+            chunks = contents.chunks_of(name)
+            beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
+            yield Binlog(
+                lineage=lineage,
+                name=name,
+                size=chunks.end,
+                state="open" if is_current and name == names[-1] else "unfinished",
+                hole=min(beyond, default=None),
+            )
+            continue
+        binlog = Binlog(lineage=lineage, name=name, size=info.size, state="undescribed")
+        written = contents.entries.get(name)
+        entry = index.entry(name, written.last_modified) if written is not None else None
+        is_right = entry is not None and entry.size == info.size
+        yield _described(binlog, entry) if entry is not None and is_right else binlog
+
+
+def _described(binlog: Binlog, entry: EntryRow) -> Binlog:
+    return replace(binlog, state="archived", entry=replace(entry, formats=()))
 
 
 def _read(
-    workers: Workers,
-    catalog: Catalog,
-    wanted: Sequence[tuple[_Listed, BinlogName]],
-    tell: Callable[[int], None],
-) -> Iterator[_Found]:
-    """These entries, as they arrive; `tell` is called with how many have."""
+    workers: Workers, advance: Advance, catalog: Catalog, wanted: Sequence[Binlog], paged: int
+) -> Iterator[Binlog | ArchiveError]:
+    """These binlogs with their entries, as they arrive; those of `paged` others are known."""
     group = min(_MOST_GROUP, len(wanted) // (8 * workers.count) + 1)
     starts = range(0, len(wanted), group)
     tasks = {at: partial(_read_some, catalog, wanted[at : at + group]) for at in starts}
@@ -220,35 +220,25 @@ def _read(
     for outcome in workers.batch(tasks):
         if outcome.error is not None:
             raise outcome.error
-        found = cast("list[_Found]", outcome.value)
+        found = cast("list[Binlog | ArchiveError]", outcome.value)
         done += len(found)
-        tell(done)
+        advance(paged + done, paged + len(wanted))
         yield from found
 
 
-def _read_some(catalog: Catalog, wanted: Sequence[tuple[_Listed, BinlogName]]) -> "list[_Found]":
+def _read_some(catalog: Catalog, wanted: Sequence[Binlog]) -> list[Binlog | ArchiveError]:
     """Read some entries, one after the other, because waking a thread for each would be slow."""
-    found: list[_Found] = []
-    for listed, name in wanted:
+    found: list[Binlog | ArchiveError] = []
+    for binlog in wanted:
         try:
-            found.append((listed, name, _entry(catalog, *listed, name)))
+            entry = catalog.entry(binlog.lineage, binlog.name)
+            entry.check_size(binlog.lineage.id, binlog.size)
+            found.append(_described(binlog, entry.row))
+        except ObjectMissingError:
+            found.append(binlog)
         except ArchiveError as error:
-            found.append((listed, name, error))
+            found.append(error)
     return found
-
-
-def _entry(catalog: Catalog, lineage: Lineage, listed: Contents, name: BinlogName) -> Facts | None:
-    size = listed.binlogs[name].size
-    try:
-        entry = catalog.entry(lineage, name)
-    except ObjectMissingError:
-        return None
-    entry.check_size(lineage.id, size)
-    return _small(entry.facts)
-
-
-def _small(entry: Facts) -> Facts:
-    return replace(entry, formats=())
 
 
 def _left_alone(foreign: Iterable[str]) -> list[str]:
@@ -265,48 +255,6 @@ def _nothing(store: Store, config: ListConfig, target: str, seen: Sequence[str])
     return ArchiveError(
         f"there is no lineage {config.lineage}{whose} below {target}",
         hint=f"there are: {', '.join(seen[-_MOST_NAMES:])}",
-    )
-
-
-# Lineages
-
-
-def _listed(
-    lineage: Lineage,
-    contents: Contents,
-    entries: _Entries,
-    known: set[str],
-    *,
-    current: str,
-    writer: Heartbeat | None,
-) -> LineageListing:
-    names = contents.names
-    is_current = lineage.id == current
-    binlogs = []
-    for name in names:
-        if name in contents.binlogs:
-            entry = entries.found.get((lineage.id, name))
-            state: State = "archived" if entry else "undescribed"
-            size = contents.binlogs[name].size
-            binlogs.append(Binlog(name=name, size=size, state=state, entry=entry))
-        else:
-            chunks = contents.chunks_of(name)
-            beyond = [chunk.begin for chunk in chunks if chunk.begin > chunks.end]
-            is_open = is_current and name == names[-1]
-            binlogs.append(
-                Binlog(
-                    name=name,
-                    size=chunks.end,
-                    state="open" if is_open else "unfinished",
-                    hole=min(beyond, default=None),
-                )
-            )
-    return LineageListing(
-        lineage=lineage,
-        current=is_current,
-        parent_there=lineage.parent is None or lineage.parent.lineage in known,
-        binlogs=tuple(binlogs),
-        missing=tuple(missing_binlogs(lineage, names, writer)),
     )
 
 

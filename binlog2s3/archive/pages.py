@@ -23,10 +23,9 @@ from binlog2s3.archive.codec import (
     SourceName,
     as_fields,
 )
-from binlog2s3.archive.documents import Facts, Lineage, prepare_facts
+from binlog2s3.archive.documents import EntryRow, Lineage, prepare_row
+from binlog2s3.archive.facts import facts_of
 from binlog2s3.archive.history import follows
-from binlog2s3.archive.known import known_from
-from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
 
@@ -91,13 +90,13 @@ class Running:
     steps: tuple[Step, ...]
 
     def then(
-        self, entry: Facts | None, before: Facts | None, number: int, flavour: Flavour
+        self, entry: EntryRow | None, before: EntryRow | None, number: int, lineage: Lineage
     ) -> Self:
         """The summary with the next number, whose entry is `entry`; `before` is the one before."""
         if entry is None:
             return replace(self, unbroken_from=number + 1)
         unbroken = self.unbroken_from
-        if unbroken < number and not (before and _follows(before, entry, flavour)):
+        if unbroken < number and not (before and _follows(before, entry, lineage)):
             unbroken = number
         greatest, steps = self.greatest_commit_us, self.steps
         least = entry.least_commit_us
@@ -132,7 +131,7 @@ class Page(Document):
     last: Count
     before: Running
     after: Running
-    entries: tuple[Facts, ...]
+    entries: tuple[EntryRow, ...]
 
     MOST: ClassVar[int] = 16 << 20
     """Bytes of the document. A larger one is not written; readers read the entries instead."""
@@ -140,7 +139,7 @@ class Page(Document):
     def __post_init__(self) -> None:
         _check(self)
 
-    def entry(self, number: int) -> Facts | None:
+    def entry(self, number: int) -> EntryRow | None:
         """The entry of this number; None if the page has none."""
         at = bisect_right(self.entries, number, key=lambda one: one.name.number) - 1
         found = self.entries[at] if at >= 0 else None
@@ -160,7 +159,7 @@ class Page(Document):
     def prepare(cls, document: dict[str, Any]) -> str:
         rows = document.get("entries")
         for row in rows if isinstance(rows, list) else ():
-            prepare_facts(row)
+            prepare_row(row)
         return ""
 
     def to_json(self) -> bytes:
@@ -173,7 +172,7 @@ class Page(Document):
 def build(
     lineage: Lineage,
     first: int,
-    entries: Mapping[int, Facts],
+    entries: Mapping[int, EntryRow],
     before: Page | None,
     *,
     end: int | None = None,
@@ -190,7 +189,7 @@ def build(
     after = running
     for number in range(begin, end):
         entry = entries.get(number)
-        after = after.then(entry, last, number, lineage.flavour)
+        after = after.then(entry, last, number, lineage)
         last = entry
     found = (entries[number] for number in range(begin, end) if number in entries)
     return Page(
@@ -200,7 +199,7 @@ def build(
         last=end - 1,
         before=running,
         after=after,
-        entries=tuple(entry.facts for entry in found),
+        entries=tuple(entry.row for entry in found),
     )
 
 
@@ -224,9 +223,9 @@ def _check(page: Page) -> None:
         raise ValueError(f"{page.after.greatest_commit_us} is not the greatest commit time")
 
 
-def _follows(before: Facts, entry: Facts, flavour: Flavour) -> bool:
+def _follows(before: EntryRow, entry: EntryRow, lineage: Lineage) -> bool:
     try:
-        return follows(known_from(before, flavour), known_from(entry, flavour))
+        return follows(facts_of(before, lineage), facts_of(entry, lineage))
     except ArchiveError:
         return False
 

@@ -12,13 +12,12 @@ from typing import TextIO
 from binlog2s3.archive.codec import printed
 from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.evidence import Evidence
+from binlog2s3.archive.facts import Binlog, State
 from binlog2s3.archive.history import MissingBinlogs
 from binlog2s3.archive.listing import (
-    Binlog,
     LineageListing,
     Listing,
     PrintedListing,
-    State,
     gather,
 )
 from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring

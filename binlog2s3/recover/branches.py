@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import pairwise
 
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import Leg, is_within
-from binlog2s3.archive.known import Known
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName
@@ -75,7 +75,7 @@ class Branches:
             if last.gtids_before is not None:
                 yield lineage, executed(last.gtids_before).plus(last.gtids_added).gtids
 
-    def outside(self) -> Iterator[tuple[str, Known]]:
+    def outside(self) -> Iterator[tuple[str, Facts]]:
         """The lineages that have bytes outside of the route, each with its last binlog.
 
         Not those of which nothing shows what their binlogs are: they prove nothing.
@@ -89,7 +89,7 @@ class Branches:
             if self._end_on_route(lineage.id, last.name, last.size) != last.size:
                 yield lineage.id, last
 
-    def _known(self, lineage: str, name: BinlogName) -> Known | None:
+    def _known(self, lineage: str, name: BinlogName) -> Facts | None:
         """What is known of a binlog; None if it is not on the route and its versions differ."""
         try:
             return self._history.known(lineage, name)
@@ -193,11 +193,11 @@ def _from(leg: Leg | None) -> str:
     return f" from {leg.cut.binlog}:{leg.cut.offset} on" if leg.cut.binlog else ""
 
 
-def _last_block(known: Known, size: int) -> int:
+def _last_block(known: Facts, size: int) -> int:
     """Where the last block of a binlog's first `size` bytes begins that begins a transaction."""
     begins = (block.first_offset or 0 for block in known.blocks)
     return max((begin for begin in begins if begin < size), default=0)
 
 
-def _newest_of(transactions: Iterable[Transaction], known: Known) -> int:
+def _newest_of(transactions: Iterable[Transaction], known: Facts) -> int:
     return max((one.commit_us for one in transactions if known.is_credible(one)), default=0)

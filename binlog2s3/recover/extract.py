@@ -12,7 +12,8 @@ from contextlib import closing
 from functools import partial
 from itertools import chain
 
-from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead, Blocks, Found, event_at
+from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead, Blocks, event_at
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import Gathering
 from binlog2s3.binlog.gtid import GtidSet
@@ -58,7 +59,7 @@ class Extract:
     def _tasks(self, readers: Sequence["_PieceReader"]) -> Iterator[Callable[[], memoryview]]:
         for reader in readers:
             for number in reader.numbers:
-                yield partial(self._blocks.block, reader.found, number)
+                yield partial(self._blocks.block, reader.known, number)
 
 
 class _PieceReader:
@@ -68,15 +69,15 @@ class _PieceReader:
     piece cannot be one of this binlog, ArchiveError if it has damaged bytes.
     """
 
-    def __init__(self, piece: PlanPiece, found: Found, blocks: Blocks) -> None:
+    def __init__(self, piece: PlanPiece, known: Facts, blocks: Blocks) -> None:
         self.piece = piece
-        self.found = found
+        self.known = known
         self.ended = False
         self._blocks = blocks
         self._tally = _Tally(piece)
-        self._at = self._start = found.boundary(piece.begin)
+        self._at = self._start = known.boundary(piece.begin)
         self.numbers = range(self._start // BLOCK_SIZE, -(-piece.end // BLOCK_SIZE))
-        self._left = _sections(piece, found)[::-1]
+        self._left = _sections(piece, known)[::-1]
 
     def run(self, ahead: Iterator[memoryview]) -> Iterator[Checked]:
         """Its bytes; `ahead` gives its blocks."""
@@ -96,16 +97,16 @@ class _PieceReader:
 
     def _scanner(self, head: bytes) -> Scanner:
         """It begins a little before the piece, where another format event may apply."""
-        found, start = self.found, self._start
-        is_same = found.format_at(start) == found.format_at(self.piece.begin)
-        return self._blocks.scanner(found, start, head if is_same else None)
+        known, start = self.known, self._start
+        is_same = known.format_at(start) == known.format_at(self.piece.begin)
+        return self._blocks.scanner(known, start, head if is_same else None)
 
     def _head(self, first: memoryview) -> bytes:
         """The format event that applies where the piece begins."""
-        at = self.found.format_at(self.piece.begin)
+        at = self.known.format_at(self.piece.begin)
         if self.numbers[0] == 0 and at == len(MAGIC):
             return event_at(first, at)
-        return self._blocks.head(self.found, self.piece.begin)
+        return self._blocks.head(self.known, self.piece.begin)
 
     def _take(
         self, scanner: Scanner, view: memoryview, head: bytes
@@ -114,7 +115,7 @@ class _PieceReader:
         out: list[memoryview] = []
         done: list[Transaction] = []
         # the head was passed on already
-        after_head = self.found.format_at(self.piece.begin) + len(head)
+        after_head = self.known.format_at(self.piece.begin) + len(head)
         while True:
             end, is_kept = self._left[-1]
             part = view[: end - self._at]
@@ -136,9 +137,8 @@ class _PieceReader:
             self._left.pop()
 
 
-def _sections(piece: PlanPiece, found: Found) -> list[tuple[int, bool]]:
+def _sections(piece: PlanPiece, known: Facts) -> list[tuple[int, bool]]:
     """(end, whether it is passed on) of each section; no transaction may be open at an end."""
-    known = found.known
     bounds = [piece.begin, *(at for pair in piece.left_out for at in pair), piece.end]
     if bounds != sorted(bounds) or not 0 <= piece.begin < piece.end <= known.size:
         raise contradicts(piece, f"{known.size} bytes of it are known")

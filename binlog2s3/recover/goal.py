@@ -370,7 +370,7 @@ class _TimeSearch:
     where to stop, and a statement that took long comes after others that say a later time.
 
     Only a clock or a session that lies says a time that is later than the commit. That shows if it
-    is later than the receipt (`Known.is_credible`), or than what many that follow say
+    is later than the receipt (`Facts.is_credible`), or than what many that follow say
     (`_Disorder`).
     """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.content import Content
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName, FilePosition
@@ -169,14 +169,14 @@ class BucketHistory(Protocol):
         `is_brief`: only `brief` will be asked, so those that its cache has are not read.
         """
 
-    def known(self, lineage: str, name: BinlogName) -> Known:
+    def known(self, lineage: str, name: BinlogName) -> Facts:
         """What is known of one binlog."""
 
     @property
     def doubts(self) -> int:
         """How often `names` or the four below were wrong: then ask them again."""
 
-    def brief(self, lineage: str, name: BinlogName) -> Known:
+    def brief(self, lineage: str, name: BinlogName) -> Facts:
         """What a cache says of a binlog, perhaps without its blocks; without one, what is known."""
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 
-from binlog2s3.archive.blocks import Blocks, Found, layout_problems
+from binlog2s3.archive.blocks import Blocks, layout_problems
 from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.known import Known, known_from
+from binlog2s3.archive.facts import Facts, facts_of, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.reading import BinlogReading
@@ -90,16 +90,11 @@ class _Pass:
 # What is known of it
 
 
-def found_from(entry: Entry, lineage: Lineage, readable: Readable) -> Found:
+def described(entry: Entry, lineage: Lineage) -> Facts:
     """A binlog as its entry describes it. Raises ArchiveError if the entry cannot be right."""
     try:
         _check(entry, lineage.flavour)
-        return Found(
-            lineage=lineage,
-            known=known_from(entry, lineage.flavour),
-            formats=tuple(int(form["offset"]) for form in entry.formats),
-            readable=readable,
-        )
+        return facts_of(entry, lineage)
     except (LookupError, TypeError, ValueError) as error:
         raise ArchiveError(
             f"the entry of {entry.name} in lineage {lineage.id} is damaged: {error}",
@@ -118,13 +113,13 @@ def _check(entry: Entry, flavour: Flavour) -> None:
                 raise ValueError(f"{block.first_gtid!r} is no GTID")
 
 
-def found_by_reading(
+def known_by_reading(
     lineage: Lineage,
     name: BinlogName,
     readable: Readable,
     durable: int,
     problems: list[ArchiveError],
-) -> Found:
+) -> Facts:
     """A binlog without an entry, found out by reading all of it.
 
     `durable`: so many bytes its writer said are in the bucket, 0 if it said nothing. `problems`
@@ -139,34 +134,16 @@ def found_by_reading(
             f"does{f': {scanner.damage}' if scanner.damage else ''}",
             hint="it has only just begun, or was damaged; `binlog2s3 list` shows what is there",
         )
-    form = scanner.formats[0]
-    known = Known(
+    return scanned(
+        scanner,
+        lineage=lineage,
         name=name,
         size=size,
         state=readable.state,
-        ended=readable.state == "archived" or (scanner.ended and scanner.event_end == size),
-        first_us=form.timestamp * 1_000_000,
-        transaction_end=scanner.transaction_end,
-        least_commit_us=scanner.least_commit_us,
-        greatest_commit_us=scanner.greatest_commit_us,
-        reached_us=scanner.reached_us,
         received_us=readable.received_us(max(0, readable.size - 1)),
-        commit_exact=scanner.commit_exact,
-        gtids_before=scanner.previous_gtids,
-        gtids_added=scanner.gtids,
-        transactions=scanner.transactions,
-        anonymous=scanner.anonymous,
         blocks=read.reading.digest.blocks(),
         damaged=(*read.damaged, *lost),
-        server_id=form.server_id,
-        server_version=form.server_version,
-        gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
-        started=form.created > 0,
-        rotated=scanner.rotate is not None,
-        crashed=readable.state == "archived" and not scanner.ended,
     )
-    formats = tuple(form.offset for form in scanner.formats)
-    return Found(lineage=lineage, known=known, formats=formats, readable=readable)
 
 
 def _read(
@@ -204,19 +181,19 @@ def _begin_of(readable: Readable, offset: int) -> int:
 
 
 def transactions(
-    blocks: Blocks, found: Found, begin: int = 0, end: int | None = None
+    blocks: Blocks, known: Facts, begin: int = 0, end: int | None = None
 ) -> Iterator[Transaction]:
     """The whole transactions that begin in [`begin`, `end`), in order."""
-    limit = found.known.transaction_end
+    limit = known.transaction_end
     until = limit if end is None else min(end, limit)
-    start = _first_boundary(found, begin)
+    start = _first_boundary(known, begin)
     if start is None or start >= until:
         return
-    scanner = blocks.scanner(found, start)
-    damaged = {high: low for low, high in found.known.damaged}
-    with closing(blocks.read(found, start, limit, soon=until)) as views:
+    scanner = blocks.scanner(known, start)
+    damaged = {high: low for low, high in known.damaged}
+    with closing(blocks.read(known, start, limit, soon=until)) as views:
         for view in views:
-            for one in _scan(scanner, view, found):
+            for one in _scan(scanner, view, known):
                 # after a damaged GTID event a transaction looks as if it had none
                 while one.gtid is None and one.begin in damaged:
                     one = replace(one, begin=damaged[one.begin])  # noqa: PLW2901
@@ -227,20 +204,20 @@ def transactions(
 
 
 def phases(
-    blocks: Blocks, found: Found, begin: int, end: int
+    blocks: Blocks, known: Facts, begin: int, end: int
 ) -> Iterator[tuple[Transaction, TwoPhase]]:
     """The phases of what has two, in order: of the transactions that begin in [`begin`, `end`)."""
-    start = _first_boundary(found, begin)
+    start = _first_boundary(known, begin)
     if start is None or start >= end:
         return
-    form = decode_format(blocks.head(found, start), offset=0)
-    scanner = blocks.scanner(found, start)
+    form = decode_format(blocks.head(known, start), offset=0)
+    scanner = blocks.scanner(known, start)
     reader = ContentReader(form, only_phases=True)
     at = start
-    with closing(blocks.read(found, start, min(end, found.known.transaction_end))) as views:
+    with closing(blocks.read(known, start, min(end, known.transaction_end))) as views:
         for view in views:
             low = len(MAGIC) if at == 0 else 0
-            for one in _scan(scanner, view, found):
+            for one in _scan(scanner, view, known):
                 high = one.end - at
                 reader.feed(view[low:high])
                 phase, low = reader.two_phase, high
@@ -251,23 +228,23 @@ def phases(
             at += len(view)
 
 
-def gtid_list(blocks: Blocks, found: Found) -> Gtids | None:
+def gtid_list(blocks: Blocks, known: Facts) -> Gtids | None:
     """The GTIDs that it begins with, by its own first events; None if they do not say it."""
-    scanner = blocks.scanner(found, 0)
-    with closing(blocks.read(found, 0, found.known.size, soon=1)) as views:
+    scanner = blocks.scanner(known, 0)
+    with closing(blocks.read(known, 0, known.size, soon=1)) as views:
         for view in views:
-            _scan(scanner, view, found)
+            _scan(scanner, view, known)
             if scanner.previous_gtids is not None or scanner.transactions:
                 break
     return scanner.previous_gtids
 
 
-def content(blocks: Blocks, found: Found, transaction: Transaction) -> Content:
+def content(blocks: Blocks, known: Facts, transaction: Transaction) -> Content:
     """What a transaction does; for a very large one without the number of rows."""
-    head = blocks.head(found, transaction.begin)
+    head = blocks.head(known, transaction.begin)
     reader = ContentReader(decode_format(head, offset=0))
     end = min(transaction.end, transaction.begin + MOST_CONTENT)
-    with closing(blocks.read(found, transaction.begin, end)) as views:
+    with closing(blocks.read(known, transaction.begin, end)) as views:
         for view in views:
             reader.feed(view)
     read = reader.content()
@@ -276,57 +253,56 @@ def content(blocks: Blocks, found: Found, transaction: Transaction) -> Content:
     return read
 
 
-def is_engine_commit(blocks: Blocks, found: Found, transaction: Transaction) -> bool:
+def is_engine_commit(blocks: Blocks, known: Facts, transaction: Transaction) -> bool:
     """Whether an XID event ends a transaction: a transactional engine, such as InnoDB, has it."""
-    head = decode_format(blocks.head(found, transaction.begin), offset=0)
+    head = decode_format(blocks.head(known, transaction.begin), offset=0)
     size = HEADER_SIZE + _XID_BYTES + (CHECKSUM_SIZE if head.checksum == "crc32" else 0)
     begin = transaction.end - size
     if begin < transaction.begin:
         return False
-    with closing(blocks.read(found, begin, transaction.end)) as views:
+    with closing(blocks.read(known, begin, transaction.end)) as views:
         data = b"".join(bytes(view) for view in views)
     _, event_type, _, event_size, _, _ = HEADER.unpack_from(data)
     return (event_type, event_size) == (EventType.XID, size)
 
 
-def is_boundary(blocks: Blocks, found: Found, offset: int) -> bool:
+def is_boundary(blocks: Blocks, known: Facts, offset: int) -> bool:
     """Whether events end there and no transaction is open; also at the binlog's very end."""
-    known = found.known
     if offset in {0, len(MAGIC), known.transaction_end}:
         return True
     if not 0 < offset < known.transaction_end:
         return False
-    scanner = _scanned(blocks, found, offset)
+    scanner = _scanned(blocks, known, offset)
     return scanner.event_end == offset == scanner.transaction_end
 
 
-def last_transaction_end(blocks: Blocks, found: Found) -> int:
+def last_transaction_end(blocks: Blocks, known: Facts) -> int:
     """Where the last whole transaction ends."""
-    return _scanned(blocks, found, found.known.size).transaction_end
+    return _scanned(blocks, known, known.size).transaction_end
 
 
-def _scanned(blocks: Blocks, found: Found, end: int) -> Scanner:
+def _scanned(blocks: Blocks, known: Facts, end: int) -> Scanner:
     """A scanner that has read up to `end`, from the last boundary before it."""
-    start = found.boundary(end)
-    scanner = blocks.scanner(found, start)
-    with closing(blocks.read(found, start, end)) as views:
+    start = known.boundary(end)
+    scanner = blocks.scanner(known, start)
+    with closing(blocks.read(known, start, end)) as views:
         for view in views:
-            _scan(scanner, view, found)
+            _scan(scanner, view, known)
     return scanner
 
 
-def _scan(scanner: Scanner, view: memoryview, found: Found) -> list[Transaction]:
+def _scan(scanner: Scanner, view: memoryview, known: Facts) -> list[Transaction]:
     """What the scanner finds. Damage that the entry does not know of is an ArchiveError."""
     try:
         return scanner.feed(view)
     except DamageError as error:
         raise ArchiveError(
-            f"{found.known.name} of {found.lineage.id}: {error}; its entry does not say so",
+            f"{known.name} of {known.lineage.id}: {error}; its entry does not say so",
             hint="`mysqlbinlog --verify-binlog-checksum` over the object shows more",
         ) from error
 
 
-def _first_boundary(found: Found, offset: int) -> int | None:
+def _first_boundary(known: Facts, offset: int) -> int | None:
     """From where to look for the transactions that begin at or after an offset.
 
     That is in the block of this offset if a transaction begins in it, else where the next one
@@ -335,5 +311,5 @@ def _first_boundary(found: Found, offset: int) -> int | None:
     number = offset // BLOCK_SIZE
     if number == 0:
         return 0
-    firsts = [b.first_offset for b in found.known.blocks[number:] if b.first_offset is not None]
+    firsts = [b.first_offset for b in known.blocks[number:] if b.first_offset is not None]
     return firsts[0] if firsts else None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from binlog2s3.archive.documents import Parent
+from binlog2s3.archive.facts import Facts, added_gtids
 from binlog2s3.archive.history import (
     Interval,
     Leg,
@@ -24,7 +25,6 @@ from binlog2s3.archive.history import (
     line_of,
     stretches,
 )
-from binlog2s3.archive.known import Known, added_gtids
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import (
     Flavour,
@@ -70,7 +70,7 @@ class Route:
         self.tip = self.line.legs[-1].lineage
         self.flavour: Flavour = self.tip.flavour
         self.stretches = tuple(stretches(self.line, history.names))
-        self._known: dict[int, Known] = {}
+        self._known: dict[int, Facts] = {}
         self._repeated: dict[int, ExecutedPart | None] = {}
         self._added: list[AddedGtids] = []
         self._legs: dict[int, range] = {}
@@ -138,14 +138,14 @@ class Route:
         for lineage, names in wanted.items():
             self.history.load(lineage, names)
 
-    def known(self, number: int) -> Known:
+    def known(self, number: int) -> Facts:
         """What is known of a stretch's binlog."""
         if number not in self._known:
             name = self.stretches[number].name
             self._known[number] = self.history.known(self.lineage(number), name)
         return self._known[number]
 
-    def brief(self, number: int) -> Known:
+    def brief(self, number: int) -> Facts:
         """The same from a cache, perhaps without blocks; not to be used for what is applied."""
         if number in self._known:
             return self._known[number]

@@ -13,13 +13,13 @@ from functools import partial
 from heapq import merge
 from typing import TypeVar, cast
 
-from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.documents import Entry, Facts, Lineage
+from binlog2s3.archive.documents import Entry, EntryRow, Lineage
+from binlog2s3.archive.facts import Facts, facts_of
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
-from binlog2s3.archive.known import Known, known_from
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.writers import Heartbeat
@@ -39,8 +39,8 @@ Result = TypeVar("Result")
 Advance = Callable[[int, int], None]
 """Called as entries arrive: how many have, of how many."""
 
-ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Found]
-"""See `one_binlog.found_by_reading`."""
+ReadBinlog = Callable[[Lineage, BinlogName, Readable, int, list[ArchiveError]], Facts]
+"""See `one_binlog.known_by_reading`."""
 
 SearchBinlog = Callable[[Hashable, Callable[[], object]], object]
 """Calls what reads a binlog, in any thread; or knows what that has found, by its key."""
@@ -108,17 +108,17 @@ class _EntryReader:
 
     def without_blocks(
         self, lineage: Lineage, names: Sequence[BinlogName]
-    ) -> Mapping[BinlogName, Facts]:
+    ) -> Mapping[BinlogName, EntryRow]:
         """Entries without their blocks, which would fill the memory; they are not kept."""
 
-        def bare(name: BinlogName) -> Facts | None:
+        def bare(name: BinlogName) -> EntryRow | None:
             try:
-                return self._catalog.entry(lineage, name).facts
+                return self._catalog.entry(lineage, name).row
             except ObjectMissingError:
                 return None
 
         found = self._do({name: partial(bare, name) for name in names})
-        return {name: entry for name, entry in found.items() if isinstance(entry, Facts)}
+        return {name: entry for name, entry in found.items() if isinstance(entry, EntryRow)}
 
     def _do(self, tasks: Mapping[BinlogName, Callable[[], object]]) -> dict[BinlogName, object]:
         """Do these, several at a time. Those that fail with an ArchiveError are left out."""
@@ -153,7 +153,7 @@ class Survey:
         *,
         advance: Advance = lambda _, __: None,
         span: int = SPAN,
-        read: ReadBinlog = one_binlog.found_by_reading,
+        read: ReadBinlog = one_binlog.known_by_reading,
         search: SearchBinlog = lambda _, read: read(),
     ) -> None:
         self._store = store
@@ -168,13 +168,13 @@ class Survey:
         self._names: dict[str, Sequence[BinlogName]] = {}
         self._vanished: set[tuple[str, BinlogName]] = set()
         self.doubts = 0
-        self._found: dict[tuple[str, BinlogName], Found] = {}
-        self._briefs: dict[tuple[str, BinlogName], tuple[Facts, Known]] = {}
+        self._known: dict[tuple[str, BinlogName], Facts] = {}
+        self._briefs: dict[tuple[str, BinlogName], tuple[EntryRow, Facts]] = {}
         self.unreadable: list[ArchiveError] = []
         self.problems: list[ArchiveError] = []
         self._lost: dict[str, str] = {}
         self._gone: set[BinlogName] = set()
-        self.blocks = Blocks(self.find, threads=workers.count)
+        self.blocks = Blocks(self.known, catalog.binlog, threads=workers.count)
 
     # What there is
 
@@ -345,17 +345,17 @@ class Survey:
 
     # What pages tell
 
-    def brief(self, lineage: str, name: BinlogName) -> Known:
+    def brief(self, lineage: str, name: BinlogName) -> Facts:
         """What is known of a binlog; without its blocks if it comes from a page."""
         there = self._look(lineage)
         row = there.index.row(name.number) if name not in there.open else None
-        if row is None or (lineage, name) in self._found:
+        if row is None or (lineage, name) in self._known:
             return self.known(lineage, name)
         kept = self._briefs.get((lineage, name))
         if kept is None or kept[0] is not row:
             if len(self._briefs) >= _MOST_BRIEFS:
                 self._briefs.clear()
-            kept = self._briefs[lineage, name] = (row, known_from(row, there.lineage.flavour))
+            kept = self._briefs[lineage, name] = (row, facts_of(row, there.lineage))
         return kept[1]
 
     def first_later(self, lineage: str, at_us: int, begin: BinlogName) -> BinlogName | None:
@@ -384,9 +384,12 @@ class Survey:
 
     # One binlog
 
-    def known(self, lineage: str, name: BinlogName) -> Known:
+    def known(self, lineage: str, name: BinlogName) -> Facts:
         """What is known of a binlog: from its entry, or by reading all of it, once."""
-        return self.find(lineage, name).known
+        key = (lineage, name)
+        if key not in self._known:
+            self._known[key] = self._find(self._look(lineage), name)
+        return self._known[key]
 
     def time_zone(self, lineage: str, name: BinlogName) -> SystemZone | None:
         """The source's system time zone while it wrote a binlog; None if nothing tells it.
@@ -404,13 +407,6 @@ class Survey:
             return None
         return told or began
 
-    def find(self, lineage: str, name: BinlogName) -> Found:
-        """What is known of a binlog, and how to read it."""
-        key = (lineage, name)
-        if key not in self._found:
-            self._found[key] = self._find(self._look(lineage), name)
-        return self._found[key]
-
     def forget(self, lineage: str, name: BinlogName) -> None:
         """Drop what is known of an archived binlog from memory: its entry is read again if needed.
 
@@ -419,7 +415,7 @@ class Survey:
         """
         if name in self._look(lineage).open or not self._entries.forget(lineage, name):
             return
-        self._found.pop((lineage, name), None)
+        self._known.pop((lineage, name), None)
 
     # What is in it
 
@@ -427,42 +423,42 @@ class Survey:
         self, lineage: str, name: BinlogName, begin: int = 0, end: int | None = None
     ) -> Iterator[Transaction]:
         """The whole transactions that begin in [`begin`, `end`), in order."""
-        yield from one_binlog.transactions(self.blocks, self.find(lineage, name), begin, end)
+        yield from one_binlog.transactions(self.blocks, self.known(lineage, name), begin, end)
 
     def searched(
         self, lineage: str, name: BinlogName, begin: int, end: int, search: Search[Result]
     ) -> Result:
         """See `BucketHistory`."""
-        found = self.find(lineage, name)
+        known = self.known(lineage, name)
 
         def read() -> Result:
-            inside = one_binlog.transactions(self.blocks, found, begin, end)
+            inside = one_binlog.transactions(self.blocks, known, begin, end)
             return search(one for one in inside if one.end <= end)
 
-        key = (lineage, name, found.readable.ranges, begin, end, search)
+        key = (lineage, name, known.transaction_end, known.damaged, begin, end, search)
         return cast("Result", self._search(key, read))
 
     def gtid_list(self, lineage: str, name: BinlogName) -> Gtids | None:
         """The GTIDs that a binlog itself begins with; MariaDB's with the newest of each domain."""
-        return one_binlog.gtid_list(self.blocks, self.find(lineage, name))
+        return one_binlog.gtid_list(self.blocks, self.known(lineage, name))
 
     def content(self, lineage: str, name: BinlogName, transaction: Transaction) -> Content:
         """What a transaction does; for a very large one without the number of rows."""
-        return one_binlog.content(self.blocks, self.find(lineage, name), transaction)
+        return one_binlog.content(self.blocks, self.known(lineage, name), transaction)
 
     def phases(
         self, lineage: str, name: BinlogName, begin: int, end: int
     ) -> Iterator[tuple[Transaction, TwoPhase]]:
         """See `one_binlog.phases`."""
-        return one_binlog.phases(self.blocks, self.find(lineage, name), begin, end)
+        return one_binlog.phases(self.blocks, self.known(lineage, name), begin, end)
 
     def is_engine_commit(self, lineage: str, name: BinlogName, transaction: Transaction) -> bool:
         """Whether a transactional engine, such as InnoDB, has something of a transaction."""
-        return one_binlog.is_engine_commit(self.blocks, self.find(lineage, name), transaction)
+        return one_binlog.is_engine_commit(self.blocks, self.known(lineage, name), transaction)
 
     def is_boundary(self, lineage: str, name: BinlogName, offset: int) -> bool:
         """Whether events end there and no transaction is open; also at the binlog's very end."""
-        return one_binlog.is_boundary(self.blocks, self.find(lineage, name), offset)
+        return one_binlog.is_boundary(self.blocks, self.known(lineage, name), offset)
 
     # Looking
 
@@ -512,8 +508,9 @@ class Survey:
 
     # Knowing
 
-    def _find(self, there: Inventory, name: BinlogName) -> Found:
+    def _find(self, there: Inventory, name: BinlogName) -> Facts:
         readable = self._archived(there, name) or self._catalog.binlog(there.lineage, name)
+        self.blocks.note(there.lineage, name, readable)
         entry = None
         if readable.state == "archived":  # perhaps since the first look
             entry = self._entries.read(there.lineage, name, readable.size)
@@ -522,12 +519,12 @@ class Survey:
             size = durable[1] if durable is not None and durable[0] == name else 0
             return self._read(there.lineage, name, readable, size, self.problems)
         self._compare(there, entry, readable.size)
-        found = one_binlog.found_from(entry, there.lineage, readable)
+        known = one_binlog.described(entry, there.lineage)
         if entry.end == "crash":
             # the server may have died in the middle of writing a transaction
-            end = one_binlog.last_transaction_end(self.blocks, found)
-            found = replace(found, known=replace(found.known, transaction_end=end))
-        return found
+            end = one_binlog.last_transaction_end(self.blocks, known)
+            known = replace(known, transaction_end=end)
+        return known
 
     def _archived(self, there: Inventory, name: BinlogName) -> Readable | None:
         """An archived binlog that has an entry, from the listing or from the object itself."""
@@ -553,5 +550,5 @@ class Survey:
         lineage, name = there.lineage.id, entry.name
         entry.check_size(lineage, size)  # the object was not looked at when the entry was read
         row = there.index.row_at_hand(name.number)
-        if row is not None and row != entry.facts:
+        if row is not None and row != entry.row:
             self._doubt(lineage, name, "has another entry")

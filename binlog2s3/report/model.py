@@ -9,7 +9,7 @@ from datetime import date, datetime, timedelta
 from typing import Literal
 
 from binlog2s3 import __version__
-from binlog2s3.archive.documents import Facts
+from binlog2s3.archive.documents import EntryRow
 from binlog2s3.archive.drills import DrillResult
 from binlog2s3.archive.history import Leg, line_of
 from binlog2s3.archive.listing import LineageListing
@@ -355,7 +355,7 @@ def _lineage_row(listed: LineageListing) -> LineageRow:
 
 def _days(lineages: Sequence[LineageListing], now: datetime) -> tuple[Day, ...]:
     """The last days since the first lineage began, the newest first; none if they had nothing."""
-    by_day: dict[date, list[tuple[Facts, float | None]]] = {}
+    by_day: dict[date, list[tuple[EntryRow, float | None]]] = {}
     for listed in lineages:
         for entry, waited in _archived(listed):
             by_day.setdefault(entry.archived_at.date(), []).append((entry, waited))
@@ -369,7 +369,7 @@ def _days(lineages: Sequence[LineageListing], now: datetime) -> tuple[Day, ...]:
     return tuple(_day(day, by_day.get(day, []), 100 * sizes[day] / most) for day in days)
 
 
-def _archived(listed: LineageListing) -> Iterator[tuple[Facts, float | None]]:
+def _archived(listed: LineageListing) -> Iterator[tuple[EntryRow, float | None]]:
     """The entries of a lineage, and how long each waited: since the server began the next one."""
     entries = {one.name: one.entry for one in listed.binlogs if one.entry is not None}
     for name, entry in entries.items():
@@ -378,7 +378,7 @@ def _archived(listed: LineageListing) -> Iterator[tuple[Facts, float | None]]:
         yield entry, (entry.archived_at - ended).total_seconds() if ended is not None else None
 
 
-def _day(day: date, found: Sequence[tuple[Facts, float | None]], share: float) -> Day:
+def _day(day: date, found: Sequence[tuple[EntryRow, float | None]], share: float) -> Day:
     waits = [waited for _, waited in found if waited is not None]
     return Day(
         day=day.isoformat(),

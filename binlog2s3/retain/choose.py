@@ -13,8 +13,8 @@ from datetime import datetime
 
 from binlog2s3.archive.catalog import Contents
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import line_of
-from binlog2s3.archive.known import Known
 from binlog2s3.archive.pages import name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.formatting import us_of
@@ -243,7 +243,7 @@ def given_up(
     names = sorted(n for n in there if n == name_at(lineage, n.number) and n >= first)
     newest = max(archived.binlogs, default=None) if id_ == history.current else None
     floor: BinlogName | None = None
-    last: Known | None = None
+    last: Facts | None = None
     binlogs = size = 0
     for name in names:
         if name == newest or (limit is not None and name >= limit):
@@ -279,7 +279,7 @@ def given_up(
     )
 
 
-def _is_old(known: Known | None, dates: Iterable[datetime], old_us: int) -> bool:
+def _is_old(known: Facts | None, dates: Iterable[datetime], old_us: int) -> bool:
     """Whether a binlog is older than this by its commits, by its beginning and by the store."""
     newest = max(known.first_us, known.reached_us or 0) if known is not None else 0
     return max(newest, *map(us_of, dates)) < old_us

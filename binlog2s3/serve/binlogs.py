@@ -8,9 +8,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
-from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, Scanner
@@ -57,8 +58,8 @@ class ReadWhole:
         readable: Readable,
         durable: int,
         problems: list[ArchiveError],
-    ) -> Found:
-        """What reading it has found, as `found_by_reading`; UnreadError if it was not read yet.
+    ) -> Facts:
+        """What reading it has found, as `known_by_reading`; UnreadError if it was not read yet.
 
         A binlog is another one if its bytes are in other objects than before.
         """
@@ -67,9 +68,9 @@ class ReadWhole:
             raise UnreadError(partial(self._read, lineage, name, readable, durable))
         if isinstance(outcome, ArchiveError):
             raise ArchiveError(str(outcome), hint=outcome.hint)
-        found, lost = outcome
+        known, lost = outcome
         problems += lost
-        return found
+        return known
 
     def forget_errors(self) -> None:
         """Read again what could not be read: it may have been repaired."""
@@ -105,8 +106,8 @@ class ReadWhole:
             problems: list[ArchiveError] = []
             outcome: _Outcome
             try:
-                found = one_binlog.found_by_reading(lineage, name, readable, durable, problems)
-                outcome = found, problems
+                known = one_binlog.known_by_reading(lineage, name, readable, durable, problems)
+                outcome = known, problems
             except ArchiveError as error:
                 outcome = error
             self._known[lineage.id, name] = readable.ranges, durable, outcome
@@ -114,7 +115,7 @@ class ReadWhole:
             self._reading.release()
 
 
-_Outcome: TypeAlias = tuple[Found, list[ArchiveError]] | ArchiveError | None
+_Outcome: TypeAlias = tuple[Facts, list[ArchiveError]] | ArchiveError | None
 
 
 class Binlogs:
@@ -123,10 +124,10 @@ class Binlogs:
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
         self._lock = threading.Lock()
-        self._found: OrderedDict[tuple[str, BinlogName], Found] = OrderedDict()
-        self.blocks = Blocks(_not_looked_up, keep=0)
+        self._found: OrderedDict[tuple[str, BinlogName], Facts] = OrderedDict()
+        self.blocks = Blocks(_not_looked_up, catalog.binlog, keep=0)
 
-    def find(self, binlog: ServedBinlog, *, read_here: bool) -> Found | None:
+    def find(self, binlog: ServedBinlog, *, read_here: bool) -> Facts | None:
         """What is known of a binlog. One without an entry is read once.
 
         `read_here`: `Tail` has read it; then None is returned if it has no entry.
@@ -148,14 +149,15 @@ class Binlogs:
                     transient=True,
                 )
             size = binlog.end or readable.size
-            found = one_binlog.found_by_reading(binlog.lineage, binlog.name, readable, size, [])
+            self.blocks.note(binlog.lineage, binlog.name, readable)
+            found = one_binlog.known_by_reading(binlog.lineage, binlog.name, readable, size, [])
         with self._lock:
             self._found[binlog.place] = found
             while len(self._found) > _KEPT:
                 self._found.popitem(last=False)
         return found
 
-    def by_entry(self, binlog: ServedBinlog) -> Found | None:
+    def by_entry(self, binlog: ServedBinlog) -> Facts | None:
         """An archived binlog as its entry describes it; None as long as it has none."""
         readable = self._catalog.binlog(binlog.lineage, binlog.name)
         if readable.state != "archived":
@@ -165,10 +167,11 @@ class Binlogs:
         except ObjectMissingError:
             return None
         entry.check_size(binlog.lineage.id, readable.size)
-        found = one_binlog.found_from(entry, binlog.lineage, readable)
+        self.blocks.note(binlog.lineage, binlog.name, readable)
+        found = one_binlog.described(entry, binlog.lineage)
         if entry.end == "crash":
             end = one_binlog.last_transaction_end(self.blocks, found)
-            found = replace(found, known=replace(found.known, transaction_end=end))
+            found = replace(found, transaction_end=end)
         return found
 
 
@@ -184,5 +187,5 @@ def _has_checksums(readable: Readable) -> bool:
     return all(one.checksum == "crc32" for one in scanner.formats[:1])
 
 
-def _not_looked_up(lineage: str, name: BinlogName) -> Found:
+def _not_looked_up(lineage: str, name: BinlogName) -> Facts:
     raise ArchiveError(f"{name} of {lineage} was not looked up")

@@ -8,12 +8,13 @@ directory is complete: no more binlogs are expected, and a client that has all o
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
 from binlog2s3.archive.documents import Lineage, SourceServer
+from binlog2s3.archive.facts import Facts, scanned
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, EventType, FormatEvent
 from binlog2s3.binlog.executed import Gathering, executed
@@ -32,7 +33,6 @@ from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.serve.files import SealedFile
 from binlog2s3.serve.model import (
     Beginning,
-    Facts,
     NotThereError,
     ServedBinlog,
     View,
@@ -160,7 +160,7 @@ class Directory:
         self._directory = directory
         self._stop = stop
         self._parts: dict[tuple[str, BinlogName], _Part] = {}
-        self._facts: dict[tuple[str, BinlogName], Facts] = {}
+        self._known: dict[tuple[str, BinlogName], Facts] = {}
         binlogs = []
         for part in parts:
             found = part.form
@@ -285,17 +285,14 @@ class Directory:
         del name, offset, is_here
         return ()
 
-    def facts(self, binlog: ServedBinlog) -> Facts:
+    def known(self, binlog: ServedBinlog) -> Facts:
         """Up to where the file can be sent. A server's own file is read for it, once."""
-        part = self._part(binlog)
-        if part.piece is not None:
-            return Facts(end=part.file.size, previous=part.before)
         with self._reading:
-            found = self._facts.get(binlog.place)
-            if found is None:
-                is_last = binlog is self._view.binlogs[-1]
-                found = self._facts[binlog.place] = _facts_of(part, is_last=is_last)
-            return found
+            known = self._known.get(binlog.place)
+            if known is None:
+                part, is_last = self._part(binlog), binlog is self._view.binlogs[-1]
+                known = self._known[binlog.place] = _known_of(binlog, part, is_last=is_last)
+            return known
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
         """Always 0: an offset in the file may differ from that in the server's binlog."""
@@ -351,8 +348,19 @@ def _scanned(file: SealedFile) -> Scanner:
     return scanner
 
 
-def _facts_of(part: _Part, *, is_last: bool) -> Facts:
-    """What a server's own file has: whole transactions only. RecoveryError if it is damaged.
+def _known_of(binlog: ServedBinlog, part: _Part, *, is_last: bool) -> Facts:
+    """What is sent of a file: of what `pitr` wrote, which was checked, all. RecoveryError."""
+    size = part.file.size
+    scanner = _scanned(part.file) if part.piece is not None else _whole_file(part, is_last=is_last)
+    known = scanned(scanner, lineage=binlog.lineage, name=part.name, size=size, state="archived")
+    if part.piece is None:
+        return known
+    # its first bytes show neither its end nor what was left out
+    return replace(known, transaction_end=size, gtids_before=None, rotated=False)
+
+
+def _whole_file(part: _Part, *, is_last: bool) -> Scanner:
+    """Read a server's own file: whole transactions only. RecoveryError if it is damaged.
 
     The last one may end within a transaction. So may every one of MariaDB's, after a crash, and
     GTIDs tell whether that lost anything; MySQL shortens such a binlog when it starts again.
@@ -370,7 +378,7 @@ def _facts_of(part: _Part, *, is_last: bool) -> Facts:
             "binlog follows",
             hint="copy it again",
         )
-    return Facts(end=whole, previous=part.before, added=scanner.gtids)
+    return scanner
 
 
 class _FileLine:

@@ -12,10 +12,9 @@ from concurrent.futures import TimeoutError as NotYetError
 from dataclasses import replace
 from typing import TypeVar
 
-from binlog2s3.archive.documents import UNLOGGED
-from binlog2s3.archive.history import gtids_break, is_unlogged_between, is_within
+from binlog2s3.archive.history import break_between, is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
-from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, gtid_text
 from binlog2s3.binlog.scanner import MAGIC
@@ -37,7 +36,6 @@ from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.model import (
     AskedName,
     Beginning,
-    Facts,
     NotThereError,
     ServedBinlog,
     ServedHistory,
@@ -225,7 +223,7 @@ class DumpSender:
         if binlog.is_open:  # the archive may get it soon
             end = max(view.whole, len(MAGIC)) if self._dump.ends else offset
         elif end is None:
-            end = self._asked(lambda: self._served.facts(binlog)).end
+            end = self._asked(lambda: self._served.known(binlog)).transaction_end
         return is_within(offset, 0, end)
 
     def _name_of(self, view: View, binlog: ServedBinlog) -> str:
@@ -283,9 +281,11 @@ class DumpSender:
         binlog = view.binlogs[number]
         if binlog.is_open:
             return view.whole, ""
-        facts = self._asked(lambda: self._served.facts(binlog))
-        end = facts.end if binlog.end is None else min(binlog.end, facts.end)
-        for low, high in facts.damaged:
+        known = self._asked(lambda: self._served.known(binlog))
+        end = known.transaction_end
+        if binlog.end is not None:
+            end = min(binlog.end, end)
+        for low, high in known.damaged:
             if high > self._offset and low < end:
                 name = view.served_name(binlog)
                 return max(low, self._offset), (
@@ -362,10 +362,10 @@ class DumpSender:
         if following.broken:
             raise NotServedError(f"history is broken before {name}: {following.broken}")
         if following.lineage.id == binlog.lineage.id and not following.is_open:
-            one = self._asked(lambda: self._served.facts(binlog))
-            other = self._asked(lambda: self._served.facts(following))
-            if why := _contradiction(one, other, (binlog.name, following.name)):
-                raise NotServedError(f"history is broken before {name}: {why}")
+            one = self._asked(lambda: self._served.known(binlog))
+            other = self._asked(lambda: self._served.known(following))
+            if why := break_between(one, other):
+                raise NotServedError(f"history is broken before {name}: {why.text}")
         keeps_place = self._dump.registered and not self._dump.ends
         self._put(self.feed.end(name if keeps_place else str(following.name)))
         self._check_seen(binlog)
@@ -523,11 +523,3 @@ def _last_of(view: View, lineage: str) -> str:
     if not ours:
         return ""
     return f"{ours[-1].name}:{ours[-1].end}" if ours[-1].end is not None else str(ours[-1].name)
-
-
-def _contradiction(one: Facts, following: Facts, names: tuple[BinlogName, BinlogName]) -> str:
-    """Why a binlog does not lead up to the next one; "" if it does."""
-    if is_unlogged_between(rotated=one.rotated, started=following.started):
-        return UNLOGGED
-    end = joined(one.previous, one.added) if one.added is not None else None
-    return gtids_break(names[0], end, names[1], following.previous)

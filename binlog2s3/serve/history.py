@@ -15,11 +15,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeVar, cast
 
-from binlog2s3.archive.blocks import Found, event_at
+from binlog2s3.archive.blocks import event_at
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import UNLOGGED, Lineage
+from binlog2s3.archive.facts import Facts, added_gtids, scanned
 from binlog2s3.archive.history import gtids_break, missing_binlogs
-from binlog2s3.archive.known import added_gtids
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.sources import nothing_of
@@ -30,8 +30,6 @@ from binlog2s3.binlog.gtid import (
     GtidSet,
     MariadbGtidList,
     either,
-    empty,
-    joined,
     parse,
 )
 from binlog2s3.binlog.names import BinlogName
@@ -66,7 +64,7 @@ from binlog2s3.replication.feed import MysqlHad, NotServedError
 from binlog2s3.replication.source import defect_of
 from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError
 from binlog2s3.serve.line import archived, check_gtids, first_open
-from binlog2s3.serve.model import Beginning, Facts, ServedBinlog, View, beginning, view_of
+from binlog2s3.serve.model import Beginning, ServedBinlog, View, beginning, view_of
 from binlog2s3.serve.tail import Recent, Tail
 from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
@@ -367,8 +365,7 @@ class ArchiveHistory:
         if route is not None and number < len(route):
             return route.brief(number).gtids_added
         tail = self._read_here(one)
-        added = tail.scanner.gtids if tail is not None else self.facts(one).added
-        return added if added is not None else empty(self.flavour)
+        return tail.scanner.gtids if tail is not None else self.known(one).gtids_added
 
     def elsewhere(self, name: BinlogName, offset: int, *, is_here: bool) -> Sequence[str]:
         """See `ServedHistory`."""
@@ -383,23 +380,16 @@ class ArchiveHistory:
     def check_begin(self, binlog: ServedBinlog, offset: int, *, is_replica: bool) -> None:
         """Nothing: the archive has whole binlogs."""
 
-    def facts(self, binlog: ServedBinlog) -> Facts:
+    def known(self, binlog: ServedBinlog) -> Facts:
         """See `ServedHistory`."""
-        found = self._find(binlog)
-        if found is None:
-            tail = self._closed.get(binlog.place)
-            if tail is None:
-                raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
-            scanner = tail.scanner
-            return Facts(end=tail.whole, previous=scanner.previous_gtids, added=scanner.gtids)
-        known = found.known
-        return Facts(
-            end=known.transaction_end,
-            damaged=known.damaged,
-            previous=known.gtids_before,
-            added=known.gtids_added,
-            rotated=known.rotated,
-            started=known.started,
+        known = self._find(binlog)
+        if known is not None:
+            return known
+        tail = self._closed.get(binlog.place)
+        if tail is None or not tail.scanner.formats:
+            raise ArchiveError(f"{binlog.name} of {binlog.lineage.id} has no entry yet")
+        return scanned(
+            tail.scanner, lineage=binlog.lineage, name=binlog.name, size=tail.read, state="archived"
         )
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:
@@ -420,7 +410,7 @@ class ArchiveHistory:
         if tail is not None:
             at = max((f.offset for f in tail.scanner.formats if f.offset <= offset), default=at)
         there = self._open_or_found(binlog)
-        if isinstance(there, Found):
+        if isinstance(there, Facts):
             return self._binlogs.blocks.head(there, offset)
         data = there.proved(at, min(at + _HEAD_MOST, there.size))
         if data is None:
@@ -432,14 +422,14 @@ class ArchiveHistory:
         begin = number * BLOCK_SIZE
         found = None if binlog.is_open else self._find(binlog)
         there = found or self._open_or_found(binlog)
-        if isinstance(there, Found):
+        if isinstance(there, Facts):
             return self._binlogs.blocks.block(there, number)[: upto - begin]
         data = there.proved(begin, upto)
         if data is None:
             raise _moving(binlog)
         return memoryview(data)
 
-    def _open_or_found(self, binlog: ServedBinlog) -> Readable | Found:
+    def _open_or_found(self, binlog: ServedBinlog) -> Readable | Facts:
         """Where its bytes are, with what proves them: chunks, the entry, or our own reading.
 
         Raises a transient StoreError as long as there is none of them.
@@ -451,7 +441,8 @@ class ArchiveHistory:
         tail = self._read_here(binlog)
         if found is None and tail is not None and readable.size == tail.read == tail.reading.size:
             entry = tail.reading.entry(datetime.now(UTC))
-            found = one_binlog.found_from(entry, binlog.lineage, readable)
+            self._binlogs.blocks.note(binlog.lineage, binlog.name, readable)
+            found = one_binlog.described(entry, binlog.lineage)
         if found is None:
             raise _moving(binlog)
         return found
@@ -480,7 +471,7 @@ class ArchiveHistory:
             return tail
         return self._closed.get(binlog.place)
 
-    def _find(self, binlog: ServedBinlog) -> Found | None:
+    def _find(self, binlog: ServedBinlog) -> Facts | None:
         """What is known of a binlog that is complete; None if only the tail knows it."""
         return self._binlogs.find(binlog, read_here=self._read_here(binlog) is not None)
 
@@ -488,7 +479,7 @@ class ArchiveHistory:
         first = view.binlogs[0] if view.binlogs else None
         before = first.before if first is not None else None
         if before is None and first is not None and not first.is_open:
-            before = self.facts(first).previous
+            before = self.known(first).gtids_before
         if before is None:
             return NotServedError("this archive does not say which GTIDs came before it")
         missing = gtids_text(executed(before).beyond(have))
@@ -680,8 +671,7 @@ class ArchiveHistory:
         binlogs = self._view.binlogs
         if len(binlogs) < 2 or binlogs[-2].lineage.id != tail.binlog.lineage.id:
             return ""
-        facts = self.facts(binlogs[-2])
-        end = joined(facts.previous, facts.added) if facts.added is not None else None
+        end = self.known(binlogs[-2]).gtids_after
         return gtids_break(binlogs[-2].name, end, tail.binlog.name, before)
 
     def _go_on(self, tail: Tail) -> bool:
@@ -767,7 +757,7 @@ class _ViewLine:
             if tail is not None:
                 found.append(added_by(tail.scanner))
             elif known is not None:
-                found.append(added_gtids(known.known))
+                found.append(added_gtids(known))
             else:
                 found.append(AddedGtids(before=None, added=None, count=0))
         return found

@@ -7,6 +7,7 @@ from typing import Protocol, Self
 
 from binlog2s3.archive.codec import LINEAGE_ID
 from binlog2s3.archive.documents import Lineage
+from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, StatePlaces
@@ -128,23 +129,6 @@ def view_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """What is known of a binlog before it is sent.
-
-    `end`: where its last whole transaction ends. `damaged`: ranges that cannot be served. `added`:
-    the GTIDs in it. `previous`: those before it; both are None if they are not known. `rotated` and
-    `started`: see `archive.known.Known`.
-    """
-
-    end: int
-    damaged: tuple[tuple[int, int], ...] = ()
-    previous: Gtids | None = None
-    added: Gtids | None = None
-    rotated: bool = False
-    started: bool | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
     """Where a replica begins by its GTIDs: `offset` in `binlog`; `had` leaves out what it has.
 
@@ -230,7 +214,7 @@ class ServedHistory(Protocol):
         Raises NotServedError.
         """
 
-    def facts(self, binlog: ServedBinlog) -> Facts:
+    def known(self, binlog: ServedBinlog) -> Facts:
         """What is known of a binlog that is not open. Raises ArchiveError, StoreError."""
 
     def boundary(self, binlog: ServedBinlog, offset: int) -> int:

@@ -200,11 +200,11 @@ class TransactionSource:
 
     def _read_one(self, hit: Hit, survey: Survey, changes: Changes) -> bytes:
         """Add the changes of one transaction; returns its binlog's format event."""
-        found = survey.find(hit.lineage, hit.binlog)
+        known = survey.known(hit.lineage, hit.binlog)
         begin, end = hit.transaction.begin, hit.transaction.end
-        if any(low < end and high > begin for low, high in found.known.damaged):
+        if any(low < end and high > begin for low, high in known.damaged):
             raise RecoveryError(f"{name_of(hit)} cannot be undone: it is damaged in the archive")
-        head, tables, done = survey.blocks.head(found, begin), self.wanted, 0
+        head, tables, done = survey.blocks.head(known, begin), self.wanted, 0
         reader = TransactionReader(
             changes,
             decode_format(head, offset=0),
@@ -212,7 +212,7 @@ class TransactionSource:
             what=name_of(hit),
         )
         try:
-            with closing(survey.blocks.read(found, begin, end)) as views:
+            with closing(survey.blocks.read(known, begin, end)) as views:
                 for view in views:
                     reader.feed(view)
                     done += len(view)

@@ -16,6 +16,7 @@ from binlog2s3.archive.blocks import Blocks
 from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.codec import _whole, check_place, parse
 from binlog2s3.archive.evidence import Evidence
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import (
     _barrier,
     gtids_break,
@@ -23,7 +24,6 @@ from binlog2s3.archive.history import (
     missing_binlogs,
     stretches,
 )
-from binlog2s3.archive.known import Known
 from binlog2s3.archive.reader import Readable, _Reading
 from binlog2s3.archive.reading import BinlogReading
 from binlog2s3.binlog.compression import _ZstdOutput
@@ -52,8 +52,7 @@ from binlog2s3.restore.directory import DataDirectory
 from binlog2s3.restore.scratch import version_of
 from binlog2s3.retain.choose import given_up
 from binlog2s3.retain.prune import Prune
-from binlog2s3.serve.directory import Directory, _manifest, recovered
-from binlog2s3.serve.directory import _facts_of as _facts_of_file
+from binlog2s3.serve.directory import Directory, _manifest, _whole_file, recovered
 from binlog2s3.serve.line import first_open
 from binlog2s3.server.connection import _auth_plugins, _connect
 from binlog2s3.server.login import Login, _resolve, _ssl_mode
@@ -855,7 +854,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A time that is later than the receipt of its transaction is not believed.",
         ("tests/unit/recover/test_times.py::test_a_goal_is_not_reached_because_one_row_says_so",),
-        ((Known.is_credible, answers("True")),),
+        ((Facts.is_credible, answers("True")),),
     ),
     Mutant(
         "base-backup-once",
@@ -1121,7 +1120,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A server's binlog that was copied in half is not served as a whole one.",
         ("tests/unit/serve/test_directory.py::test_a_file_that_was_copied_in_half",),
-        ((_facts_of_file, never(when())),),
+        ((_whole_file, never(when())),),
     ),
     Mutant(
         "no-path-from-a-plan",

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from binlog2s3 import __version__, errors
-from binlog2s3.archive import listing
+from binlog2s3.archive import facts
 from binlog2s3.archive.backup_runs import BackupRun
 from binlog2s3.archive.backups import Backup
 from binlog2s3.archive.codec import Crc64, as_fields, as_printed, converted
@@ -297,7 +297,7 @@ def test_the_fields_of_inner_objects_are_named(command: str, path: str) -> None:
 def test_every_state_of_a_binlog_is_in_the_reference() -> None:
     """Also those that come rarely."""
     states = {row[0].strip("`") for row in rows(page("list"), "state")}
-    assert states == set(get_args(listing.State))
+    assert states == set(get_args(facts.State))
 
 
 def test_the_status_document_is_as_documented() -> None:

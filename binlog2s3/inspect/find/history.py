@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from binlog2s3.archive.blocks import Blocks, Found
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.blocks import Blocks
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import TwoPhase
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList, parse
@@ -58,12 +58,12 @@ class SearchedHistory:
         self._survey = survey
         self._held = cache(self._find_held)
 
-    def found(self, number: int) -> Found:
+    def known(self, number: int) -> Facts:
         """A stretch's binlog with what is needed to read it. What was asked for last is kept."""
         self.route.known(number)
-        found = self._survey.find(*self._key(number))
+        known = self._survey.known(*self._key(number))
         if number not in self._kept:
-            self._kept[number] = len(found.known.blocks) + _BLOCKS_MORE
+            self._kept[number] = len(known.blocks) + _BLOCKS_MORE
             self._blocks += self._kept[number]
         self._kept.move_to_end(number)
         while self._blocks > self._most_blocks and len(self._kept) > 1:
@@ -71,7 +71,7 @@ class SearchedHistory:
             self._blocks -= blocks
             self.route.forget(oldest)
             self._survey.forget(*self._key(oldest))
-        return found
+        return known
 
     def load(self, numbers: Sequence[int]) -> None:
         """Read the entries of these stretches, several at a time."""
@@ -92,14 +92,14 @@ class SearchedHistory:
         size = self._survey.size(leg.lineage.id, name)
         return size if self.alone else leg.end_of(name, size)
 
-    def end(self, number: int, known: Known) -> int:
+    def end(self, number: int, known: Facts) -> int:
         """The bytes of a binlog that belong to this history, by its entry or its bytes."""
         return known.size if self.alone else self.route.leg(number).end_of(known.name, known.size)
 
     def spans(self, number: int) -> list[Span]:
         """The spans of a stretch that have to be searched."""
-        found = self.found(number)
-        return spans_of(found, min(self.end(number, found.known), found.known.transaction_end))
+        known = self.known(number)
+        return spans_of(known, min(self.end(number, known), known.transaction_end))
 
     def duplicates(self, number: int) -> Callable[[Transaction], bool]:
         """A test whether an earlier leg already has a transaction of this stretch."""
@@ -219,7 +219,7 @@ class OtherPhases:
                 inside = self._inside(number, place)
             except ArchiveError:
                 break
-            is_own = place.begin == span.begin and place.found.known.name == span.found.known.name
+            is_own = place.begin == span.begin and place.known.name == span.known.name
             for found in inside.others if forward else reversed(inside.others):
                 at = found.transaction.begin
                 if is_own and (at <= one.begin if forward else at >= one.begin):
@@ -234,7 +234,7 @@ class OtherPhases:
 
     def _from(self, span: Span, *, forward: bool) -> Iterator[tuple[int, Span]]:
         """The span and those after it, or before it, up to where history is broken."""
-        number = self._numbers[span.found.lineage.id, span.found.known.name]
+        number = self._numbers[span.known.lineage.id, span.known.name]
         spans = self._line.spans(number)
         own = [one.begin for one in spans].index(span.begin)
         spans = spans[own:] if forward else spans[: own + 1]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 from uuid import UUID
 
-from binlog2s3.archive.known import Known, added_gtids
+from binlog2s3.archive.facts import Facts, added_gtids
 from binlog2s3.binlog.content import ROW_KINDS, Change, Content, TwoPhase
 from binlog2s3.binlog.events import HEADER_SIZE, EventType
 from binlog2s3.binlog.gtid import Flavour, GtidSet, Interval, parse
@@ -307,7 +307,7 @@ class WantedGtids:
         uuid, *tag, number = gtid.split(":")
         return (uuid, tag[0] if tag else "", int(number)) in self._set
 
-    def touches(self, known: Known) -> bool:
+    def touches(self, known: Facts) -> bool:
         """Whether any of them can be in this binlog."""
         added = known.gtids_added
         if isinstance(added, GtidSet):

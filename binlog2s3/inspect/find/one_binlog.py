@@ -13,7 +13,8 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from binlog2s3.archive.blocks import Blocks, Found
+from binlog2s3.archive.blocks import Blocks
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.content import (
     LOOKED_MOST,
@@ -38,7 +39,7 @@ _KEPT_MOST = 3 * BLOCK_SIZE
 class Span:
     """Bytes [begin, end) of a binlog. Both are the first byte of a transaction, or the end."""
 
-    found: Found
+    known: Facts
     begin: int
     end: int
 
@@ -53,13 +54,13 @@ class Span:
         return self.end - self.begin
 
 
-def spans_of(found: Found, end: int) -> list[Span]:
+def spans_of(known: Facts, end: int) -> list[Span]:
     """A binlog's first `end` bytes, cut where the first transaction of each block begins."""
-    firsts = [b.first_offset for b in found.known.blocks if b.first_offset is not None]
+    firsts = [b.first_offset for b in known.blocks if b.first_offset is not None]
     bounds = [first for first in firsts if first < end]
     if not bounds:
         return []
-    return [Span(found, *both) for both in zip(bounds, [*bounds[1:], end], strict=True)]
+    return [Span(known, *both) for both in zip(bounds, [*bounds[1:], end], strict=True)]
 
 
 @dataclass(slots=True)
@@ -104,7 +105,7 @@ class SpanSearcher:
     ) -> Iterator[Hit]:
         """The matches in a span. `data` are its blocks, in order; all of them are consumed."""
         opened = self._open(span)
-        known = span.found.known
+        known = span.known
         prefilter = Prefilter(self.rules or _ALL, span.begin, opened.trailer, dict(known.damaged))
         pieces: list[Piece] | None = [] if span.size <= _KEPT_MOST else None
         end, error = span.end, None
@@ -128,7 +129,7 @@ class SpanSearcher:
     def phases(self, span: Span) -> tuple[list[FoundPhase], bool]:
         """The phases of what has two in a span, and whether all of it could be read."""
         lost: list[UnreadableRange] = []
-        blocks = (bytes(self.blocks.block(span.found, number)) for number in span.numbers)
+        blocks = (bytes(self.blocks.block(span.known, number)) for number in span.numbers)
         hits = self.search(span, blocks, lost)
         others = [
             FoundPhase(span, hit.transaction, hit.content.two_phase)
@@ -145,11 +146,11 @@ class SpanSearcher:
         return regions(prefilter.starts, prefilter.found, span.begin, end)
 
     def _open(self, span: Span) -> "_Opened":
-        found = span.found
-        key = (found.lineage.id, found.known.name, found.format_at(span.begin))
+        known = span.known
+        key = (known.lineage.id, known.name, known.format_at(span.begin))
         if key not in self._opened:
             self._opened.clear()
-            self._opened[key] = _Opened(self.blocks.head(found, span.begin))
+            self._opened[key] = _Opened(self.blocks.head(known, span.begin))
         return self._opened[key]
 
     # Reading what the prefilter leaves
@@ -183,8 +184,8 @@ class SpanSearcher:
                 content, match, link = self._match(span, opened, own, one)
                 if match.found:
                     yield Hit(
-                        lineage=span.found.lineage.id,
-                        binlog=span.found.known.name,
+                        lineage=span.known.lineage.id,
+                        binlog=span.known.name,
                         transaction=one,
                         content=content,
                         match=match,
@@ -195,15 +196,15 @@ class SpanSearcher:
         self, span: Span, opened: "_Opened", data: bytes | None, region: Region
     ) -> list[Transaction]:
         """The whole transactions of a region."""
-        scanner = self.blocks.scanner(span.found, region.begin, opened.head)
-        damaged = {high: low for low, high in span.found.known.damaged}
+        scanner = self.blocks.scanner(span.known, region.begin, opened.head)
+        damaged = {high: low for low, high in span.known.damaged}
         transactions: list[Transaction] = []
         try:
             for view in self._all(span, data, region.begin, region.end):
                 transactions += scanner.feed(view)
         except DamageError as error:
             raise ArchiveError(
-                f"{span.found.known.name} of {span.found.lineage.id}: {error}; the entry "
+                f"{span.known.name} of {span.known.lineage.id}: {error}; the entry "
                 "records no such damage",
                 hint="run `mysqlbinlog --verify-binlog-checksum` on the object to see more",
             ) from error
@@ -247,8 +248,8 @@ class SpanSearcher:
             match = replace(match, certain=False)
         link = PhaseLink(phase, state)
         if other is not None:
-            found = other.span.found
-            link = PhaseLink(phase, state, found.known.name, other.transaction, found.lineage.id)
+            known = other.span.known
+            link = PhaseLink(phase, state, known.name, other.transaction, known.lineage.id)
         return content, match, link
 
     def _read(
@@ -269,7 +270,7 @@ class SpanSearcher:
         if data is not None:
             yield data
             return
-        with closing(self.blocks.read(span.found, begin, end)) as views:
+        with closing(self.blocks.read(span.known, begin, end)) as views:
             yield from views
 
     @staticmethod

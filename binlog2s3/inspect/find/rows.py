@@ -86,12 +86,12 @@ class RowPrinter:
             if link.transaction is None or link.binlog is None or link.lineage is None:
                 return None
             lineage, binlog, one = link.lineage, link.binlog, link.transaction
-        return Span(self.survey.find(lineage, binlog), one.begin, one.end)
+        return Span(self.survey.known(lineage, binlog), one.begin, one.end)
 
     def _rows(self, span: Span, shown: ShownRows) -> Iterator[Row]:
-        found = span.found
-        tool = self.tool(found.lineage.flavour)
-        head = self.survey.blocks.head(found, span.begin)
+        known = span.known
+        tool = self.tool(known.lineage.flavour)
+        head = self.survey.blocks.head(known, span.begin)
         events: deque[PrintedEvent] = deque()
 
         def feed(write: Callable[[bytes], object]) -> None:
@@ -103,7 +103,7 @@ class RowPrinter:
                 write=write,
             )
             for begin, end in _undamaged(span, shown.problems):
-                with closing(self.survey.blocks.read(found, begin, end)) as views:
+                with closing(self.survey.blocks.read(known, begin, end)) as views:
                     for view in views:
                         binlog.feed(view)
             for why, number in binlog.left_out.items():
@@ -138,7 +138,7 @@ class RowPrinter:
 def _undamaged(span: Span, problems: list[str]) -> Iterator[tuple[int, int]]:
     """The ranges of a transaction between damaged events, which are a problem each."""
     at = span.begin
-    for begin, end in span.found.known.damaged:
+    for begin, end in span.known.damaged:
         if end <= at or begin >= span.end:
             continue
         problems.append(f"bytes {begin} to {end} are damaged: rows in them are not shown")

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
-from binlog2s3.archive.blocks import MOST_THREADS, Ahead, Found
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.blocks import MOST_THREADS, Ahead
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Transaction
@@ -52,7 +52,7 @@ class WorkQueue:
         self.queued: deque[Item] = deque()
 
     def tasks(
-        self, fetch: Callable[[Found, int], bytes | ArchiveError]
+        self, fetch: Callable[[Facts, int], bytes | ArchiveError]
     ) -> Iterator[Callable[[], bytes | ArchiveError | None]]:
         """One task for each block of a span, and an empty one for each other item.
 
@@ -64,11 +64,11 @@ class WorkQueue:
             if not isinstance(item, SpanTask):
                 yield _nothing
                 continue
-            found = item.span.found
+            known = item.span.known
             for number in item.span.numbers:
-                key = (found.lineage.id, found.known.name, number)
+                key = (known.lineage.id, known.name, number)
                 if key not in shared:
-                    shared[key] = _Once(partial(fetch, found, number))
+                    shared[key] = _Once(partial(fetch, known, number))
                     while len(shared) > _REMEMBERED:
                         shared.popitem(last=False)
                 yield shared[key]
@@ -221,13 +221,13 @@ class TransactionSearch:
             lost.append(UnreadableRange(error, part.span.begin, part.span.end))
         for one in lost:
             self._warn(
-                f"not searched: bytes {one.begin} to {one.end} of {part.span.found.known.name} of "
-                f"{part.span.found.lineage.id}: {one.error}"
+                f"not searched: bytes {one.begin} to {one.end} of {part.span.known.name} of "
+                f"{part.span.known.lineage.id}: {one.error}"
             )
 
-    def _fetch(self, found: Found, number: int) -> bytes | ArchiveError:
+    def _fetch(self, known: Facts, number: int) -> bytes | ArchiveError:
         try:
-            return bytes(self._survey.blocks.block(found, number))
+            return bytes(self._survey.blocks.block(known, number))
         except ArchiveError as error:
             return error
 
@@ -280,17 +280,17 @@ class TransactionSearch:
             yield partial(self._pass, size)
             return
         try:
-            found = line.found(number)
+            known = line.known(number)
         except ArchiveError as error:
             stretch, lineage = line.route.stretches[number], line.route.leg(number).lineage.id
             yield partial(self._warn, f"not searched: {stretch.name} of {lineage}: {error}")
             yield partial(self._lose, size)
             return
         yield from self._problems_of_survey()
-        if not self._may_have(line, found.known):
+        if not self._may_have(line, known):
             yield partial(self._pass, size)
             return
-        yield partial(self._enter, found)
+        yield partial(self._enter, known)
         parts = self._parts(line, number)
         searched = 0
         for part in reversed(parts) if self._query.order == "newest" else parts:
@@ -346,7 +346,7 @@ class TransactionSearch:
         query = self._query
         return not (query.since_us is None and query.until_us is None and line.named is None)
 
-    def _may_have(self, line: SearchedHistory, known: Known) -> bool:
+    def _may_have(self, line: SearchedHistory, known: Facts) -> bool:
         """Whether a binlog can have matches, by its entry."""
         if known.damaged:
             return True
@@ -387,12 +387,11 @@ class TransactionSearch:
 
     # Counting
 
-    def _enter(self, found: Found) -> None:
+    def _enter(self, known: Facts) -> None:
         self.stats.binlogs += 1
-        known = found.known
         for begin, end in known.damaged:
             self._warn(
-                f"damaged: bytes {begin} to {end} of {known.name} of {found.lineage.id}; the "
+                f"damaged: bytes {begin} to {end} of {known.name} of {known.lineage.id}; the "
                 "transactions there are not known"
             )
 

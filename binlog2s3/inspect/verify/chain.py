@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
-from binlog2s3.archive.documents import Facts, Lineage, Parent
+from binlog2s3.archive.documents import EntryRow, Lineage, Parent
+from binlog2s3.archive.facts import Binlog, Facts, facts_of
 from binlog2s3.archive.history import (
     Break,
     Leg,
@@ -20,100 +21,60 @@ from binlog2s3.archive.history import (
     extent,
     stretches,
 )
-from binlog2s3.archive.known import Known, known_from
-from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
+from binlog2s3.binlog.gtid import Gtids, GtidSet, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError
-from binlog2s3.formatting import brief
+from binlog2s3.formatting import brief, us_of
 from binlog2s3.inspect.verify.report import Interval, RecordedGap
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BinlogFacts:
-    """A binlog in the chain. `whole`: the server has finished it, and all of it is here.
-
-    `known` comes from its entry or its bytes. It is None if there is no entry, or one whose GTIDs
-    cannot be parsed, and the bytes were not read.
-    """
-
-    name: BinlogName
-    size: int
-    whole: bool
-    first_us: int | None = None
-    known: Known | None = None
-
-    @property
-    def before(self) -> Gtids | None:
-        """The GTIDs executed at its beginning, None if not known."""
-        return None if self.known is None else self.known.gtids_before
-
-    @property
-    def after(self) -> Gtids | None:
-        """The GTIDs executed at its end, None if not known."""
-        return None if self.known is None else self.known.gtids_after
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether its GTIDs are all of it: it has no transaction without a GTID."""
-        return self.known is not None and not self.known.anonymous
-
-    @property
-    def greatest_us(self) -> int | None:
-        """The greatest credible commit time, None if not known."""
-        return None if self.known is None else self.known.reached_us
-
-
-def of_entry(entry: Facts, size: int, flavour: Flavour) -> BinlogFacts:
-    """The facts in an entry; `size` is the object's."""
+def of_entry(entry: EntryRow, size: int, lineage: Lineage) -> Binlog | Facts:
+    """What an entry says; only the object's `size` if its GTIDs cannot be parsed."""
     try:
-        return replace(of_known(known_from(entry, flavour)), size=size)
+        return replace(facts_of(entry, lineage), size=size)
     except (ArchiveError, LookupError, TypeError, ValueError):  # reported as a defect
-        return BinlogFacts(name=entry.name, size=size, whole=True)
+        return Binlog(lineage=lineage, name=entry.name, size=size, state="undescribed")
 
 
-def of_known(known: Known) -> BinlogFacts:
-    """The facts of an entry, or of a pass over all bytes."""
-    return BinlogFacts(
-        name=known.name, size=known.size, whole=known.ended, first_us=known.first_us, known=known
-    )
+def _before(binlog: Binlog | Facts) -> Gtids | None:
+    """The GTIDs executed at its beginning, None if not known."""
+    return binlog.gtids_before if isinstance(binlog, Facts) else None
 
 
-def break_before(other: BinlogFacts, one: BinlogFacts) -> Break | None:
+def _after(binlog: Binlog | Facts) -> Gtids | None:
+    """The GTIDs executed at its end, None if not known."""
+    return binlog.gtids_after if isinstance(binlog, Facts) else None
+
+
+def break_before(other: Binlog | Facts, one: Binlog | Facts) -> Break | None:
     """Why a binlog does not follow the one before it; None if nothing shows a break.
 
     That GTIDs are missing in one with damaged bytes is no defect: they are in those.
     """
-    if one.known is not None and other.known is not None:
-        found = break_between(one.known, other.known)
-        if found is not None and found.kind == "gtids" and one.known.damaged:
-            return break_between(replace(one.known, gtids_before=None), other.known)
+    if isinstance(one, Facts) and isinstance(other, Facts):
+        found = break_between(one, other)
+        if found is not None and found.kind == "gtids" and one.damaged:
+            return break_between(replace(one, gtids_before=None), other)
         return found
-    return None if one.whole else Break(kind="unfinished", text=f"{one.name} is not whole")
+    return None if one.ended else Break(kind="unfinished", text=f"{one.name} is not whole")
 
 
 class Intervals:
-    """Collects the intervals of one lineage."""
+    """Collects the intervals of one lineage; the last one of `found` may be without an end."""
 
-    def __init__(self, lineage: str) -> None:
-        self._lineage = lineage
+    def __init__(self) -> None:
         self.found: list[Interval] = []
-        self._first: BinlogFacts | None = None
-        self._last: BinlogFacts | None = None
-        self._binlogs = self._size = self._transactions = 0
-        self._greatest: int | None = None
+        self._is_open = False
 
-    def add(self, facts: BinlogFacts, broken: str = "") -> None:
+    def add(self, binlog: Binlog | Facts, broken: str = "") -> None:
         """Add the next binlog; `broken`: why it does not follow the one before."""
         if broken:
             self.end(broken)
-        if self._first is None:
-            self._first = facts
-        self._last = facts
-        self._binlogs += 1
-        self._size += facts.size
-        self._transactions += facts.known.transactions if facts.known is not None else 0
-        if facts.greatest_us is not None:
-            self._greatest = max(self._greatest or facts.greatest_us, facts.greatest_us)
+        interval = _interval_of(binlog)
+        if self._is_open:
+            interval = _merged(self.found.pop(), interval)
+        self.found.append(interval)
+        self._is_open = True
 
     def end(self, why: str = "", vouched_us: int | None = None, gtids: str | None = None) -> None:
         """End the interval.
@@ -121,36 +82,57 @@ class Intervals:
         At the end of the lineage, the writer's heartbeat may know more: up to when nothing is
         missing, and which GTIDs were executed.
         """
-        first, last = self._first, self._last
-        if first is not None and last is not None:
-            times = [us for us in (self._greatest, vouched_us) if us is not None]
+        if self._is_open:
+            interval = self.found.pop()
+            times = [us for us in (interval.to_us, vouched_us) if us is not None]
+            known = interval.gtids_after
             self.found.append(
-                Interval(
-                    lineage=self._lineage,
-                    first=first.name,
-                    last_lineage=self._lineage,
-                    last=last.name,
-                    last_offset=last.size,
-                    from_us=first.first_us,
+                replace(
+                    interval,
                     to_us=max(times, default=None),
-                    untimed="" if times else _untimed(last),
-                    gtids_before=_text(first.before),
-                    gtids_after=_text(last.after) if last.after is not None else gtids,
-                    binlogs=self._binlogs,
-                    size=self._size,
-                    transactions=self._transactions,
+                    untimed="" if times else interval.untimed,
+                    gtids_after=gtids if known is None else known,
                     why=why,
                 )
             )
-        self._first = self._last = self._greatest = None
-        self._binlogs = self._size = self._transactions = 0
+        self._is_open = False
 
 
-def _untimed(last: BinlogFacts) -> str:
+def _interval_of(binlog: Binlog | Facts) -> Interval:
+    """One binlog alone."""
+    facts = binlog if isinstance(binlog, Facts) else None
+    to_us = facts.reached_us if facts is not None else None
+    return Interval(
+        lineage=binlog.lineage.id,
+        first=binlog.name,
+        last_lineage=binlog.lineage.id,
+        last=binlog.name,
+        last_offset=binlog.size,
+        from_us=_from_us(binlog),
+        to_us=to_us,
+        untimed="" if to_us is not None else _untimed(binlog),
+        gtids_before=_text(_before(binlog)),
+        gtids_after=_text(_after(binlog)),
+        binlogs=1,
+        size=binlog.size,
+        transactions=facts.transactions if facts is not None else 0,
+    )
+
+
+def _from_us(first: Binlog | Facts) -> int | None:
+    """When it begins; of one that was not read, a lineage.json may say it."""
+    if isinstance(first, Facts):
+        return first.first_us
+    lineage = first.lineage
+    is_begun = first.name == lineage.first_binlog and not first.ended
+    return us_of(lineage.first_binlog_time) if is_begun else None
+
+
+def _untimed(last: Binlog | Facts) -> str:
     """Why the end time of an interval that ends with this binlog is not known."""
-    if last.known is not None:
+    if isinstance(last, Facts):
         return "it has no commits, and no heartbeat tells up to when it is complete"
-    if last.whole:
+    if last.ended:
         return f"{last.name} has no entry and was not read"
     return f"{last.name} is open and was not read; --deep reads it"
 
@@ -162,7 +144,7 @@ def _text(gtids: Gtids | None) -> str | None:
 def along(
     line: Line,
     intervals: Mapping[str, Sequence[Interval]],
-    cuts: Mapping[tuple[str, str], BinlogFacts],
+    cuts: Mapping[tuple[str, str], Binlog | Facts],
 ) -> list[Interval]:
     """The intervals of a line of lineages; those that continue from leg to leg are merged.
 
@@ -200,7 +182,7 @@ def along(
     return found
 
 
-def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], BinlogFacts]) -> Interval:
+def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], Binlog | Facts]) -> Interval:
     """The part of a lineage's interval that belongs to a line."""
     name = leg.cut.binlog if leg.cut is not None else None
     if leg.cut is None or name is None or not one.first <= name <= one.last:
@@ -211,27 +193,28 @@ def _within(leg: Leg, one: Interval, cuts: Mapping[tuple[str, str], BinlogFacts]
 
 
 def _until(
-    one: Interval, cut: Parent, name: BinlogName, facts: BinlogFacts | None, short: str
+    one: Interval, cut: Parent, name: BinlogName, facts: Binlog | Facts | None, short: str
 ) -> Interval:
     """An interval up to a cut in its binlog `name`; `short`: why the bytes do not reach it."""
     to_us = one.to_us
     if name < one.last or facts is None or cut.offset < facts.size:
-        to_us = facts.known.least_commit_us if facts is not None and facts.known else None
+        to_us = facts.least_commit_us if isinstance(facts, Facts) else None
     if facts is not None and cut.offset >= facts.size:
-        to_us = one.to_us if name == one.last else facts.greatest_us
+        to_us = one.to_us
+        if name != one.last:
+            to_us = facts.reached_us if isinstance(facts, Facts) else None
     untimed = ""
     if to_us is None:
-        is_unread = facts is not None and facts.known is None
-        untimed = (
-            _untimed(facts) if facts and is_unread else f"{name} has no commit before that point"
-        )
+        untimed = f"{name} has no commit before that point"
+        if isinstance(facts, Binlog):
+            untimed = _untimed(facts)
     return replace(
         one,
         last=name,
         last_offset=facts.size if short and facts is not None else cut.offset,
         to_us=to_us,
         untimed=untimed,
-        gtids_after=_text(facts.after) if short and facts is not None else cut.gtid_set or None,
+        gtids_after=_text(_after(facts)) if short and facts is not None else cut.gtid_set or None,
         binlogs=name.number - one.first.number + 1,
         why=short,
     )
@@ -299,7 +282,7 @@ def gap_of(lineage: Lineage) -> RecordedGap | None:
 def parent_problems(
     child: Lineage,
     lineages: Mapping[str, Lineage],
-    facts: Mapping[tuple[str, str], BinlogFacts],
+    facts: Mapping[tuple[str, str], Binlog | Facts],
     gtids_at: GtidsAt | None,
 ) -> Iterator[ParentProblem]:
     """What is wrong with the parent of a lineage. `facts` are of the binlogs that parents name."""
@@ -342,7 +325,7 @@ def _leads_back(child: Lineage, lineages: Mapping[str, Lineage]) -> bool:
 
 def _place_problems(
     origin: Parent,
-    facts: Mapping[tuple[str, str], BinlogFacts],
+    facts: Mapping[tuple[str, str], Binlog | Facts],
     executed: Gtids | None,
     gtids_at: GtidsAt | None,
 ) -> Iterator[ParentProblem]:
@@ -374,13 +357,15 @@ def _place_problems(
         yield from _gtid_problems(origin, there, executed)
 
 
-def _gtid_problems(origin: Parent, there: BinlogFacts, executed: Gtids) -> Iterator[ParentProblem]:
+def _gtid_problems(
+    origin: Parent, there: Binlog | Facts, executed: Gtids
+) -> Iterator[ParentProblem]:
     """Whether these GTIDs can have been executed at the parent's point, by the binlog's entry."""
-    before, after = there.before, there.after
+    before, after = _before(there), _after(there)
     if before is None or after is None:
         return
-    if there.whole and origin.offset == there.size:
-        if executed != after and there.is_exact:
+    if there.ended and origin.offset == there.size:
+        if executed != after and isinstance(there, Facts) and not there.anonymous:
             text = f"parent.gtid_set is {brief(executed)}, {origin.binlog} ends with {brief(after)}"
             yield ParentProblem(text)
     elif isinstance(executed, GtidSet) and not (before <= executed <= after):

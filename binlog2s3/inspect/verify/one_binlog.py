@@ -16,8 +16,8 @@ from typing import Any
 from binlog2s3.archive.blocks import Ahead, layout_problems, place_problems
 from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.codec import Crc64
-from binlog2s3.archive.documents import Entry, Facts
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.documents import Entry, EntryRow
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.checksum import crc64_hex, crc64_of_blocks, crc64_of_rest
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, parse
@@ -49,7 +49,7 @@ def read_entry(
     return entry, problems
 
 
-def is_sound_without_blocks(entry: Facts, name: BinlogName, flavour: Flavour) -> bool:
+def is_sound_without_blocks(entry: EntryRow, name: BinlogName, flavour: Flavour) -> bool:
     """Whether an entry from a page, which has no blocks, has no contradictions."""
     try:
         if entry.name != name or any(place_problems(entry)):
@@ -69,7 +69,7 @@ def _problems(entry: Entry, name: BinlogName, flavour: Flavour) -> Iterator[str]
     yield from _first_gtid_problems(entry, flavour)
 
 
-def _fact_problems(entry: Facts, name: BinlogName, flavour: Flavour) -> Iterator[str]:
+def _fact_problems(entry: EntryRow, name: BinlogName, flavour: Flavour) -> Iterator[str]:
     yield from _time_problems(entry)
     yield from _count_problems(entry)
     yield from _gtid_problems(entry, flavour)
@@ -108,7 +108,7 @@ def _first_offset_problems(entry: Entry) -> Iterator[str]:
         yield f"no block has a first transaction, but there are {entry.transactions}"
 
 
-def _time_problems(entry: Facts) -> Iterator[str]:
+def _time_problems(entry: EntryRow) -> Iterator[str]:
     least, greatest = entry.least_commit_us, entry.greatest_commit_us
     has_any = entry.transactions > 0
     if (least is not None, greatest is not None) != (has_any, has_any):
@@ -141,7 +141,7 @@ def _first_time_problems(entry: Entry) -> Iterator[str]:
             )
 
 
-def _count_problems(entry: Facts) -> Iterator[str]:
+def _count_problems(entry: EntryRow) -> Iterator[str]:
     counts = (entry.transactions, entry.anonymous_transactions, entry.events)
     if min(counts) < 0 or entry.anonymous_transactions > entry.transactions:
         yield f"transactions, anonymous_transactions and events are {counts}"
@@ -149,7 +149,7 @@ def _count_problems(entry: Facts) -> Iterator[str]:
         yield f"{entry.transactions} transactions need more than {entry.events} events"
 
 
-def _gtid_problems(entry: Facts, flavour: Flavour) -> Iterator[str]:
+def _gtid_problems(entry: EntryRow, flavour: Flavour) -> Iterator[str]:
     try:
         before = parse(entry.gtid_set_before, flavour)
         added = parse(entry.gtid_set_added, flavour)
@@ -202,7 +202,7 @@ def _is_among(gtid: str, added: Gtids) -> bool:
     return (domain, server) in {(d, s) for d, s, _ in added.gtids()}
 
 
-def _format_problems(entry: Facts, flavour: Flavour) -> Iterator[str]:
+def _format_problems(entry: EntryRow, flavour: Flavour) -> Iterator[str]:
     for one in entry.formats:
         if one["checksum"] not in ("crc32", "none"):
             yield f"formats has the unknown checksum {brief(one['checksum'])}"
@@ -340,7 +340,7 @@ class OpenBinlog:
             )
         return is_right
 
-    def check_bytes(self, known: Known) -> None:
+    def check_bytes(self, known: Facts) -> None:
         """Report what a pass over its bytes has shown, and compare the chunks not needed for it.
 
         What `check` has reported is not reported again.

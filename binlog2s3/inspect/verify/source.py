@@ -14,6 +14,7 @@ from itertools import count
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.documents import Entry, Lineage
+from binlog2s3.archive.facts import Binlog, Facts
 from binlog2s3.archive.history import Line, current_of, line_of
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import gathered
@@ -28,7 +29,7 @@ from binlog2s3.errors import (
     StoreError,
 )
 from binlog2s3.formatting import moment_text
-from binlog2s3.inspect.verify.chain import BinlogFacts, along, gap_of, own_problems, parent_problems
+from binlog2s3.inspect.verify.chain import along, gap_of, own_problems, parent_problems
 from binlog2s3.inspect.verify.context import (
     LineageContext,
     SourceContext,
@@ -270,16 +271,16 @@ class SourceVerifier:
     # How lineages join
 
     def _check_parents(
-        self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], BinlogFacts]
+        self, lineages: Sequence[Lineage], cuts: Mapping[tuple[str, str], Binlog | Facts]
     ) -> None:
         facts = dict(cuts)
         by_id = {one.id: one for one in self.known_lineages}
-        for id_ in by_id:  # those excluded by --last, --since
+        for id_, lineage in by_id.items():  # those excluded by --last, --since
             objects = self.context.inventory.objects(id_)
             for name in map(BinlogName.parse, self._cuts(id_)):
                 if name in objects.binlogs:
                     size = objects.binlogs[name].size
-                    known = BinlogFacts(name=name, size=size, whole=True)
+                    known = Binlog(lineage=lineage, name=name, size=size, state="undescribed")
                     facts.setdefault((id_, str(name)), known)
         for lineage in lineages:
             at = self._gtids_at if self._config.deep else None
@@ -296,21 +297,21 @@ class SourceVerifier:
         if any((one.lineage, one.binlog) == (lineage, name) for one in self.report.defects):
             return None  # it has a defect, which was reported
         try:
-            found = survey.find(lineage, name)
-            start = found.boundary(offset)
-            scanner = survey.blocks.scanner(found, start)
-            with closing(survey.blocks.read(found, start, offset)) as views:
+            known = survey.known(lineage, name)
+            start = known.boundary(offset)
+            scanner = survey.blocks.scanner(known, start)
+            with closing(survey.blocks.read(known, start, offset)) as views:
                 for view in views:
                     scanner.feed(view)
             if scanner.event_end != offset:
                 return f"no event ends there, the last one before it ends at {scanner.event_end}"
             those = survey.transactions(lineage, name, 0, offset)
             added = gathered(
-                (one.gtid for one in those if one.gtid and one.end <= offset), found.lineage.flavour
+                (one.gtid for one in those if one.gtid and one.end <= offset), known.lineage.flavour
             )
         except (ArchiveError, DamageError):
             return None
-        return joined(found.known.gtids_before, added)
+        return joined(known.gtids_before, added)
 
     def _check_durable(self, walked: dict[str, LineageWalk]) -> None:
         """Check that what the last writer reported as durable is there, listed or not."""

@@ -12,7 +12,8 @@ from functools import partial
 
 from binlog2s3.archive.blocks import Ahead
 from binlog2s3.archive.catalog import fetch
-from binlog2s3.archive.documents import UNLOGGED, Entry, Facts
+from binlog2s3.archive.documents import UNLOGGED, Entry, EntryRow
+from binlog2s3.archive.facts import Binlog, Facts
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index
 from binlog2s3.binlog.checksum import crc64_hex
@@ -20,11 +21,9 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, MisplacedError, ObjectMissingError
 from binlog2s3.formatting import count_text, duration_text, some, us_of
 from binlog2s3.inspect.verify.chain import (
-    BinlogFacts,
     Intervals,
     break_before,
     of_entry,
-    of_known,
 )
 from binlog2s3.inspect.verify.context import LineageContext
 from binlog2s3.inspect.verify.one_binlog import OpenBinlog, is_sound_without_blocks, read_entry
@@ -45,7 +44,7 @@ class _BinlogObjects:
 
     name: BinlogName
     info: ObjectInfo | None
-    entry: Facts | None = None
+    entry: EntryRow | None = None
     problems: tuple[str, ...] = ()
     error: ArchiveError | None = None
     paged: bool = False
@@ -86,10 +85,10 @@ class LineageWalk:
             binlogs=len(self._objects.all_names),
             open=len(self._objects.chunks.keys() - self._objects.binlogs.keys()),
         )
-        self.cuts: dict[str, BinlogFacts] = {}
+        self.cuts: dict[str, Binlog | Facts] = {}
         self.without_entry: list[BinlogName] = []
-        self._before: BinlogFacts | None = None
-        self._intervals = Intervals(context.lineage.id)
+        self._before: Binlog | Facts | None = None
+        self._intervals = Intervals()
         self._replaced: list[BinlogName] = []
         self._unproved = 0
         self._index = Index(context.source.catalog, context.lineage)
@@ -212,9 +211,11 @@ class LineageWalk:
             return
         self.result.size += seen.info.size
         why = self._judge(seen, seen.info) or _why_bad(seen.name, self._bad)
-        facts = BinlogFacts(name=seen.name, size=seen.info.size, whole=True)
+        facts: Binlog | Facts = Binlog(
+            lineage=self._lineage, name=seen.name, size=seen.info.size, state="undescribed"
+        )
         if seen.entry is not None:
-            facts = of_entry(seen.entry, seen.info.size, self._lineage.flavour)
+            facts = of_entry(seen.entry, seen.info.size, self._lineage)
             self._check_first(seen.entry)
             why = why or self._damaged(seen.entry)
         self._follow(facts, why)
@@ -325,7 +326,7 @@ class LineageWalk:
             seen = self._see(seen.name)
         return seen
 
-    def _check_first(self, entry: Facts) -> None:
+    def _check_first(self, entry: EntryRow) -> None:
         """Check lineage.json against the entry of its first binlog."""
         lineage = self._lineage
         if entry.name != lineage.first_binlog:
@@ -340,7 +341,7 @@ class LineageWalk:
                 text = f"{told} is {said or 'empty'}, its first entry says {is_so or 'none'}"
                 self._context.defect("lineage-lies", text)
 
-    def _damaged(self, entry: Facts) -> str:
+    def _damaged(self, entry: EntryRow) -> str:
         """Damage that the source itself sent is recorded, and ends an interval."""
         for one in entry.damaged:
             place = f"bytes {one['begin']} to {one['end']} of {entry.name}"
@@ -361,9 +362,7 @@ class LineageWalk:
         if not chunks.size:
             return
         self.result.size += chunks.size
-        begun = lineage.first_binlog_time if name == lineage.first_binlog else None
-        first_us = None if begun is None else us_of(begun)
-        facts = BinlogFacts(name=name, size=chunks.size, whole=False, first_us=first_us)
+        facts: Binlog | Facts = Binlog(lineage=lineage, name=name, size=chunks.size, state="open")
         why = _why_bad(name, self._bad)
         if not why and (self._source.deep or not is_last):
             try:  # names do not show its GTIDs
@@ -372,7 +371,7 @@ class LineageWalk:
                 why = str(error)
                 self._context.defect("chunk-bytes", why, name)
             else:
-                facts = of_known(known)
+                facts = known
                 self._source.report.read_bytes += facts.size
                 if self._source.deep:
                     chunks.check_bytes(known)
@@ -380,12 +379,12 @@ class LineageWalk:
             why = f"the bytes of a chunk of {name} have changed"
         self._follow(facts, why)
 
-    def _follow(self, facts: BinlogFacts, why: str) -> None:
+    def _follow(self, facts: Binlog | Facts, why: str) -> None:
         """Add a binlog after the one before. `why` it cannot be recovered itself."""
         if str(facts.name) in self._wanted:
             self.cuts[str(facts.name)] = facts
-        if facts.known is not None:
-            self.result.transactions += facts.known.transactions
+        if isinstance(facts, Facts):
+            self.result.transactions += facts.transactions
         before, self._before = self._before, facts
         broken = self._break(before, facts) if before is not None else ""
         if why:
@@ -393,7 +392,7 @@ class LineageWalk:
             return
         self._intervals.add(facts, broken)
 
-    def _break(self, before: BinlogFacts, facts: BinlogFacts) -> str:
+    def _break(self, before: Binlog | Facts, facts: Binlog | Facts) -> str:
         """Why a binlog does not follow the one before it; it is reported."""
         found = break_before(facts, before)
         match found.kind if found is not None else "":
@@ -408,7 +407,7 @@ class LineageWalk:
                 return found.text
         return ""
 
-    def _unfinished(self, facts: BinlogFacts) -> str:
+    def _unfinished(self, facts: Binlog | Facts) -> str:
         """Why a binlog that is only in chunks does not reach the next one."""
         text = f"of {facts.name} only the first {facts.size} bytes are there"
         writer = self._context.writer

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.documents import Lineage, LineageFloor, Parent, SourceServer
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import (
     Interval,
     break_between,
@@ -16,7 +17,6 @@ from binlog2s3.archive.history import (
     missing_binlogs,
     stretches,
 )
-from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from tests.documents import like, parent_of
@@ -130,7 +130,7 @@ def test_history_that_left_before_its_own_beginning_ends_there() -> None:
     assert line_of(without, third.id).barrier
 
 
-def known(before: str | None, added: str = "", **more: Any) -> Known:
+def known(before: str | None, added: str = "", **more: Any) -> Facts:
     """A binlog with these GTIDs before it and in it; not ended."""
     model = Model()
     any_one = model.known(model.current, model.open.name)
@@ -163,7 +163,7 @@ ENDED = known("", f"{UUID}:1-3", ended=True)
     ],
 )
 def test_whether_a_binlog_follows_the_one_before(
-    one: Known, other: Known, kind: str | None
+    one: Facts, other: Facts, kind: str | None
 ) -> None:
     """If that has ended, or has only GTIDs and this one begins after exactly them.
 

@@ -51,7 +51,7 @@ def test_an_entry_comes_from_its_page() -> None:
     made = store.objects[LAYOUT.page(ID, 0)].info.last_modified
     before = made - timedelta(microseconds=1)
     first = name_at(LINEAGE, 1)
-    assert index.entry(first, before) == entry_of(LINEAGE, 1).facts
+    assert index.entry(first, before) == entry_of(LINEAGE, 1).row
     assert index.entry(first, made) is None
     assert index.entry(name_at(LINEAGE, SPAN), before) is None
     assert index.entry(BinlogName(first.prefix, first.number, 9), before) is None

@@ -37,7 +37,7 @@ def test_a_page_is_read_as_it_was_written() -> None:
     first, second = pages_of(LINEAGE, entries, 2 * SPAN)
     assert Page.from_json(second.to_json(), LAYOUT.page(ID, SPAN)) == second
     assert build(LINEAGE, SPAN, entries, first).to_json() == second.to_json()
-    assert second.entry(1500) == entries[1500].facts
+    assert second.entry(1500) == entries[1500].row
     assert second.entry(999) is None
     assert (first.numbers[0], first.numbers[-1]) == (1, 999)
     assert second.before == first.after

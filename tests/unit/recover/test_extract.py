@@ -8,6 +8,7 @@ from itertools import combinations
 import pytest
 
 from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import Scanner
@@ -207,7 +208,7 @@ def test_several_format_events() -> None:
     bucket = Bucket()
     bucket.archive(binlog.data)
     survey = bucket.survey()
-    assert survey.find(ID, NAME).formats == (4, second)
+    assert survey.known(ID, NAME).formats == (4, second)
     size = binlog.ends[binlog.ends.index(second) + 1] - second
     cuts = list(combinations(range(15), 2))[::4]
     pieces = [piece_of(binlog.transactions, a, b) for a, b in cuts]
@@ -355,7 +356,7 @@ def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     size = LARGE.transactions[20].end + 40
     keys = bucket.chunks(LARGE.data, 0, 5 << 20, 10 << 20, size)
     blocks = bucket.survey().blocks
-    known = blocks.find(ID, NAME).known
+    known = blocks.find(ID, NAME)
     assert (known.state, known.size) == ("open", size)
     assert known.transaction_end == LARGE.transactions[20].end
     bucket.archive(LARGE.data)
@@ -364,6 +365,21 @@ def test_an_open_binlog_that_is_archived_under_the_reader() -> None:
     read_by(Extract(blocks), [piece], given)
     assert taken(given)[0] == expected(LARGE.data, piece)
     assert {one.key for one in bucket.asked} == {*keys, KEY}
+
+
+def test_of_many_binlogs_it_is_looked_up_again_where_the_bytes_are() -> None:
+    """What was noted of the first one is forgotten after thousands of others."""
+    bucket = Bucket()
+    bucket.archive(SMALL.data)
+    survey = bucket.survey()
+    known = survey.blocks.find(ID, NAME)
+    elsewhere = Catalog(bucket, LAYOUT).binlog(LINEAGE, NAME)
+    for number in range(1, 5000):
+        survey.blocks.note(LINEAGE, BinlogName("other", number), elsewhere)
+    assert len(survey.blocks._places) < 5000
+    asked = len(bucket.asked)
+    assert bytes(survey.blocks.block(known, 0)) == bytes(SMALL.data)
+    assert len(bucket.asked) == asked + 1
 
 
 def test_chunks_that_were_replaced_between_two_blocks() -> None:

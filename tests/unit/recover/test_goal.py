@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.gtid import Flavour, GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -373,7 +373,7 @@ def test_a_place_that_a_dead_branch_may_have_had() -> None:
 class Damaged(Model):
     """Its last binlog cannot be read."""
 
-    def known(self, lineage: str, name: BinlogName) -> Known:
+    def known(self, lineage: str, name: BinlogName) -> Facts:
         if name == self.names(lineage)[-1]:
             raise ArchiveError("the entry is damaged", hint="verify says more")
         return super().known(lineage, name)

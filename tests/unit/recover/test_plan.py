@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.history import line_of, why_gap
-from binlog2s3.archive.known import Known
 from binlog2s3.binlog.gtid import GtidSet, either
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -522,7 +522,7 @@ def test_a_history_that_does_not_say_which_gtids_came_before_it() -> None:
 class Overstated(Model):
     """The entries of its binlogs name GTIDs that no transaction has."""
 
-    def known(self, lineage: str, name: BinlogName) -> Known:
+    def known(self, lineage: str, name: BinlogName) -> Facts:
         known = super().known(lineage, name)
         more = GtidSet.parse(f"{self.branch.lineage.server_uuid}:77")
         return replace(known, gtids_added=either(known.gtids_added, more))
@@ -812,7 +812,7 @@ def test_a_backup_from_behind_it_is_known_by_a_gtid_a_place_or_a_lineage() -> No
 class OldPages(Model):
     """Pages that do not say yet whether a binlog was begun by a start of the server."""
 
-    def brief(self, lineage: str, name: BinlogName) -> Known:
+    def brief(self, lineage: str, name: BinlogName) -> Facts:
         return replace(super().brief(lineage, name), started=None)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
@@ -210,7 +210,7 @@ def test_an_unknown_lineage() -> None:
 def test_what_is_known_is_the_same_however_it_is_known(which: str) -> None:
     """From an entry, from an object without one, from chunks: the same but for the state."""
     binlog = BINLOGS[which]
-    known: dict[str, Known] = {}
+    known: dict[str, Facts] = {}
     for state in ("archived", "undescribed", "open"):
         known[state] = bucket_with(which, state).survey().known(ID, NAME)
     (one, *others) = known.values()

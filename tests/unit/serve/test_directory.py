@@ -402,6 +402,17 @@ def test_a_file_of_another_time(tmp_path: Path) -> None:
     assert numbers(got) == [1, 2, 3, 4, 5]
 
 
+def test_rows_that_no_file_has(tmp_path: Path) -> None:
+    """A start, not the rotation before it, began the next file: the server went on without one."""
+    place = own_files(tmp_path / "d")
+    (place / str(NAME.next())).write_bytes(written(5, first=6, created=1).data)
+    got = Got()
+    with sending(of_server(place, NEVER), by_gtid(), got) as raised:
+        wait_until(lambda: raised, what="an error")
+    assert "without a binlog" in str(raised[0])
+    assert numbers(got) == [1, 2, 3, 4, 5]
+
+
 def test_a_file_that_was_copied_in_half(tmp_path: Path) -> None:
     """The last one may end within a transaction, of which nothing is sent; no other one may."""
     place = own_files(tmp_path / "d")

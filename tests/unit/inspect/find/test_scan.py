@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage
-from binlog2s3.archive.known import Known
+from binlog2s3.archive.facts import Facts
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
@@ -214,7 +214,7 @@ def test_what_is_known_of_binlogs_does_not_stay_in_memory() -> None:
     alive = []
 
     def count(_: object) -> None:
-        alive.append(sum(isinstance(one, Known) and bool(one.blocks) for one in gc.get_objects()))
+        alive.append(sum(isinstance(one, Facts) and bool(one.blocks) for one in gc.get_objects()))
 
     search = TransactionSearch(
         bucket.survey(),

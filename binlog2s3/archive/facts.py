@@ -1,35 +1,63 @@
-"""What is known of one binlog in the bucket. Values only."""
+"""One binlog in the bucket, as it is seen (`Binlog`) and as it was read (`Facts`). Values only."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal
 
-from binlog2s3.archive.documents import Entry, Facts
-from binlog2s3.archive.parts import Block
+from binlog2s3.archive.documents import Entry, EntryRow, Lineage
+from binlog2s3.archive.parts import BLOCK_SIZE, Block
 from binlog2s3.binlog.gtid import Flavour, Gtids, MariadbGtidList, joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import AddedGtids
+from binlog2s3.binlog.scanner import Scanner
 from binlog2s3.binlog.transactions import Transaction
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ArchiveError
 from binlog2s3.formatting import us_of
 
+State = Literal["archived", "open", "unfinished", "undescribed"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class Binlog:
+    """One binlog as the bucket shows it, without reading it: `size` bytes can be read.
+
+    `state`: archived; undescribed if it is archived and has no entry that can be used; open or
+    unfinished if it is in chunks, and may grow or not. `hole`: where chunks after a hole begin.
+    `entry` is without its blocks and formats, which take most of the memory.
+    """
+
+    lineage: Lineage
+    name: BinlogName
+    size: int
+    state: State
+    entry: EntryRow | None = None
+    hole: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the server has finished it, and all of it is here."""
+        return self.state in ("archived", "undescribed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
     """What is known of one binlog in the bucket: from its entry, or by reading all of it.
 
     `size` bytes of it can be read; up to `transaction_end` they are whole transactions. `ended`:
     the server has finished it, and all of it is here. Commit times are in microseconds, UTC; not
     `commit_exact`: at least one is in whole seconds. `reached_us`: the greatest commit time that is
     credible: all later ones were received before them. All was received by `received_us`, None if
-    that is unknown. `gtids_before` is None if the binlog does not
-    have it. `damaged` are byte ranges, including those after `size` that should be there and cannot
-    be read. `server_id` is that of the server that wrote the binlog; replicated transactions have
-    others. `server_version` is that server's; "" if the entry does not say it. `gtids_go_back`,
-    `started`, `leaves_out` and `time_zone`: see `documents.Entry`. `rotated`: whether it ends with
-    a rotate event, `crashed`: whether it has ended with neither that nor a stop event.
+    that is unknown. `gtids_before` is None if the binlog does not have it. `damaged` are byte
+    ranges, including those after `size` that should be there and cannot be read. `server_id` is
+    that of the server that wrote the binlog; replicated transactions have others. `server_version`
+    is that server's; "" if the entry does not say it. `formats`: the offsets of its format events.
+    `gtids_go_back`, `started`, `leaves_out` and `time_zone`: see `documents.Entry`. `rotated`:
+    whether it ends with a rotate event, `crashed`: whether it has ended with neither that nor a
+    stop event.
     """
 
+    lineage: Lineage
     name: BinlogName
     size: int
     state: Literal["archived", "open"]
@@ -49,6 +77,7 @@ class Known:
     damaged: tuple[tuple[int, int], ...] = ()
     server_id: int | None = None
     server_version: str = ""
+    formats: tuple[int, ...] = ()
     gtids_go_back: bool | None = None
     started: bool | None = None
     rotated: bool = False
@@ -60,13 +89,27 @@ class Known:
         """Whether one of its transactions may have been committed when it says so."""
         return self.reached_us is not None and one.commit_us <= self.reached_us
 
+    def boundary(self, offset: int) -> int:
+        """The last known offset, up to this one, at which no transaction is open.
+
+        0 within the first block, which has to be read as a whole anyway.
+        """
+        for block in reversed(self.blocks[: offset // BLOCK_SIZE + 1]):
+            if block.first_offset is not None and block.first_offset <= offset:
+                return block.first_offset if block.first_offset >= BLOCK_SIZE else 0
+        return 0
+
+    def format_at(self, offset: int) -> int:
+        """The offset of the format event that is valid at this offset."""
+        return self.formats[max(bisect_right(self.formats, offset) - 1, 0)]
+
     @property
     def gtids_after(self) -> Gtids | None:
         """The GTIDs executed at its end."""
         return joined(self.gtids_before, self.gtids_added)
 
 
-def added_gtids(known: Known) -> AddedGtids:
+def added_gtids(known: Facts) -> AddedGtids:
     """What is known of a binlog of MariaDB, to find a GTID."""
     before, added = known.gtids_before, known.gtids_added
     return AddedGtids(
@@ -77,9 +120,11 @@ def added_gtids(known: Known) -> AddedGtids:
     )
 
 
-def known_from(entry: Facts, flavour: Flavour) -> Known:
+def facts_of(entry: EntryRow, lineage: Lineage) -> Facts:
     """What is known of an archived binlog from its entry. ArchiveError if its GTIDs are wrong."""
-    return Known(
+    flavour = lineage.flavour
+    return Facts(
+        lineage=lineage,
         name=entry.name,
         size=entry.size,
         state="archived",
@@ -99,6 +144,7 @@ def known_from(entry: Facts, flavour: Flavour) -> Known:
         damaged=tuple((int(one["begin"]), int(one["end"])) for one in entry.damaged),
         server_id=entry.server_id,
         server_version=_version(entry),
+        formats=tuple(int(one["offset"]) for one in entry.formats),
         gtids_go_back=entry.gtids_go_back,
         started=entry.started,
         rotated=entry.end == "rotate",
@@ -108,7 +154,49 @@ def known_from(entry: Facts, flavour: Flavour) -> Known:
     )
 
 
-def _gtids_before(entry: Facts, flavour: Flavour) -> Gtids | None:
+def scanned(
+    scanner: Scanner,
+    *,
+    lineage: Lineage,
+    name: BinlogName,
+    size: int,
+    state: Literal["archived", "open"],
+    received_us: int | None = None,
+    blocks: tuple[Block, ...] = (),
+    damaged: tuple[tuple[int, int], ...] = (),
+) -> Facts:
+    """What is known of a binlog by its bytes, of which the scanner has had at least its format."""
+    form = scanner.formats[0]
+    return Facts(
+        lineage=lineage,
+        name=name,
+        size=size,
+        state=state,
+        ended=state == "archived" or (scanner.ended and scanner.event_end == size),
+        first_us=form.timestamp * 1_000_000,
+        transaction_end=scanner.transaction_end,
+        least_commit_us=scanner.least_commit_us,
+        greatest_commit_us=scanner.greatest_commit_us,
+        reached_us=scanner.reached_us,
+        received_us=received_us,
+        commit_exact=scanner.commit_exact,
+        gtids_before=scanner.previous_gtids,
+        gtids_added=scanner.gtids,
+        transactions=scanner.transactions,
+        anonymous=scanner.anonymous,
+        blocks=blocks,
+        damaged=damaged,
+        server_id=form.server_id,
+        server_version=form.server_version,
+        formats=tuple(form.offset for form in scanner.formats),
+        gtids_go_back=scanner.gtids_go_back if scanner.flavour == "mariadb" else None,
+        started=form.created > 0,
+        rotated=scanner.rotate is not None,
+        crashed=state == "archived" and not scanner.ended,
+    )
+
+
+def _gtids_before(entry: EntryRow, flavour: Flavour) -> Gtids | None:
     """An empty text means an empty set only if the server version has GTIDs at all."""
     if not entry.gtid_set_before:
         major, _, rest = _version(entry).partition(".")
@@ -120,11 +208,11 @@ def _gtids_before(entry: Facts, flavour: Flavour) -> Gtids | None:
     return _gtids(entry, entry.gtid_set_before, flavour)
 
 
-def _version(entry: Facts) -> str:
+def _version(entry: EntryRow) -> str:
     return str(entry.formats[0]["server_version"]) if entry.formats else ""
 
 
-def _gtids(entry: Facts, text: str, flavour: Flavour) -> Gtids:
+def _gtids(entry: EntryRow, text: str, flavour: Flavour) -> Gtids:
     try:
         return parse(text, flavour)
     except ValueError as error:
