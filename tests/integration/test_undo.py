@@ -47,7 +47,6 @@ from tests.integration.test_find import Finder, streamed
 from tests.memory_client import MemoryClient
 from tests.surveyed import Bucket
 from tests.waiting import PATIENCE, wait_until
-from tests.world.servers import open_binlog
 
 COLUMNS: Mapping[str, Mapping[str, str]] = {
     "mysql-9": {**MYSQL, **PLACES},
@@ -116,7 +115,6 @@ class Place:
 
     def bucket(self) -> Golden:
         """All of its binlogs in a bucket, the last one open."""
-        open_binlog(self.server)
         names = [name for name, _ in self.server.binlogs()]
         lineage = like(
             LINEAGE,
