@@ -38,11 +38,12 @@ from binlog2s3.stream.decide import (
 from binlog2s3.stream.remote import Looked, RemoteBinlog
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.upload_counts import Failing, InVain
+from binlog2s3.stream.watermark import Coverage
 
 _URGENT_SECONDS = 30.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One binlog and its requests. Times are of the uploader's clock.
 
@@ -50,12 +51,16 @@ class Job:
     which count once they were compared with our bytes. `acknowledged` says since when a chunk is
     known to have our bytes, and `named` which of them nobody has read (`decide.Held`); both are
     kept after an error. `direct` is None until it is decided whether the binlog goes without
-    chunks: see `decide.Observed`. `is_taken`: somebody wrote under its
-    entry's key before; it gets an entry there when its history has ended.
+    chunks: see `decide.Observed`. `is_past`: the history of `lineage` has ended. `is_taken`:
+    somebody wrote under its entry's key before; it gets an entry there once it `is_past`.
+    `coverage` is told how far the lineage's binlogs are in the bucket.
     """
 
     track: Track
     place: RemoteBinlog
+    lineage: str
+    coverage: Coverage
+    is_past: bool = False
     held: Held | None = None
     parts: dict[int, PartInfo] = field(default_factory=dict)
     listed: dict[int, PartInfo] = field(default_factory=dict)
@@ -103,6 +108,13 @@ class Job:
         self.failing.pop(subject_of(action), None)
         if isinstance(action, PutChunk):
             self.failing.pop(Flush, None)
+
+    def try_again(self) -> None:
+        """Try everything again at once: the store has changed."""
+        self.not_before = 0.0
+        self.in_vain.forget()
+        for failing in self.failing.values():
+            failing.not_before = 0.0
 
     def only(self, actions: Iterable[Action]) -> None:
         """Forget the failures of parts and uploads that are not wanted any more."""

@@ -44,7 +44,7 @@ from binlog2s3.stream.startup import StartResult
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
 
@@ -91,7 +91,7 @@ class Loop:
             patience_seconds=_QUESTIONS * slow + _WATCH_SECONDS,
         )
         self._alive = Alive(notifier, self._watch)
-        self._uploads = Uploads(
+        self._uploads = Uploader(
             config,
             store=self._store,
             layout=layout,

@@ -54,7 +54,7 @@ from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Writer
 
 Answer = TypeVar("Answer")
@@ -78,7 +78,7 @@ class Supervisor:
         *,
         spool: Spool,
         intake: Intake,
-        uploads: Uploads,
+        uploads: Uploader,
         writer: Writer,
         pilot: Pilot,
         watch: Watch,

@@ -1,6 +1,6 @@
 """Takes binlogs in: decides which lineage they belong to, and which of them are closed.
 
-It opens an uploader for each lineage.
+The uploader gets them, lineage by lineage.
 
 Law: no byte is uploaded before its lineage is known and described in the bucket. When a history
 ends, everything of it that was read is still uploaded. A lineage ends where the source has left
@@ -37,7 +37,7 @@ from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
-from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 
@@ -66,7 +66,7 @@ class Intake:
         layout: Layout,
         spool: Spool,
         writer: Writer,
-        uploads: Uploads,
+        uploads: Uploader,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -106,7 +106,7 @@ class Intake:
     @property
     def is_behind(self) -> bool:
         """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
-        return bool(self._waiting or self._uploads.older)
+        return bool(self._waiting or self._uploads.is_behind)
 
     @property
     def server_uuid(self) -> str:
@@ -148,7 +148,7 @@ class Intake:
                 self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
-        self._uploads.open(lineage, self.coverage)
+        self._uploads.open(lineage.id, self.coverage)
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
@@ -221,7 +221,7 @@ class Intake:
         coverage = self.coverage
         if coverage is None:
             return self._covered_before
-        return coverage.until if not self._uploads.older else None
+        return coverage.until if not self._uploads.is_behind else None
 
     def seen(self, position: ServerPosition) -> None:
         """Note the source's position, if it is the lineage's own server. Called by the watch."""
@@ -303,7 +303,7 @@ class Intake:
         return zone if track.name == newest else None
 
     def admit(self, track: Track) -> None:
-        """Take a binlog in. It goes to an uploader once its lineage is known."""
+        """Take a binlog in. It goes to the uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
         track.time_zone = self._zone_of(track)
         before = self._said if track.name == self._following else None
@@ -406,7 +406,7 @@ class Intake:
             lineage = self._uploads.wait_for(partial(self._in_the_bucket, lineage, track))
             if self.lineage is None:
                 self.lineage, self.coverage = lineage, Coverage(None, track.name)
-                self._uploads.open(lineage, self.coverage)
+                self._uploads.open(lineage.id, self.coverage)
             self._described = self._has_turn = True
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)

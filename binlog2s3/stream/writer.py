@@ -47,7 +47,7 @@ from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Stop, every
 from binlog2s3.stream.spool import Rank, Spool
-from binlog2s3.stream.uploads import LiveKeys, Uploads
+from binlog2s3.stream.uploader import LiveKeys, Uploader
 
 _log = Log("writer")
 _DEAD_INTERVALS = 10
@@ -97,7 +97,7 @@ class Writer:
         target: str,
         interval_seconds: float,
         progress: Callable[[Heartbeat], Heartbeat],
-        uploads: Uploads,
+        uploads: Uploader,
         stop: Stop,
     ) -> None:
         self._store = store

@@ -279,7 +279,7 @@ class Streaming(RuleBasedStateMachine):
             if self.pressed[writer]:
                 streamer.press(pressed=True)
                 self.files_are_kept()
-            streamer.uploader.step()
+            streamer.uploader.start()
 
     def perform(self, spell: Spell) -> None:
         """One request is made."""

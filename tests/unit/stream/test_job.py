@@ -28,7 +28,8 @@ KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
 
 
 def the_job(streamer: Streamer) -> Job:
-    return streamer.uploader._jobs[FIRST]
+    (job,) = streamer.uploader.jobs
+    return job
 
 
 def spans(world: World) -> list[tuple[int, int]]:

@@ -481,7 +481,7 @@ def test_what_is_not_in_the_bucket_yet_stays_in_a_full_spool(world: World) -> No
         assert streamer.files(FIRST) == paths
         assert streamer.tracks[FIRST].floor == 0
         world.now += 1
-        streamer.uploader.step()
+        streamer.uploader.start()
         world.answer(streamer)
     streamer.press(pressed=True)
     assert streamer.files(FIRST) == []

@@ -37,7 +37,7 @@ def flying(streamer: Streamer, kind: type[Action]) -> int:
 
 def one_answer(streamer: Streamer) -> None:
     """A round of the loop beside a slow store."""
-    streamer.uploader.step()
+    streamer.uploader.start()
     if streamer.workers.tasks:
         streamer.workers.perform()
     streamer.deliver()
@@ -55,7 +55,7 @@ def test_what_is_not_durable_goes_before_copies(world: World, workers: int) -> N
     seen: list[tuple[int, int, int]] = []
     for _ in range(40):
         world.now += 0.1
-        streamer.uploader.step()
+        streamer.uploader.start()
         copies, chunks, flushes = (flying(streamer, one) for one in (CopyPart, PutChunk, Flush))
         seen.append((copies, chunks, flushes))
         one_answer(streamer)
@@ -74,14 +74,14 @@ def test_the_time_from_a_commit_is_counted_once(world: World) -> None:
         world.source.write(50)
         world.work(streamer, 10)
         world.settle(streamer)
-    (timed,) = streamer.uploader.totals.durable.read()
+    (timed,) = streamer.uploader.counts.durable.read()
     assert timed.buckets[-1][1] == 3
     world.stop(streamer)
     again = world.start()
     world.read(again)
     world.settle(again)
     assert again.coverage.durable is not None
-    assert again.uploader.totals.durable.read() == []
+    assert again.uploader.counts.durable.read() == []
 
 
 def a_backlog(world: World, pace: float, *binlogs: int) -> Streamer:
@@ -117,7 +117,7 @@ def test_a_worker_is_left_to_the_next_flush(world: World) -> None:
     world.read(streamer)
     for _ in range(5):
         world.now += 1
-        streamer.uploader.step()
+        streamer.uploader.start()
         assert streamer.workers.busy - flying(streamer, Flush) == 3
 
 
@@ -128,7 +128,7 @@ def test_a_backlog_takes_every_worker_of_a_quick_link(world: World, pace: float,
     world.read(streamer, 5000)
     most = 0
     for _ in range(30):
-        streamer.uploader.step()
+        streamer.uploader.start()
         most = max(most, flying(streamer, PutPart))
         streamer.workers.perform()
         streamer.deliver()
@@ -293,7 +293,7 @@ def test_what_cannot_be_finished_stays_as_chunks(
     world.settle(streamer)
     assert world.readable() == world.source.data(FIRST)
     assert streamer.uploader.done
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert not {KEY, ENTRY} & world.store.objects.keys()
     assert not world.store.uploads, "nobody will ever complete it"
     assert list(streamer.run.files()) == []
@@ -326,7 +326,7 @@ def test_what_is_given_up_before_it_has_come_as_far_as_the_bucket(
         assert streamer.files(FIRST)
         return
     world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert world.live() == keys
     assert world.readable() == data
 
@@ -347,7 +347,7 @@ def test_the_last_copy_is_not_given_up_for_a_chunk_that_only_has_its_name(
         world.store.put(world.live()[3], bytes(data))
     streamer.uploader.abandon(streamer.tracks[FIRST])
     world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert not streamer.files(FIRST)
     assert world.readable() == world.source.data(FIRST)
 
@@ -361,7 +361,7 @@ def test_beside_what_another_writer_has_finished_nothing_is_put(world: World) ->
     world.store.put(KEY, world.source.data(FIRST))
     streamer.uploader.abandon(streamer.tracks[FIRST])
     world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert world.live() == []
     assert streamer.run.files()[FIRST].stat().st_size == 600  # nobody has compared it
     assert not streamer.coverage.has(FIRST)
@@ -378,7 +378,7 @@ def test_another_track_of_the_same_name_is_not_meant(world: World) -> None:
     streamer.uploader.abandon(old)
     streamer.uploader.drop(old)
     assert streamer.uploader.pending == 0
-    assert not streamer.uploader.empty
+    assert streamer.uploader.jobs
 
 
 @pytest.mark.parametrize("read_again", [False, True])
@@ -391,9 +391,9 @@ def test_an_answer_of_a_binlog_that_was_forgotten_says_nothing(
     world.work(streamer, 3)
     world.source.write(20)
     world.read(streamer)
-    streamer.uploader.step()
+    streamer.uploader.start()
     assert flying(streamer, Flush)
-    durable, counted = streamer.coverage.durable, streamer.uploader.totals.durable_bytes
+    durable, counted = streamer.coverage.durable, streamer.uploader.counts.durable_bytes
     assert durable is not None
     track = streamer.tracks[FIRST]
     streamer.uploader.drop(track)
@@ -401,7 +401,7 @@ def test_an_answer_of_a_binlog_that_was_forgotten_says_nothing(
         streamer.uploader.add(track)
     world.answer(streamer)
     assert streamer.coverage.durable == durable
-    assert streamer.uploader.totals.durable_bytes == counted
+    assert streamer.uploader.counts.durable_bytes == counted
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
@@ -418,7 +418,7 @@ def test_what_contradicts_the_bucket_stays_in_the_spool(world: World, *, has_end
         streamer.uploader.abandon(streamer.tracks[FIRST])
         streamer.uploader.end_history()
         world.settle(streamer)
-        assert streamer.uploader.empty
+        assert not streamer.uploader.jobs
     else:
         with pytest.raises(ForkError, match="holds other bytes than"):
             world.settle(streamer)
@@ -443,7 +443,7 @@ def test_nothing_is_archived_behind_what_contradicts_the_bucket(
         with pytest.raises(ForkError, match="holds other bytes than"):
             world.settle(streamer)
         world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert not [key for key in world.store.objects if LAYOUT.place_of(key).kind == "entry"]  # type: ignore[union-attr]
     assert len(streamer.run.files()) == 4
 
@@ -526,7 +526,7 @@ def test_nothing_leaves_the_spool_that_a_request_may_still_read(world: World) ->
     for _ in range(3):  # it looks, then compares, then reads
         streamer.press(pressed=True)
         assert streamer.files(FIRST)
-        streamer.uploader.step()
+        streamer.uploader.start()
         assert streamer.workers.tasks
         streamer.press(pressed=True)
         assert streamer.files(FIRST)
@@ -542,9 +542,9 @@ def test_all_is_durable_and_a_request_still_reads_it(world: World) -> None:
         world.source.write(100)
         world.read(streamer)
         world.now += 1.1
-        streamer.uploader.step()
+        streamer.uploader.start()
         world.answer(streamer)
-        streamer.uploader.step()
+        streamer.uploader.start()
         if flying(streamer, Merge) and streamer.tracks[FIRST].size > 9_000:
             break
         world.answer(streamer)
@@ -598,7 +598,7 @@ def test_a_part_that_is_being_sent_stays_in_the_spool(world: World) -> None:
     world.read(streamer)
     for _ in range(40):
         world.now += 1
-        streamer.uploader.step()
+        streamer.uploader.start()
         if flying(streamer, PutPart):
             break
         world.answer(streamer)
