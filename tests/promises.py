@@ -149,7 +149,7 @@ class Promises:
         What a process says of that never goes back.
         """
         for job in uploader.jobs:
-            for chunk in job.acknowledged:
+            for chunk in job.held.chunks:
                 self.promise(Place(job.lineage, job.track.name), chunk.begin, chunk.end)
         durable = coverage.durable
         if durable is not None:

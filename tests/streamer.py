@@ -25,10 +25,10 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
+from binlog2s3.stream.actions import Action, Compare
 from binlog2s3.stream.adopt import adopt
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
-from binlog2s3.stream.decide import Action, Compare
 from binlog2s3.stream.remote import Looked
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
@@ -405,11 +405,11 @@ class Streamer:
     def knows(self, name: BinlogName, chunk: Chunk) -> bool:
         """Whether it believes, or may come to believe, that this chunk lies in the bucket."""
         (job,) = [one for one in self.uploader.jobs if one.track.name == name] or [None]
-        if job is not None and job.held is not None and chunk in job.held.there.all:
+        if job is not None and job.held.asked and chunk in job.held.there.all:
             return True
         for outcome in self.workers.outcomes:
             token = outcome.token
-            if getattr(token, "chunk", None) == chunk:
+            if outcome.value == chunk:
                 return True
             if isinstance(outcome.value, Looked) and chunk in outcome.value.chunks.all:
                 return True

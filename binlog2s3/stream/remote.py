@@ -59,6 +59,17 @@ class Looked:
     chunks: Chunks
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Of chunks of another process, the `same` have our bytes; those `named` by their names alone.
+
+    What is below the floor was read there.
+    """
+
+    same: frozenset[Chunk]
+    named: frozenset[Chunk]
+
+
 @dataclass(frozen=True, slots=True)
 class _ReadBack:
     """Bytes that the spool does not have, or not all: `blocks` reads them from the bucket.
@@ -220,21 +231,22 @@ class RemoteBinlog:
     def chunk_key(self, chunk: Chunk) -> str:
         return f"{self._chunks}{chunk}"
 
-    def put_chunk(self, chunk: Chunk) -> None:
-        """Put a range of the growing binlog as a chunk. It is durable when this returns."""
+    def put_chunk(self, chunk: Chunk) -> Chunk:
+        """Put a range of the growing binlog as a chunk. It is durable when this returns it."""
         key = self.chunk_key(chunk)
         piece = self._checked(chunk.begin, chunk.end, chunk.crc64)
         with self._spool_unchanged(piece, chunk.crc64):
             self._note_md5(chunk, self._bodies.put(key, piece, crc64=chunk.crc64))
+        return chunk
 
-    def compare(self, chunks: Iterable[Chunk], *, read: bool = False) -> frozenset[Chunk]:
-        """Compare chunks of another process with our bytes; return those that are equal.
+    def compare(self, chunks: Iterable[Chunk], *, read: bool = False) -> Compared:
+        """Compare chunks of another process with our bytes.
 
         A chunk whose name has another checksum is read, with `read` each one. If its bytes are not
         those that its name says, it is deleted: it is nobody's chunk, and would only stop readers.
         Otherwise, with another checksum, it is of another history, and ForkError is raised.
         """
-        same = set()
+        same, floor = set(), self._track.floor
         for chunk in sorted(chunks):
             beyond = chunk.end > self._track.size
             ours = not beyond and self._crc64_of(chunk.begin, chunk.end) == chunk.crc64
@@ -258,7 +270,8 @@ class RemoteBinlog:
                     "did it lose commits in a crash? nothing was overwritten",
                     binlog=str(self._track.name),
                 )
-        return frozenset(same)
+        named = () if read else (chunk for chunk in same if chunk.end > floor)
+        return Compared(same=frozenset(same), named=frozenset(named))
 
     def _crc64_there(self, chunk: Chunk, upto: int) -> tuple[int, int]:
         """The CRC64NVME of a chunk's object, and of its bytes before the offset `upto`."""

@@ -22,7 +22,6 @@ from queue import SimpleQueue
 from types import UnionType
 from typing import TypeVar
 
-from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
@@ -43,7 +42,7 @@ from binlog2s3.log import Log
 from binlog2s3.status.model import UploadStatus
 from binlog2s3.status.timings import Histogram
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.decide import (
+from binlog2s3.stream.actions import (
     Action,
     Clear,
     Compare,
@@ -53,18 +52,15 @@ from binlog2s3.stream.decide import (
     Flush,
     ForArchive,
     ForChunks,
-    Limits,
     Look,
-    Merge,
-    Observed,
     PutChunk,
     PutEntry,
     PutPart,
+    PutsChunk,
     PutWhole,
     Release,
-    decide,
-    sent_by,
 )
+from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.job import Job, urgency
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import RemoteBinlog, abort_uploads, sweep
@@ -88,7 +84,7 @@ _LATEST = 900.0
 _DELETE_SECONDS = 60.0
 _WORTH = 4 << 20
 """A file with so many bytes is deleted in a full spool."""
-_ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
+_ACTS = PutsChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +119,6 @@ class _Token:
 
     job: Job
     action: Action
-    chunk: Chunk | None
     at: float
     upload_id: str | None
 
@@ -162,12 +157,9 @@ class Uploader:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
-        self._limits = Limits(
-            grid=Grid(config.s3.part_size),
-            chunked=config.stream.flush_interval > 0,
-            copies=True,
-            full_chunk=full_chunk,
-        )
+        self._limits = Limits(grid=Grid(config.s3.part_size), full_chunk=full_chunk)
+        self._flushes = config.stream.flush_interval > 0
+        self._copies = True  # until the store has said that it copies no parts
         self._store = store
         self._bodies = bodies if bodies is not None else store
         self._layout = layout
@@ -226,7 +218,7 @@ class Uploader:
             lambda entry: not job.is_past and self._plants.hide_entry(entry),
             bodies=self._bodies,
         )
-        self._jobs[track] = job = Job(track, place, self._lineage, coverage)
+        self._jobs[track] = job = Job(track, place, self._lineage, coverage, copies=self._copies)
         if track.floor:
             job.continues_at(track.floor)
 
@@ -262,7 +254,7 @@ class Uploader:
             return
         if track.size - track.floor < min(self._limits.grid.length(1), _WORTH):
             return
-        if held is None or held.object_there or held.named or held.chunks.end < track.size:
+        if not held.asked or held.object_there or held.named or held.chunks.end < track.size:
             return
         if not track.rewind():  # no run could continue there
             return
@@ -289,8 +281,7 @@ class Uploader:
     def done(self) -> bool:
         """Whether everything that can be uploaded is in the bucket."""
         for job in self._jobs.values():
-            in_chunks = self._chunked(job) and (self._pressed or not job.direct)
-            if job.flying or (job.unsaved and in_chunks):
+            if job.flying or (job.unsaved and self._in_chunks(job)):
                 return False
         return not self.pending
 
@@ -301,11 +292,21 @@ class Uploader:
 
     @property
     def unsaved_bytes(self) -> int:
-        """Checked bytes that are not known to be in chunks or in the archive."""
-        return sum(job.unsaved_bytes for job in self._jobs.values() if self._chunked(job))
+        """Checked bytes that are not known to be in chunks or in the archive.
 
-    def _chunked(self, job: Job) -> bool:
-        return self._limits.chunked or job.unfinishable or self._pressed
+        With a flush interval of 0 those of a growing binlog do not count.
+        """
+        jobs = self._jobs.values()
+        return sum(j.unsaved_bytes for j in jobs if self._flushes or self._in_chunks(j))
+
+    def _in_chunks(self, job: Job) -> bool:
+        """Whether a binlog's bytes go into chunks as they come.
+
+        A full spool needs that, unless the binlog is all there and will leave the spool anyway.
+        """
+        if job.unfinishable or (self._pressed and not (job.direct and job.track.closed)):
+            return True
+        return self._flushes and not job.direct
 
     def flush(self) -> None:
         """Upload what is new at the next step, whenever the last flush was."""
@@ -322,8 +323,8 @@ class Uploader:
             uploads=UploadStatus(
                 binlogs=len(jobs),
                 closed_binlogs=self.pending,
-                open_uploads=sum(bool(job.held and job.held.upload_id) for job in jobs),
-                chunks=sum(len(job.acknowledged) for job in jobs),
+                open_uploads=sum(bool(job.held.upload_id) for job in jobs),
+                chunks=sum(len(job.held.chunks.all) for job in jobs),
                 parts_in_flight=sum(isinstance(a, parts) for job in jobs for a in job.flying),
                 requests_in_flight=self._workers.busy,
                 unsaved_bytes=self.unsaved_bytes,
@@ -432,7 +433,8 @@ class Uploader:
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
-            due = self._chunked(job) and job.unsaved and now >= job.flushed_at + interval
+            self._judge_direct(job)
+            due = self._in_chunks(job) and job.unsaved and now >= job.flushed_at + interval
             if job.not_before > now or (free <= self._reserved and not due):
                 continue
             self._step(job, due=due, now=now)
@@ -442,17 +444,18 @@ class Uploader:
             size=job.track.size,
             closed=job.track.closed,
             held=job.held,
+            chunked=self._in_chunks(job),
+            copies=job.copies,
             flushes=job.flushes,
             due=due,
             late=job.late(now, self.pace.flush_interval),
             unfinishable=job.unfinishable,
             pressed=self._pressed,
-            direct=self._goes_directly(job),
         )
         actions = decide(observed, self._limits)
-        if job.held is not None:
+        if job.held.asked:
             job.only(actions)
-        if due and job.held is not None and not any(isinstance(a, Flush) for a in actions):
+        if due and job.held.asked and not any(isinstance(a, Flush) for a in actions):
             job.wait_for_chunk(now)
         for action in actions:
             free = self._workers.count - self._workers.busy
@@ -466,29 +469,24 @@ class Uploader:
                 continue
             if isinstance(action, Release):
                 self._release(job)
-            elif (
-                job.may_fly(action)
-                and not job.has_taken_up(action)
-                and job.may_be_tried(
-                    action,
-                    now,
-                    self._taken_at.get(type(action), -math.inf),
-                    pressed=self._pressed,
-                )
+            elif job.may_fly(action) and job.may_be_tried(
+                action,
+                now,
+                self._taken_at.get(type(action), -math.inf),
+                pressed=self._pressed,
             ):
                 self._start(job, action)
 
-    def _goes_directly(self, job: Job) -> bool:
-        """Whether a binlog goes into its upload as it comes, without chunks.
+    def _judge_direct(self, job: Job) -> None:
+        """Decide once whether a binlog goes into its upload as it comes, without chunks.
 
         It has to be whole in the bucket within seconds: until then none of it can be read there.
         That is so while a backlog is caught up. What the source still writes gets chunks, and so
         does what comes before the link's pace is known.
         """
-        if job.direct is None and job.held is not None and self.pace.bytes_per_second:
+        if job.direct is None and job.held.asked and self.pace.bytes_per_second:
             size = None if self._pressed else job.track.source_size
             job.direct = size is not None and self.pace.carries(size, _DIRECT_SECONDS)
-        return bool(job.direct)
 
     def _comes_after_another(self, job: Job) -> bool:
         """Whether an earlier binlog has no entry yet: entries are written in order.
@@ -497,7 +495,7 @@ class Uploader:
         source could not finish.
         """
         return any(
-            not (other.unfinishable or (other.held and other.held.entry_there))
+            not (other.unfinishable or other.held.entry_there)
             for other in self._jobs.values()
             if other.coverage is job.coverage and other.track.name < job.track.name
         )
@@ -531,7 +529,7 @@ class Uploader:
         quick = self.pace.carries(parts, self.pace.flush_interval)
         if quick and all(job.direct for job in self._jobs.values()):
             return 0
-        return 1 if self._limits.chunked and self._workers.count > 1 else 0
+        return 1 if self._flushes and self._workers.count > 1 else 0
 
     def take(self, outcome: Outcome) -> None:
         """Learn from the outcome of a request. Raises an error that no retry can fix."""
@@ -552,7 +550,7 @@ class Uploader:
             self._failed(job, action, outcome.error)
             return
         seconds = self._clock() - token.at
-        self.pace.sent(sent_by(action), seconds, 1 + self._flying(PutChunk | PutPart))
+        self.pace.sent(action.brings, seconds, 1 + self._flying(PutChunk | PutPart))
         failing = job.longest_failing
         job.succeeded(action)
         if failing is not None and not job.failing:
@@ -567,22 +565,25 @@ class Uploader:
             self._taken_at[type(action)] = self._clock()
         elif isinstance(action, Clear | DeleteChunks):
             self.counts.clean_up_error = ""
-        if token.chunk is not None:
-            assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
-            job.acknowledge(action, token.chunk, self._clock())
-            if isinstance(action, PutChunk):
-                self.pace.took(seconds)
-            _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
-        if job.held is None and not isinstance(action, Look):
-            return  # asked before an error; the look that follows tells
-        known_upload = job.held.upload_id if job.held else None
-        if token.upload_id == known_upload or isinstance(action, ForChunks):
-            unsaved = job.unsaved_bytes
-            job.learn(action, token.chunk, outcome.value, self._clock())
-            if not isinstance(action, Look):  # a look is no progress
-                self.counts.acts += isinstance(action, _ACTS)
-                self.counts.durable_bytes += max(0, unsaved - job.unsaved_bytes)
-            self._tell(job, action)
+        if isinstance(action, PutsChunk):
+            _log.debug("chunk put", binlog=job.track.name, chunk=outcome.value)
+        if isinstance(action, PutChunk):
+            self.pace.took(seconds)
+        is_known = isinstance(action, Look | PutsChunk) or (
+            # else asked before an error, or of another upload; the look that follows tells
+            job.held.asked
+            and (token.upload_id == job.held.upload_id or isinstance(action, ForChunks))
+        )
+        if not is_known:
+            return
+        unsaved = job.unsaved_bytes
+        job.learn(action, outcome.value, self._clock())
+        if not job.held.asked:
+            return
+        if not isinstance(action, Look):  # a look is no progress
+            self.counts.acts += isinstance(action, _ACTS)
+            self.counts.durable_bytes += max(0, unsaved - job.unsaved_bytes)
+        self._tell(job, action)
 
     def audit(self, keys: Iterable[str], asked_at: float) -> None:
         """Compare what is known with all keys below `live/`, which were listed since `asked_at`.
@@ -605,7 +606,7 @@ class Uploader:
                 job.lost_chunks(found.get(job.lineage, {}).get(str(name), ()), asked_at)
             ):
                 job.flushed_at = -math.inf
-                if job.held and not job.held.chunks.cover(lost.begin, lost.end, 0):
+                if not job.held.chunks.cover(lost.begin, lost.end, 0):
                     _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
         for lineage, coverage in coverages.items():
             for text in found.get(lineage, ()):
@@ -639,12 +640,10 @@ class Uploader:
         _log.recurring("leftovers not deleted", binlog=name, error=error, hint=error.hint)
 
     def _start(self, job: Job, action: Action) -> None:
-        now = self._clock()
-        chunk = None
-        if isinstance(action, Flush | Merge | PutChunk):
-            chunk = job.chunk_for(action, now, self.pace.flush_interval)
-            if chunk is None:
-                return
+        now, before = self._clock(), job.sent_bytes
+        request = job.request(action, now, self.pace.flush_interval)
+        if request is None:
+            return
         if isinstance(action, Flush):
             job.flushed_at = now
         if isinstance(action, Compare):
@@ -652,21 +651,16 @@ class Uploader:
         if isinstance(action, ForArchive):
             job.begun_at = job.begun_at or now
         job.flying.add(action)
-        before = job.sent_bytes
-        request = job.request(action, chunk)
         self.counts.sent_bytes += job.sent_bytes - before
-        upload_id = job.held.upload_id if job.held else None
-        self._workers.submit(_Token(job, action, chunk, now, upload_id), request)
+        self._workers.submit(_Token(job, action, now, job.held.upload_id), request)
 
     def _tell(self, job: Job, action: Action) -> None:
         """Tell the coverage how far this binlog can be read from the bucket."""
         track = job.track
         if isinstance(action, Look):
-            if job.listed:
-                _log.info(
-                    "continuing an unfinished upload", binlog=track.name, parts=len(job.listed)
-                )
-            if job.held is not None and job.held.listed:
+            if offered := len(job.held.offered):
+                _log.info("continuing an unfinished upload", binlog=track.name, parts=offered)
+            if job.held.listed:
                 _log.info("continuing with the chunks in the bucket", binlog=track.name,
                           chunks=len(job.held.listed.all))  # fmt: skip
         elif isinstance(action, PutEntry):
@@ -699,14 +693,15 @@ class Uploader:
             raise error
         missing = isinstance(error, ObjectMissingError | UploadMissingError)
         if isinstance(action, Clear | DeleteChunks) and not missing:
-            if isinstance(action, Clear):
-                job.give_up_clearing()
+            if isinstance(action, Clear):  # what is left does no harm
+                job.held = action.learned(job.held, None)
             job.deletes_from = self._clock() + _DELETE_SECONDS
             self._left(job.track.name, error)
             return
         if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
-            job.without_copies()
-            self._limits = replace(self._limits, copies=False)
+            self._copies = False
+            for other in self._jobs.values():
+                other.copies = False
             _log.warning("the store copies no parts: they are sent", binlog=job.track.name,
                          error=error)  # fmt: skip
             return
@@ -746,7 +741,7 @@ class Uploader:
         self._forget(job)
         track.commits.passed(track.size)
         self._newest_commit_us = _greatest((self._newest_commit_us, track.commits.newest_us))
-        if job.unfinishable and job.held is not None and job.held.object_there:
+        if job.unfinishable and job.held.object_there:
             # it was never compared with ours, so ours stays, and nothing is claimed
             _log.warning("left in the spool: an archived one is there", binlog=track.name)
             return
@@ -765,7 +760,7 @@ class Uploader:
             binlog=track.name,
             size=track.size,
             transactions=track.scanner.transactions,
-            parts=len(job.parts) or 1,
+            parts=len(job.held.parts) or 1,
             copied=job.copied,
             taken_up=job.taken_up,
             sent=job.sent_bytes,

@@ -64,20 +64,11 @@ from binlog2s3.store.integrity import Integrity
 from binlog2s3.store.requests import Requests
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
+from binlog2s3.stream.actions import Held, Look, PutEntry, TakeUp, Verify
 from binlog2s3.stream.adopt import _Bucket, _checked, _File
 from binlog2s3.stream.archive_end import ArchiveEnd
 from binlog2s3.stream.compare import Finder
-from binlog2s3.stream.decide import (
-    Held,
-    PutEntry,
-    Verify,
-    _archived,
-    _chunks,
-    _growing,
-    decide,
-    is_closed,
-)
-from binlog2s3.stream.job import Job
+from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
 from binlog2s3.stream.remote import (
     RemoteBinlog,
     _CheckedSlice,
@@ -93,7 +84,7 @@ from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.spool_files import write_whole
 from binlog2s3.stream.start import _has_begun
 from binlog2s3.stream.supervisor import _where
-from binlog2s3.stream.tail import Tailer
+from binlog2s3.stream.tail import Tailer, is_closed
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
@@ -172,7 +163,7 @@ MUTANTS = (
         "A chunk that another process left counts only after its checksum was compared with "
         "the source's bytes.",
         ("tests/unit/stream/test_job.py::test_what_was_not_compared_is_not_reported",),
-        ((Job._looked, operand(arithmetic(1, of=2), 1)),),
+        ((Look.learned, operand(arithmetic(1, of=2), 1)),),
     ),
     Mutant(
         "chunk-deletion-acknowledged",
@@ -430,7 +421,7 @@ MUTANTS = (
         "A part of an unfinished upload is taken up only if its size and checksum are those "
         "of our bytes.",
         ("tests/unit/stream/test_safeguards.py::test_a_part_of_other_bytes_is_not_taken_up",),
-        ((Job.has_taken_up, never(when(3, of=3))),),
+        ((TakeUp.learned, always(choice())),),
     ),
     Mutant(
         "copied-part-compared",

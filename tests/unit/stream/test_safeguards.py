@@ -47,9 +47,9 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
+from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.continuation import unservable
-from binlog2s3.stream.decide import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
@@ -518,7 +518,7 @@ def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
     for begin, end in ((0, 300), (50, 330)):  # ends that are known, and others
         data = bytearray(world.source.data(FIRST)[begin:end])
         right = Chunk(begin, end, crc64nvme(data))
-        assert place.compare([right]) == {right}
+        assert place.compare([right]).same == {right}
         data[60] ^= 1
         other = Chunk(begin, end, crc64nvme(data))
         world.store.put(f"{CHUNKS}{other}", bytes(data))

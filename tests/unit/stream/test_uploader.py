@@ -11,8 +11,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError, TakenError
 from binlog2s3.store.contract import Body, ObjectInfo, ObjectVersion, PartInfo
-from binlog2s3.stream.archive_end import archive_end
-from binlog2s3.stream.decide import (
+from binlog2s3.stream.actions import (
     Action,
     Complete,
     CopyPart,
@@ -22,6 +21,7 @@ from binlog2s3.stream.decide import (
     PutPart,
     PutWhole,
 )
+from binlog2s3.stream.archive_end import archive_end
 from binlog2s3.stream.upload_counts import UploadPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
