@@ -29,7 +29,7 @@ from binlog2s3.stream.actions import Action, Compare
 from binlog2s3.stream.adopt import adopt
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
-from binlog2s3.stream.remote import Looked
+from binlog2s3.stream.remote import Held
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.systemd import Alive, Notifier
@@ -411,7 +411,7 @@ class Streamer:
             token = outcome.token
             if outcome.value == chunk:
                 return True
-            if isinstance(outcome.value, Looked) and chunk in outcome.value.chunks.all:
+            if isinstance(outcome.value, Held) and chunk in outcome.value.listed.all:
                 return True
             action = getattr(token, "action", None)
             if isinstance(action, Compare) and chunk in action.chunks:

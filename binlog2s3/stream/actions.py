@@ -1,4 +1,4 @@
-"""What the store is known to have of a binlog, and the actions that change it.
+"""The actions that bring a binlog into the store: requests, and what their answers teach.
 
 Law: the bytes of an object are a function of (lineage, binlog, range), so an action that is done
 twice or late wastes a request and harms nothing. What an answer teaches depends on the action and
@@ -6,56 +6,17 @@ on what is known, on nothing else.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from binlog2s3.archive.chunks import Chunk, Chunks
 from binlog2s3.archive.parts import Part
 from binlog2s3.store.s3 import PartInfo
-from binlog2s3.stream.remote import Compared, Looked, RemoteBinlog
+from binlog2s3.stream.remote import Compared, Held, RemoteBinlog
 from binlog2s3.stream.tail import Track
 
 Request = Callable[[], object]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What is known to be in the store of a binlog: the only memory of it.
-
-    `asked`: the store was asked what it has, and no request has failed since. Until then nothing
-    but its chunks is known. `object_there`: there is an object under its key; `verified`: it was
-    compared with our bytes; `entry_there`: its entry is written; `cleared`: its chunks and
-    unfinished uploads are deleted. `upload_id` is our unfinished upload, `parts` are those of it
-    that have our bytes, by number; those `offered` were there already, and count once they were
-    compared. `chunks` have our bytes; `named` are those among them that another process has put:
-    their names say so, and they were not read. `listed` are chunks that were not compared yet.
-    """
-
-    asked: bool = True
-    object_there: bool = False
-    verified: bool = False
-    entry_there: bool = False
-    cleared: bool = False
-    upload_id: str | None = None
-    parts: Mapping[int, PartInfo] = field(default_factory=dict)
-    offered: Mapping[int, PartInfo] = field(default_factory=dict)
-    chunks: Chunks = field(default_factory=Chunks)
-    listed: Chunks = field(default_factory=Chunks)
-    named: frozenset[Chunk] = frozenset()
-
-    @property
-    def there(self) -> Chunks:
-        """All of its chunks."""
-        return self.chunks.plus(self.listed) if self.listed else self.chunks
-
-    def without(self, chunks: frozenset[Chunk]) -> "Held":
-        """The same without some of the chunks that have our bytes."""
-        return replace(self, chunks=self.chunks.minus(chunks), named=self.named - chunks)
-
-    def after_error(self) -> "Held":
-        """What is still known after an error: chunks that the store has acknowledged stay."""
-        return Held(asked=False, chunks=self.chunks, named=self.named)
 
 
 class Binlog(Protocol):
@@ -94,14 +55,12 @@ class Look(_Action):
     def request(self, binlog: Binlog) -> Request:
         return partial(binlog.place.look, binlog.place.wanted())
 
-    def learned(self, held: Held, answer: Looked) -> Held:
-        known = answer.chunks.all & held.chunks.all
-        return Held(
-            object_there=answer.object_there,
-            upload_id=answer.upload_id,
-            offered={info.number: info for info in answer.parts},
+    def learned(self, held: Held, answer: Held) -> Held:
+        known = answer.listed.all & held.chunks.all
+        return replace(
+            answer,
             chunks=Chunks(known),
-            listed=answer.chunks.minus(known),
+            listed=answer.listed.minus(known),
             named=held.named & known,
         )
 

@@ -21,7 +21,6 @@ from binlog2s3.stream.actions import (
     Flush,
     ForArchive,
     ForChunks,
-    Held,
     Look,
     Merge,
     PutChunk,
@@ -32,6 +31,7 @@ from binlog2s3.stream.actions import (
     TakeUp,
     Verify,
 )
+from binlog2s3.stream.remote import Held
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,6 @@ from binlog2s3.stream.actions import (
     DeleteChunks,
     Flush,
     ForChunks,
-    Held,
     Look,
     Merge,
     PutChunk,
@@ -35,7 +34,7 @@ from binlog2s3.stream.actions import (
     Subject,
     TakeUp,
 )
-from binlog2s3.stream.remote import RemoteBinlog
+from binlog2s3.stream.remote import Held, RemoteBinlog
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.upload_counts import Failing, InVain
 from binlog2s3.stream.watermark import Coverage

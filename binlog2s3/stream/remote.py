@@ -11,7 +11,7 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -46,17 +46,42 @@ _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What the store has: the object, its chunks, and the upload with most of our bytes.
+class Held:
+    """What is known to be in the store of a binlog: the only memory of it.
 
-    Of `parts`, only those can be compared with ours whose bytes have been read: see
-    `RemoteBinlog.is_ours`.
+    `asked`: the store was asked what it has, and no request has failed since. Until then nothing
+    but its chunks is known. `object_there`: there is an object under its key; `verified`: it was
+    compared with our bytes; `entry_there`: its entry is written; `cleared`: its chunks and
+    unfinished uploads are deleted. `upload_id` is our unfinished upload, `parts` are those of it
+    that have our bytes, by number; those `offered` were there already, and count once they were
+    compared. `chunks` have our bytes; `named` are those among them that another process has put:
+    their names say so, and they were not read. `listed` are chunks that were not compared yet.
     """
 
-    object_there: bool
-    upload_id: str | None
-    parts: tuple[PartInfo, ...]
-    chunks: Chunks
+    asked: bool = True
+    object_there: bool = False
+    verified: bool = False
+    entry_there: bool = False
+    cleared: bool = False
+    upload_id: str | None = None
+    parts: Mapping[int, PartInfo] = field(default_factory=dict)
+    offered: Mapping[int, PartInfo] = field(default_factory=dict)
+    chunks: Chunks = field(default_factory=Chunks)
+    listed: Chunks = field(default_factory=Chunks)
+    named: frozenset[Chunk] = frozenset()
+
+    @property
+    def there(self) -> Chunks:
+        """All of its chunks."""
+        return self.chunks.plus(self.listed) if self.listed else self.chunks
+
+    def without(self, chunks: frozenset[Chunk]) -> "Held":
+        """The same without some of the chunks that have our bytes."""
+        return replace(self, chunks=self.chunks.minus(chunks), named=self.named - chunks)
+
+    def after_error(self) -> "Held":
+        """What is still known after an error: chunks that the store has acknowledged stay."""
+        return Held(asked=False, chunks=self.chunks, named=self.named)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,8 +224,11 @@ class RemoteBinlog:
             if part.full or track.closed
         }
 
-    def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Looked:
-        """Look what is there. Of several unfinished uploads, take that with most of our parts."""
+    def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Held:
+        """Look what is there. Of several unfinished uploads, take that with most of our parts.
+
+        Its chunks are `listed` and its parts `offered`: some may have other bytes than ours.
+        """
         found = self._store.head(self.key)
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
         most = (0, 0)
@@ -213,11 +241,11 @@ class RemoteBinlog:
                        if info.number in wanted)  # fmt: skip
             if best[0] is None or (same, len(parts)) > most:
                 best, most = (upload_id, parts), (same, len(parts))
-        return Looked(
+        return Held(
             object_there=found is not None,
             upload_id=best[0],
-            parts=best[1],
-            chunks=Chunks(frozenset(_list_chunks(self._store, self._chunks))),
+            offered={info.number: info for info in best[1]},
+            listed=Chunks(frozenset(_list_chunks(self._store, self._chunks))),
         )
 
     def is_ours(self, info: PartInfo, part: Part, crc64: int) -> bool:

@@ -64,12 +64,13 @@ from binlog2s3.store.integrity import Integrity
 from binlog2s3.store.requests import Requests
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
-from binlog2s3.stream.actions import Held, Look, PutEntry, TakeUp, Verify
+from binlog2s3.stream.actions import Look, PutEntry, TakeUp, Verify
 from binlog2s3.stream.adopt import _Bucket, _checked, _File
 from binlog2s3.stream.archive_end import ArchiveEnd
 from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
 from binlog2s3.stream.remote import (
+    Held,
     RemoteBinlog,
     _CheckedSlice,
     _delete_inside,

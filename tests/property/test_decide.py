@@ -19,7 +19,6 @@ from binlog2s3.stream.actions import (
     DeleteChunks,
     Flush,
     ForArchive,
-    Held,
     Look,
     Merge,
     PutChunk,
@@ -31,7 +30,7 @@ from binlog2s3.stream.actions import (
     Verify,
 )
 from binlog2s3.stream.decide import Limits, Observed, decide
-from binlog2s3.stream.remote import Compared
+from binlog2s3.stream.remote import Compared, Held
 from tests.sampling import examples
 
 LENGTH = 60

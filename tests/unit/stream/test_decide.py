@@ -17,7 +17,6 @@ from binlog2s3.stream.actions import (
     CreateUpload,
     DeleteChunks,
     Flush,
-    Held,
     Look,
     Merge,
     PutChunk,
@@ -29,6 +28,7 @@ from binlog2s3.stream.actions import (
     Verify,
 )
 from binlog2s3.stream.decide import Limits, Observed, decide
+from binlog2s3.stream.remote import Held
 from binlog2s3.stream.tail import is_closed
 
 LIMITS = Limits(grid=Grid(10), full_chunk=10)
