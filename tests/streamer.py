@@ -26,12 +26,12 @@ from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, 
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.actions import Action, Compare
-from binlog2s3.stream.adopt import adopt
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.start import adopt
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tail import Tailer, Track
 from binlog2s3.stream.uploader import Uploader

@@ -65,7 +65,6 @@ from binlog2s3.store.requests import Requests
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
 from binlog2s3.stream.actions import Look, PutEntry, TakeUp, Verify
-from binlog2s3.stream.adopt import _Bucket, _checked, _File
 from binlog2s3.stream.archive_end import ArchiveEnd
 from binlog2s3.stream.compare import Finder
 from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
@@ -81,9 +80,8 @@ from binlog2s3.stream.remote import (
     where_absent,
 )
 from binlog2s3.stream.resume import Pilot
-from binlog2s3.stream.spool import Spool, SpoolRun
-from binlog2s3.stream.spool_files import write_whole
-from binlog2s3.stream.start import _has_begun
+from binlog2s3.stream.spool import Spool, SpoolRun, write_whole
+from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
 from binlog2s3.stream.supervisor import _where
 from binlog2s3.stream.tail import Tailer, is_closed
 from binlog2s3.stream.tracking import Intake

@@ -21,14 +21,15 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError, SpoolError
-from binlog2s3.stream.adopt import adopt, proved
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import (
     PROBE,
+    adopt,
     check_spool,
     current_end,
     find,
+    proved,
     read_back,
     read_undescribed,
     sweep_spool,
