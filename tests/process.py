@@ -489,6 +489,7 @@ class Process(Loop):
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
+            known=begun.tip,
         )
         self.pilot = Steering(made, Catalog(store, self._layout))
         self._supervisor = self.supervisor = Reading(
@@ -501,7 +502,6 @@ class Process(Loop):
             watch=self._watch,
             connect=lambda: server,
             stop=clock,
-            tip=begun.tip,
             heading=begun.heading,
         )
         self.supervisor.process = self

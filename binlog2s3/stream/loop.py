@@ -119,6 +119,7 @@ class Loop:
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
+            known=begun.tip,
         )
         self._pager = Pager(store=self._store, layout=layout, intake=self._intake, stop=stop)
         self._supervisor = Supervisor(
@@ -131,7 +132,6 @@ class Loop:
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,
-            tip=begun.tip,
             heading=begun.heading,
         )
         self._reporter = self._report()

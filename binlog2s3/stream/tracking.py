@@ -19,7 +19,7 @@ from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import (
     ElsewhereError,
@@ -32,6 +32,8 @@ from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
+from binlog2s3.stream.archive_end import tip_of
+from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.spool import Spool
@@ -57,6 +59,7 @@ class Intake:
     lineage that grew before this one. `unlogged`: the lineage's source was seen without a binlog.
     `leaves_out`: what the source said its binlogs do not have, None if it was not asked yet.
     `time_zone`: the source's, when the last run began; `started_at`: since when it is that.
+    `known` is where the known history ended before what was taken in: see `end`.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class Intake:
         spool: Spool,
         writer: Writer,
         uploads: Uploader,
+        known: Tip | None = None,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -97,6 +101,7 @@ class Intake:
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
         self.last: Track | None = None
+        self.known = known
         self.time_zone: SystemZone | None = None
         self._gtids_outside = ""
         self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
@@ -118,6 +123,32 @@ class Intake:
     def done(self) -> bool:
         """Whether everything that was taken in and can be uploaded is in the bucket."""
         return not self._waiting and self._uploads.done
+
+    @property
+    def end(self) -> Tip | None:
+        """Where the known history ends; None if nothing is known of any."""
+        return _end(self.lineage, self.last, self.known)
+
+    @property
+    def read_up_to(self) -> FilePosition | None:
+        """How far the source has been read; if nothing was, where the known history ends."""
+        if self.last is not None:
+            return self.last.end
+        return self.known.end if self.known is not None else None
+
+    def resume_after(self, tip: Tip) -> None:
+        """Continue a lineage of the bucket after the end that is known of it."""
+        following = tip.last if tip.last is not None and not tip.closed else tip.following
+        durable = Position(
+            binlog=tip.last or tip.lineage.begin,
+            offset=tip.size,
+            gtid_set=str(tip.gtids) if tip.gtids is not None else "",
+        )
+        rotates_to = tip.rotates_to if tip.closed else None
+        self.resume(tip.lineage, durable, following, described=True, rotates_to=rotates_to)
+        if tip.track is not None:
+            self.admit(tip.track)
+        self.known = tip
 
     def resume(
         self,
@@ -152,6 +183,7 @@ class Intake:
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
+        self.known = self.end
         self._leave_server(server_uuid)
         self._leave()
         self._has_turn = False
@@ -502,6 +534,21 @@ class Intake:
             say, told = _log.warning, {**told, "hint": hint}
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return lineage
+
+
+def _end(lineage: Lineage | None, last: Track | None, known: Tip | None) -> Tip | None:
+    """Where the known history ends: with what was taken in, else where it ended before, `known`.
+
+    While a binlog is read again, more of it is known: the bucket has it.
+    """
+    if lineage is None or last is None:
+        return known
+    here = tip_of(lineage, last, closed=last.closed)
+    if known is None or (known.lineage.id, known.last) != (lineage.id, last.name):
+        return here
+    if last.closed or known.closed or known.size <= here.size:
+        return here
+    return replace(known, overlap=here.overlap, track=None)  # a run continues what was read
 
 
 def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -82,9 +82,8 @@ from binlog2s3.stream.remote import (
 from binlog2s3.stream.resume import Pilot
 from binlog2s3.stream.spool import Spool, SpoolRun, write_whole
 from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
-from binlog2s3.stream.supervisor import _where
 from binlog2s3.stream.tail import Tailer, is_closed
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.tracking import Intake, _end
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer, _put_turn
@@ -715,7 +714,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_safeguards.py::test_what_is_read_again_does_not_shorten_what_is_known",
         ),
-        ((_where, always(when(3, of=3))),),
+        ((_end, always(when(3, of=3))),),
     ),
     Mutant(
         "forgotten-says-nothing",

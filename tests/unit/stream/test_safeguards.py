@@ -61,6 +61,8 @@ from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
+from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
@@ -937,18 +939,19 @@ def supervisor(tmp_path: Path) -> Iterator[Any]:
         mysql=None,
         stream=SimpleNamespace(stall_timeout=60.0),
     )
-    intake = SimpleNamespace(server_uuid="", judge=lambda *_, **__: False)
+    nothing: Any = SimpleNamespace(counts=Counts())
+    intake = Intake(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
+    intake.judge = lambda *_, **__: False  # type: ignore[method-assign]
     yield Supervisor(
         config,  # type: ignore[arg-type]
         spool=spool,
-        intake=intake,  # type: ignore[arg-type]
+        intake=intake,
         uploads=SimpleNamespace(step=lambda _: None),  # type: ignore[arg-type]
         writer=SimpleNamespace(blame=lambda: None),  # type: ignore[arg-type]
         pilot=SimpleNamespace(),  # type: ignore[arg-type]
         watch=watch,  # type: ignore[arg-type]
         connect=lambda: pytest.fail("nobody asks"),
         stop=threading.Event(),
-        tip=None,
         heading=None,
     )
     spool.close()
@@ -1192,7 +1195,7 @@ def test_what_is_read_again_does_not_shorten_what_is_known(
     again.feed(memoryview(bytes(made.data[: made.ends[3]])))
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
-    supervisor._tip = tip
+    supervisor._intake.known = tip
     supervisor._intake.lineage, supervisor._intake.last = HISTORY, again
     supervisor._connect = lambda: Asked(FACTS, b"")
     supervisor._pilot.heading = lambda _, tip, __: tip
