@@ -223,8 +223,8 @@ class Job:
         self._hold(action.learned(self.held, answer), now)
 
     def _hold(self, held: Held, now: float) -> None:
-        self.held, since = held, self.known_since
-        if since.keys() != held.chunks.all:
+        before, self.held, since = self.held, held, self.known_since
+        if held.chunks is not before.chunks:
             self.known_since = {chunk: since.get(chunk, now) for chunk in held.chunks}
 
     def late(self, now: float, interval: float) -> bool:
