@@ -16,6 +16,7 @@ from typing import Any
 from binlog2s3.binlog.checksum import crc64_base64, crc64_of_blocks
 from binlog2s3.errors import (
     ObjectMissingError,
+    PreconditionError,
     StoreError,
     UnsupportedError,
     UploadMissingError,
@@ -114,6 +115,7 @@ class _Learned:
     evidence: MakeEvidence | None = None
     chosen: ChosenVersions | None = None
     is_locked: bool | None = None
+    keeps_conditions: bool = False
 
 
 class S3Store:
@@ -197,6 +199,18 @@ class S3Store:
             storage_class=params.get("StorageClass", "STANDARD"),
             last_modified=date_in(answer),
         )
+
+    @property
+    def refuses_replacing(self) -> bool:
+        return self._learned.keeps_conditions and self._learned.is_locked is False
+
+    def try_condition(self, key: str, body: bytes) -> None:
+        try:
+            self.put(key, body, if_absent=True)
+        except PreconditionError:
+            self._learned.keeps_conditions = True
+        except UnsupportedError:
+            return
 
     def get(
         self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None

@@ -221,6 +221,9 @@ class Job:
             case Clear():
                 return place.clear
             case _:
+                is_new = not (self.failing or self.parts or self.acknowledged)
+                if is_new and track.closed and track.size < place.grid.length(1):
+                    return place.look_at_chunks
                 wanted = place.wanted()
                 return lambda: place.look(wanted)
 
@@ -279,7 +282,10 @@ class Job:
                 return replace(held, entry_there=True)
             case Clear():
                 return replace(held, cleared=True)
-        return replace(held, object_there=True)  # PutWhole, Complete
+            case PutWhole():  # of uploads under its key, the audit takes care
+                is_alone = not held.there and not self.failing
+                return replace(held, object_there=True, verified=value is True, cleared=is_alone)
+        return replace(held, object_there=True)  # Complete
 
     def _looked(self, found: Looked) -> Held:
         self.parts = {}

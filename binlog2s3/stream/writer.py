@@ -244,7 +244,18 @@ class Writer:
             except StoreError as error:
                 _log.recurring("objects of dead processes not deleted", error=error)
         if self._beats == 1:
+            self._try_condition()
             self._name_strange_uploads()
+
+    def _try_condition(self) -> None:
+        """See whether the store refuses to replace our object, which may be replaced."""
+        with self._putting:
+            key, document = self._layout.writer(*self._me.rank), self._me.fitting.to_json()
+            try:
+                if not self._has_stopped:
+                    self._store.try_condition(key, document)
+            except StoreError as error:
+                _log.debug("not known whether the store keeps conditions", error=error)
 
     def _name_strange_uploads(self) -> None:
         try:
