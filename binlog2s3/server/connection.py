@@ -35,7 +35,6 @@ from binlog2s3.server.errors import (
 from binlog2s3.server.login import Login
 from binlog2s3.server.version import ServerVersion, is_on
 
-
 if TYPE_CHECKING:
     _Pymysql = pymysql.Connection[DictCursor]
 else:  # it is generic for mypy alone
