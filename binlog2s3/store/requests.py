@@ -1,4 +1,4 @@
-"""Requests to one bucket: the boto3 client, bodies, and the retries of what failed (503, timeouts).
+"""Requests to one bucket: the S3 client, bodies, and the retries of what failed (503, timeouts).
 
 Law: no foreign exception leaves. botocore's own retries are off, so that only `retry` repeats a
 request. Each attempt opens the body again.
@@ -179,7 +179,7 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
         # too. Without a digest it must be: when a connection breaks, versitygw would otherwise
         # store the part of the body that it has received.
         s3["payload_signing_enabled"] = False
-    client = session(profile_name=config.profile).client(
+    client: BaseClient = session(profile_name=config.profile).client(
         "s3",
         endpoint_url=config.endpoint_url,
         region_name=config.region,

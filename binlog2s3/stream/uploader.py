@@ -143,6 +143,7 @@ class Uploader:
         self._plants = Plants(store, layout, self.totals)
         self.leftovers = Leftovers(store, layout, lineage, workers, self.totals)
         self._taken_at: dict[type[Action], float] = {}
+        self._without_entry: BinlogName | None = None
 
     def add(self, track: Track) -> None:
         """Upload this binlog, which may still grow."""
@@ -257,7 +258,15 @@ class Uploader:
         interval = self.pace.flush_interval
         if self._for_archive:
             jobs.sort(key=urgency)
+        self._without_entry = min(
+            (j.track.name for j in jobs if not (j.unfinishable or (j.held and j.held.entry_there))),
+            default=None,
+        )
         for job in jobs:
+            held = job.held
+            waits = held is not None and held.verified and not held.entry_there
+            if waits and self._comes_after_another(job):
+                continue
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
@@ -325,8 +334,7 @@ class Uploader:
         A start takes a binlog that is only in chunks, with an entry after it, for a binlog that the
         source could not finish.
         """
-        earlier = (j for j in self._jobs.values() if j.track.name < job.track.name)
-        return any(not (j.unfinishable or (j.held and j.held.entry_there)) for j in earlier)
+        return self._without_entry is not None and self._without_entry < job.track.name
 
     def _flying(self, kind: UnionType | type[Action]) -> int:
         jobs = self._jobs.values()
