@@ -554,6 +554,7 @@ class Process(Loop):
         if audit:
             self.writer._beats = 0
         try:
+            self.writer.try_condition()
             self.writer.beat()
         except SupersededError as error:
             self._stop.fail(error)

@@ -37,7 +37,6 @@ from urllib.parse import urlsplit
 from binlog2s3.errors import ConfigError, SpoolError
 from binlog2s3.formatting import duration_text, one_line
 from binlog2s3.log import Log
-from binlog2s3.status import metrics
 from binlog2s3.status.ask import SOCKET, address_in, limit_to
 from binlog2s3.status.document import document
 from binlog2s3.status.model import Status, Trouble
@@ -277,6 +276,9 @@ class Listener(HttpListener):
 
     def _render(self, path: str, status: Status) -> Answer:
         if path == "/metrics":
+            # prometheus_client takes longer to load than most of the process, and few are scraped
+            from binlog2s3.status import metrics  # noqa: PLC0415
+
             body = metrics.render(status, self._own)
             return Answer(HTTPStatus.OK, metrics.CONTENT_TYPE, body)
         hangs = [one for one in status.troubles if one.code in _HANGS and one.level == "critical"]

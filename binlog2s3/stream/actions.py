@@ -26,6 +26,10 @@ class Binlog(Protocol):
     place: RemoteBinlog
     held: Held
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether a request for it has failed, and not succeeded since."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Action:
@@ -53,7 +57,11 @@ class Look(_Action):
     """Ask the store what it has."""
 
     def request(self, binlog: Binlog) -> Request:
-        return partial(binlog.place.look, binlog.place.wanted())
+        place, track = binlog.place, binlog.track
+        is_new = not (binlog.is_failing or binlog.held.chunks)
+        if is_new and track.closed and track.size < place.grid.length(1):
+            return place.look_at_chunks
+        return partial(place.look, place.wanted())
 
     def learned(self, held: Held, answer: Held) -> Held:
         known = answer.listed.all & held.chunks.all
@@ -150,12 +158,20 @@ class DeleteChunks(_Action):
 
 @dataclass(frozen=True, slots=True)
 class PutWhole(_Action):
-    """Put the closed binlog as one object."""
+    """Put the closed binlog as one object.
 
-    teaches: ClassVar = {"object_there": True}
+    The answer says whether it is proved, and whether nothing else can be there of the binlog; of
+    uploads under its key the audit takes care.
+    """
 
     def request(self, binlog: Binlog) -> Request:
-        return binlog.place.put_whole
+        place, is_first = binlog.place, not binlog.is_failing
+        return lambda: (place.put_whole(), is_first)
+
+    def learned(self, held: Held, answer: tuple[bool, bool]) -> Held:
+        verified, is_first = answer
+        cleared = is_first and not held.there
+        return replace(held, object_there=True, verified=verified, cleared=cleared)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,6 +82,11 @@ class Job:
     _snapshot_at: float = 0.0
 
     @property
+    def is_failing(self) -> bool:
+        """Whether a request has failed, and not succeeded since."""
+        return bool(self.failing)
+
+    @property
     def longest_failing(self) -> Failing | None:
         """The failing request that is longest without success; None if none fails."""
         return min(self.failing.values(), key=lambda one: one.since, default=None)

@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.chunks import Chunk, Chunks
@@ -41,6 +41,7 @@ from binlog2s3.log import Log
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
 
+T = TypeVar("T")
 _log = Log("place")
 _BLOCK = 1 << 20
 
@@ -224,6 +225,12 @@ class RemoteBinlog:
             if part.full or track.closed
         }
 
+    def look_at_chunks(self) -> Held:
+        """Look only what `put_whole` does not show: a key that is there refuses it."""
+        found = None if self._store.refuses_replacing else self._store.head(self.key)
+        chunks = Chunks(frozenset(_list_chunks(self._store, self._chunks)))
+        return Held(object_there=found is not None, listed=chunks)
+
     def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Held:
         """Look what is there. Of several unfinished uploads, take that with most of our parts.
 
@@ -363,16 +370,17 @@ class RemoteBinlog:
             self._track.md5s[part] = info.md5
         return info
 
-    def put_whole(self) -> None:
-        """Put the closed binlog as one object."""
+    def put_whole(self) -> bool:
+        """Put the closed binlog as one object; whether the answer proves that it has our bytes."""
         crc64 = self._track.digest.crc64
         piece = self._checked(0, self._track.size, crc64)
         with self._spool_unchanged(piece, crc64):
-            where_absent(
+            info = where_absent(
                 lambda condition: self._bodies.put(
                     self.key, piece, crc64=crc64, if_absent=condition, archived=True
                 )
             )
+        return info.crc64 == crc64
 
     def complete(self, upload_id: str, parts: Sequence[PartInfo]) -> None:
         """Make the binlog's object from its parts."""
@@ -551,19 +559,27 @@ def put_entry(
 ) -> None:
     """Write the entry of an archived binlog under `key`. An entry that is there already stays.
 
-    Raises ArchiveError if the entry that is there is of other bytes, and TakenError if none is
-    there but it `is_hidden`: readers could not tell which it is.
+    What was written is read again, unless the answer has its checksum. Raises ArchiveError if the
+    entry that is there is of other bytes, and TakenError if none is there but it `is_hidden`:
+    readers could not tell which it is.
     """
     document = binlog.entry(datetime.now(UTC)).to_json()
     EntryEnd.from_json(document, key)  # never write an entry that could not be read again
+    crc64 = crc64nvme(document)
     try:
-        if store.head(key) is None:
+        if store.refuses_replacing or store.head(key) is None:
             if is_hidden(key):
                 raise TakenError(
                     f"somebody wrote {key} before the streamer did, and deleted it",
                     hint="a new lineage begins with this binlog; who has keys of this bucket?",
                 )
-            where_absent(lambda condition: store.put(key, document, if_absent=condition, kept=True))
+            info = where_absent(
+                lambda condition: store.put(
+                    key, document, crc64=crc64, if_absent=condition, kept=True
+                )
+            )
+            if info.crc64 == crc64:
+                return
     except PreconditionError:
         _log.info("entry was there already", key=key)
     if read(store, key, EntryEnd) != binlog.entry_end():
@@ -636,13 +652,13 @@ def _list_chunks(store: Store, prefix: str) -> dict[Chunk, datetime]:
     return found
 
 
-def where_absent(write: Callable[[bool], object]) -> None:
+def where_absent(write: Callable[[bool], T]) -> T:
     """Write only if nothing is there yet. A store without conditions writes without this check."""
     try:
-        write(True)
+        return write(True)
     except UnsupportedError as error:
         _log.recurring("the store knows no conditions, writing without", error=error)
-        write(False)
+        return write(False)
 
 
 def _blocks(piece: Body) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ from binlog2s3.archive.history import current_of, is_unlogged_between
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reading import BinlogReading
-from binlog2s3.archive.writers import Position
+from binlog2s3.archive.writers import Position, Turn
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ForkError, SpoolError
@@ -31,6 +31,7 @@ from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice, Store
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, from_bucket
 from binlog2s3.stream.remote import put_entry
+from binlog2s3.stream.retry import both
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
 
@@ -75,10 +76,9 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
     """Read bucket and spool, and write nothing. Raises StoreError, ArchiveError and SpoolError."""
     runs = spool.runs()
     check_spool(runs, layout.source, target)
-    store.check_access(layout.archive)
     catalog = Catalog(store, layout)
-    lineages = catalog.lineages()
-    known = current_end(catalog, lineages)
+    lineages, turn = both(catalog.lineages, catalog.turn)
+    known = current_end(catalog, lineages, turn)
     undescribed: list[BinlogReading] = []
     if known is not None:
         undescribed = read_undescribed(store, layout, known)
@@ -122,12 +122,14 @@ def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> A
     return None
 
 
-def current_end(catalog: Catalog, lineages: Sequence[Lineage]) -> ArchiveEnd | None:
-    """The end of the current lineage's archive; None if there is no lineage.
+def current_end(
+    catalog: Catalog, lineages: Sequence[Lineage], turn: Turn | None
+) -> ArchiveEnd | None:
+    """The end of the current lineage's archive, by the last turn; None if there is no lineage.
 
     Raises ArchiveError if its lineage.json is missing.
     """
-    wanted = current_of(lineages, catalog.turn())
+    wanted = current_of(lineages, turn)
     if not wanted:
         return None
     for lineage in lineages:

@@ -59,6 +59,7 @@ Answer = TypeVar("Answer")
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
 _QUIET_AFTER_SECONDS, _QUIET_POLL_SECONDS = 2.0, 0.25  # an idle source costs little
+_QUIET_ROUND_SECONDS = 1.0
 
 
 class Supervisor:
@@ -366,6 +367,9 @@ class Supervisor:
             ended = run.child.poll() is not None  # asked first: what it wrote before is read below
             is_quiet = time.monotonic() - self.read_at > _QUIET_AFTER_SECONDS
             wait = _QUIET_POLL_SECONDS if is_quiet else _POLL_SECONDS
+            if is_quiet and not ended and self._uploads.done:
+                self._doze(run)
+                wait = 0.0
             read = self.round(0.0 if ended else wait)
             is_old = time.monotonic() - run.started > timing.longest_delay_seconds
             if run.state is RunState.READING and (run.has_gained or is_old):
@@ -376,6 +380,13 @@ class Supervisor:
             run.look_after(self._watch, limit, self._lessons.patience)
             read_more = partial(self.round, 0.0)
             if self.pressure.stops(run.child, run.tailer, run.known_bytes, read_more):
+                return
+
+    def _doze(self, run: LiveRun) -> None:
+        """Wait until mysqlbinlog has written something, or it is time for a round."""
+        until = time.monotonic() + _QUIET_ROUND_SECONDS
+        while not run.tailer.has_more and time.monotonic() < until:
+            if self._stop.wait(_QUIET_POLL_SECONDS):
                 return
 
     def _confirm(self, run: LiveRun) -> None:

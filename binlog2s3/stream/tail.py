@@ -284,6 +284,11 @@ class Tailer:
         """Whether the run has shown that it continues what is known."""
         return self._overlap is None and self._name is not None
 
+    @property
+    def has_more(self) -> bool:
+        """Whether the file that is read has grown. Another one may have begun."""
+        return self._file is not None and os.fstat(self._file).st_size != self._offset()
+
     def take_new(self) -> list[Track]:
         """The tracks that began since the last call, in order."""
         fresh, self._fresh = self._fresh, []

@@ -36,6 +36,7 @@ from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.retry import both
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
@@ -507,8 +508,9 @@ class Intake:
 
     def _decided_already(self, lineage: Lineage) -> Lineage | None:
         """The same lineage, if another writer has described it meanwhile; else None."""
-        self._writer.look(self._store)
-        for other in Catalog(self._store, self._layout).lineages():
+        catalog = Catalog(self._store, self._layout)
+        _, others = both(partial(self._writer.look, self._store), catalog.lineages)
+        for other in others:
             if _same_beginning(other, lineage):
                 return other
         return None

@@ -185,6 +185,7 @@ class Uploader:
         self.pace = UploadPace(workers.count, config.stream.flush_interval)
         self.counts = Counts() if durable is None else Counts(durable=durable)
         self._plants = Plants(store, layout, self.counts)
+        self._without_entry: dict[Coverage, BinlogName] = {}  # the first one, by history
         self.stock: Stock | None = None
         self.round_at = clock()
 
@@ -429,7 +430,15 @@ class Uploader:
         interval = self.pace.flush_interval
         if self._for_archive:
             jobs.sort(key=urgency)
+        self._without_entry = {}
         for job in jobs:
+            if not (job.unfinishable or job.held.entry_there):
+                first = self._without_entry.get(job.coverage, job.track.name)
+                self._without_entry[job.coverage] = min(first, job.track.name)
+        for job in jobs:
+            waits = job.held.verified and not job.held.entry_there
+            if waits and self._comes_after_another(job):
+                continue
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
@@ -494,11 +503,8 @@ class Uploader:
         A start takes a binlog that is only in chunks, with an entry after it, for a binlog that the
         source could not finish.
         """
-        return any(
-            not (other.unfinishable or other.held.entry_there)
-            for other in self._jobs.values()
-            if other.coverage is job.coverage and other.track.name < job.track.name
-        )
+        first = self._without_entry.get(job.coverage)
+        return first is not None and first < job.track.name
 
     def _flying(self, kind: UnionType | type[Action]) -> int:
         jobs = self._jobs.values()

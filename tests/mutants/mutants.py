@@ -262,7 +262,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_uploader.py::test_an_entry_that_somebody_planted_ends_the_history",
         ),
-        ((put_entry, never(when(2, of=3))),),
+        ((put_entry, never(when(2, of=4))),),
     ),
     Mutant(
         "something-stays-recoverable",
@@ -411,7 +411,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_safeguards.py::test_an_entry_of_another_binlog_is_not_taken_for_ours",
         ),
-        ((put_entry, never(when(3, of=3))),),
+        ((put_entry, never(when(4, of=4))),),
     ),
     Mutant(
         "parts-taken-up-compared",

@@ -285,6 +285,8 @@ def done(state: Held, action: Action, ours: bool) -> Held:
             answer = ours
         case PutPart(part) | CopyPart(part):
             answer = info(part.number)
+        case PutWhole():
+            answer = (ours, ours)
         case _:
             answer = None
     return action.learned(state, answer)  # type: ignore[arg-type]

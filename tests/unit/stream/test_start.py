@@ -231,14 +231,14 @@ def put_lineages(store: MemoryStore, *lineages: Lineage) -> Catalog:
 
 
 def chosen(catalog: Catalog) -> str:
-    found = current_end(catalog, catalog.lineages())
+    found = current_end(catalog, catalog.lineages(), catalog.turn())
     assert found is not None
     return found.lineage.id
 
 
 def test_a_source_that_is_new_to_the_bucket_has_no_history(store: MemoryStore) -> None:
     """Nothing has been written yet."""
-    assert current_end(Catalog(store, LAYOUT), []) is None
+    assert current_end(Catalog(store, LAYOUT), [], None) is None
 
 
 def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -> None:

@@ -1,8 +1,10 @@
 """What goes first, what becomes of a binlog that cannot be finished, how the spool is pressed."""
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,17 +138,62 @@ def test_a_backlog_takes_every_worker_of_a_quick_link(world: World, pace: float,
     assert most == 16 - left
 
 
-def test_how_often_the_store_is_asked_what_is_there(world: World) -> None:
-    """For the binlog before it is put and when it is compared; for its entry once."""
-    streamer, asked = world.start(part=100_000), []
+@pytest.mark.parametrize(
+    ("conditions", "crc64", "asked"),
+    [
+        (True, True, {"list": 1, "put": 2}),
+        (False, True, {"list": 1, "put": 2, "head": 2}),
+        (True, False, {"list": 1, "put": 2, "head": 1, "get": 1}),
+    ],
+)
+def test_what_a_small_binlog_asks_of_the_store(
+    tmp_path: Path, conditions: bool, crc64: bool, asked: dict[str, int]
+) -> None:
+    """Chunks, object, entry; more where the store does not refuse, or prove, by itself."""
+
+    def calls(binlogs: int) -> Counter[str]:
+        folder = tmp_path / str(binlogs)
+        folder.mkdir()
+        with closing(World(folder)) as world:
+            world.store = MemoryStore(min_part_bytes=1, crc64=crc64)
+            world.store.refuses_replacing = conditions
+            for _ in range(binlogs):
+                world.source.write(1)
+                world.source.rotate()
+            streamer = world.start(part=100_000)
+            world.read(streamer)
+            world.settle(streamer)
+            return Counter(world.store.calls)
+
+    assert calls(3) - calls(2) == asked
+
+
+def test_what_lies_under_a_small_binlogs_key_is_compared(world: World) -> None:
+    """The store refuses to replace it, and then it is looked at; ours is described."""
+    world.store.refuses_replacing = True
+    world.source.write(10)
+    world.source.rotate()
+    streamer = world.start(part=100_000)
+    world.store.put(KEY, world.source.data(FIRST))
+    world.read(streamer)
+    world.settle(streamer)
+    assert streamer.coverage.has(FIRST)
+    assert world.archived() == world.source.data(FIRST)
+
+
+def test_an_upload_under_a_small_binlogs_key_is_aborted(world: World) -> None:
+    """It is not looked for before the binlog is put; the second audit after that finds it."""
+    world.source.write(10)
+    world.source.rotate()
+    streamer = world.start(part=100_000)
+    world.store.create_upload(KEY)
+    world.read(streamer)
+    world.settle(streamer)
+    assert streamer.coverage.has(FIRST)
     for _ in range(2):
-        world.source.write(1)
-        world.source.rotate()
-        world.read(streamer)
-        world.settle(streamer)
-        asked.append(Counter(world.store.calls))
-    made = asked[1] - asked[0]
-    assert (made["head"], made["list_uploads"], made["list"], made["get"]) == (3, 2, 2, 1)
+        world.audit(streamer)
+    world.settle(streamer)
+    assert not world.store.uploads
 
 
 def test_a_backlog_gets_chunks_until_the_link_is_known(world: World) -> None:
