@@ -172,9 +172,8 @@ class World:
         """What a process believes, and has told its heartbeat."""
         intake = process.intake
         if intake.lineage is not None and intake.coverage is not None:
-            assert process.uploads.current is not None
             self.promises.remember(
-                process.uploads.current, intake.lineage.id, intake.coverage, process.writer
+                process.uploads, intake.lineage.id, intake.coverage, process.writer
             )
 
     def keep(self, directory: Path) -> State:

@@ -80,6 +80,7 @@ class MemoryStore:
         self.objects: dict[str, _Object] = {}
         self.versions: list[ObjectVersion] = []
         self.uploads: dict[str, _Upload] = {}
+        self.refuses_replacing = False
         self.calls: dict[str, int] = defaultdict(int)
         self.late: list[tuple[str, Callable[[], object]]] = []
         self.on_call: Callable[[str], tuple[When, StoreError] | None] = lambda _: None
@@ -184,6 +185,11 @@ class MemoryStore:
             return self._keep(key, data, md5(data).hex(), digest, storage_class)
 
         return self._do("put", act, key, changes=True)
+
+    def try_condition(self, key: str, body: bytes) -> None:
+        """See Store."""
+        del body
+        self.refuses_replacing = key in self.objects
 
     def get(
         self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None

@@ -6,7 +6,6 @@ clock, and the threads: a request is made when the loop wants an answer, heartbe
 when a life says so. A life is what happens meanwhile: a step of it at each round of the loop.
 """
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -22,7 +21,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
+from binlog2s3.config.values import Config
 from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
@@ -38,17 +37,16 @@ from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import find
 from binlog2s3.stream.startup import StartResult, Startup
 from binlog2s3.stream.supervisor import Supervisor
-from binlog2s3.stream.systemd import Alive, Notifier
+from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import LiveKeys, Uploads
+from binlog2s3.stream.uploader import LiveKeys, Uploader
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import UUID_A
 from tests.memory_store import MemoryStore
-from tests.streamer import LAYOUT, InlineWorkers, Source
+from tests.streamer import LAYOUT, LIVING, InlineWorkers, Source, config
 
 FULL_CHUNK = 100
-FLUSH_SECONDS = 1.0
 _MOST_ROUNDS = 3000
 _START = datetime(2026, 1, 2, tzinfo=UTC)
 _TOOL = Tool(path="mysqlbinlog", flavour="mysql", version="9.7.4", connection_server_id=True)
@@ -344,7 +342,7 @@ class Quiet(Stop):
         self.error = None
 
 
-class AtOnce(Uploads):
+class AtOnce(Uploader):
     """Requests that the loop waits for are made at once; a listing is of the clock's time.
 
     `before` is called before each step.
@@ -353,9 +351,7 @@ class AtOnce(Uploads):
     before: Callable[[], object] = staticmethod(lambda: None)
 
     def __init__(self, made: Config, **given: Any) -> None:
-        watch: Any = SimpleNamespace(round_at=math.inf, patience_seconds=0.0)
-        alive = Alive(Notifier(), watch)
-        super().__init__(made, alive=alive, full_chunk=FULL_CHUNK, backoff=lambda _: 0.0, **given)
+        super().__init__(made, alive=LIVING, full_chunk=FULL_CHUNK, backoff=lambda _: 0.0, **given)
 
     def wait_for(self, request: Callable[[], T]) -> T:
         return request()
@@ -420,26 +416,6 @@ class Requests(InlineWorkers):
 
     def wake(self) -> None:
         """Nobody waits."""
-
-
-def config(spool: Path, part: int) -> Config:
-    nothing: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
-    none: dict[str, Any] = dict.fromkeys(S3Config.__slots__)
-    return Config(
-        mysql=MysqlConfig(**{**nothing, "user": "u", "connect_timeout": 10.0}),
-        s3=S3Config(
-            **{**none, "bucket": "b", "prefix": LAYOUT.prefix, "part_size": part, "concurrency": 4}
-        ),
-        stream=StreamConfig(
-            source=LAYOUT.source,
-            start_binlog=None,
-            start_at="oldest",
-            flush_interval=FLUSH_SECONDS,
-            heartbeat_interval=30.0,
-        ),
-        spool=spool,
-        spool_limits=SpoolLimits(min_free_bytes=0),
-    )
 
 
 def _reraise(error: BaseException) -> NoReturn:
@@ -513,6 +489,7 @@ class Process(Loop):
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
+            known=begun.tip,
         )
         self.pilot = Steering(made, Catalog(store, self._layout))
         self._supervisor = self.supervisor = Reading(
@@ -525,7 +502,6 @@ class Process(Loop):
             watch=self._watch,
             connect=lambda: server,
             stop=clock,
-            tip=begun.tip,
             heading=begun.heading,
         )
         self.supervisor.process = self
@@ -578,6 +554,7 @@ class Process(Loop):
         if audit:
             self.writer._beats = 0
         try:
+            self.writer.try_condition()
             self.writer.beat()
         except SupersededError as error:
             self._stop.fail(error)

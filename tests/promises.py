@@ -148,9 +148,9 @@ class Promises:
 
         What a process says of that never goes back.
         """
-        for name, job in uploader._jobs.items():
-            for chunk in job.acknowledged:
-                self.promise(Place(lineage, name), chunk.begin, chunk.end)
+        for job in uploader.jobs:
+            for chunk in job.held.chunks:
+                self.promise(Place(job.lineage, job.track.name), chunk.begin, chunk.end)
         durable = coverage.durable
         if durable is not None:
             last = durable.binlog

@@ -5,11 +5,14 @@ Everything between mysqlbinlog's file and the store is the real thing. A request
 """
 
 import json
+import math
 import random
 from collections.abc import Callable
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
@@ -19,16 +22,19 @@ from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, StreamConfig
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.adopt import adopt
+from binlog2s3.stream.actions import Action, Compare
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
-from binlog2s3.stream.decide import Action, Compare, Limits
-from binlog2s3.stream.remote import Looked
+from binlog2s3.stream.remote import Held
+from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
+from binlog2s3.stream.start import adopt
+from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tail import Tailer, Track
-from binlog2s3.stream.uploader import Uploader, take
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome
 from tests.binlog_writer import NOW, UUID_A, BinlogWriter, statement
@@ -46,6 +52,32 @@ HISTORY = Lineage(
     gtid_set="",
     parent=None,
 )
+
+
+def config(spool: Path, part: int, flush_interval: float = 1.0) -> Config:
+    """A configuration for tests: what they do not need is not set."""
+    nothing: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
+    none: dict[str, Any] = dict.fromkeys(S3Config.__slots__)
+    return Config(
+        mysql=MysqlConfig(**{**nothing, "user": "u", "connect_timeout": 10.0}),
+        s3=S3Config(
+            **{**none, "bucket": "b", "prefix": LAYOUT.prefix, "part_size": part, "concurrency": 4}
+        ),
+        stream=StreamConfig(
+            source=LAYOUT.source,
+            start_binlog=None,
+            start_at="oldest",
+            flush_interval=flush_interval,
+            heartbeat_interval=30.0,
+        ),
+        spool=spool,
+        spool_limits=SpoolLimits(min_free_bytes=0),
+    )
+
+
+_WATCH: Any = SimpleNamespace(round_at=math.inf, patience_seconds=0.0)
+LIVING = Alive(Notifier(), _WATCH)
+"""Nobody is told that the loop runs."""
 
 
 class Source:
@@ -184,19 +216,20 @@ class Streamer:
         self.before = known.last
         self.coverage = Coverage(None, known.next_binlog)
         self.uploader = Uploader(
+            config(directory, part, flush_interval),
             store=store,
             layout=LAYOUT,
-            lineage=LINEAGE,
-            limits=Limits(grid=self.grid, chunked=self.chunked, copies=True, full_chunk=full_chunk),
-            flush_interval=flush_interval,
             spool=self.spool,
             workers=self.workers,  # type: ignore[arg-type]
-            coverage=self.coverage,
+            alive=LIVING,
+            stop=Stop(),
+            full_chunk=full_chunk,
             backoff=lambda failures: 0.0,
             clock=clock,
         )
+        self.uploader.open(LINEAGE, self.coverage)
         if known.last is not None:
-            self.uploader.leftovers.sweep(known.last)
+            self.uploader.sweep(known.last)
         self.tracks: dict[BinlogName, Track] = {}
         self._file: FileIO | None = None
         self.brought_again: set[Path] = set()
@@ -353,7 +386,7 @@ class Streamer:
         """Take one answer in; whether there was one."""
         outcome = self.workers.take(0)
         if outcome is not None:
-            take(outcome)
+            self.uploader.take(outcome)
         return outcome is not None
 
     def begin_listing(self, until: str = "~") -> None:
@@ -371,14 +404,14 @@ class Streamer:
 
     def knows(self, name: BinlogName, chunk: Chunk) -> bool:
         """Whether it believes, or may come to believe, that this chunk lies in the bucket."""
-        job = self.uploader._jobs.get(name)
-        if job is not None and job.held is not None and chunk in job.held.there.all:
+        (job,) = [one for one in self.uploader.jobs if one.track.name == name] or [None]
+        if job is not None and job.held.asked and chunk in job.held.there.all:
             return True
         for outcome in self.workers.outcomes:
             token = outcome.token
-            if getattr(token, "chunk", None) == chunk:
+            if outcome.value == chunk:
                 return True
-            if isinstance(outcome.value, Looked) and chunk in outcome.value.chunks.all:
+            if isinstance(outcome.value, Held) and chunk in outcome.value.listed.all:
                 return True
             action = getattr(token, "action", None)
             if isinstance(action, Compare) and chunk in action.chunks:
@@ -388,7 +421,7 @@ class Streamer:
     def work(self, chance: random.Random | None = None) -> None:
         """One round of the loop in which all requests are made and answered."""
         self.pump()
-        self.uploader.step()
+        self.uploader.start()
         while self.workers.tasks:
             number = chance.randrange(len(self.workers.tasks)) if chance else 0
             self.workers.perform(number)
@@ -470,7 +503,7 @@ class World:
         """All that can be done with what was read is done."""
         for _ in range(rounds):
             self.now += 1
-            streamer.uploader.step()
+            streamer.uploader.start()
             self.answer(streamer, before)
 
     def work(
@@ -484,7 +517,7 @@ class World:
         """Rounds of the loop, so far apart."""
         for _ in range(rounds):
             self.read(streamer)
-            streamer.uploader.step()
+            streamer.uploader.start()
             self.answer(streamer, before)
             self.now += seconds
 

@@ -6,11 +6,12 @@ on the version, so that MySQL 5.6 to 9.x and MariaDB 10.x and 11.x all answer.
 
 import re
 import socket
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import pymysql
 from pymysql._auth import sha2_rsa_encrypt
@@ -33,6 +34,11 @@ from binlog2s3.server.errors import (
 )
 from binlog2s3.server.login import Login
 from binlog2s3.server.version import ServerVersion, is_on
+
+if TYPE_CHECKING:
+    _Pymysql = pymysql.Connection[DictCursor]
+else:  # it is generic for mypy alone
+    _Pymysql = pymysql.Connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +96,8 @@ _UUID = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
 _SESSION_TRACK = 1 << 23
 """A client's capability: OK packets say what changed in the session (CLIENT_SESSION_TRACK)."""
 _TRACKED_GTIDS = 3
+_UNVERIFIED = {"ca": None, "check_hostname": False, "verify_mode": "none"}
+"""Pymysql's arguments for TLS that verifies nothing; it takes {} for the same."""
 _CLEAR_TEXT = ("mysql_clear_password", "dialog")
 """Authentication plugins that send the password in clear text."""
 
@@ -528,8 +536,24 @@ def own_gtid(message: bytes) -> str:
     return ""
 
 
+class _Connection(_Pymysql):
+    """A connection that reads the system's CA certificates only if it verifies by them.
+
+    That takes longer than all the rest of a connection.
+    """
+
+    def _create_ssl_ctx(self, sslp: dict[str, Any]) -> ssl.SSLContext:
+        if sslp.keys() - _UNVERIFIED.keys() or {**_UNVERIFIED, **sslp} != _UNVERIFIED:
+            chosen: ssl.SSLContext = super()._create_ssl_ctx(sslp)  # type: ignore[misc]
+            return chosen
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+
+
 def _connect(login: Login, flags: int = 0) -> "pymysql.Connection[DictCursor]":
-    connection = pymysql.connect(
+    connection = _Connection(
         host=login.host,
         port=login.port,
         **_tls(login),
@@ -631,5 +655,5 @@ def _tls(login: Login) -> dict[str, Any]:
     if chosen["ssl_verify_cert"]:
         chosen["ssl_ca"] = login.ssl_ca
     elif not login.ssl_cert:
-        chosen["ssl"] = {"ca": None, "check_hostname": False, "verify_mode": "none"}
+        chosen["ssl"] = {**_UNVERIFIED}
     return chosen

@@ -1,1 +1,1 @@
-"""The object store: what is asked of it, and how boto3 answers."""
+"""The object store: what is asked of it, and how botocore answers."""

@@ -357,6 +357,19 @@ class Store(Protocol):
         gets the configured Object Lock, if there is one.
         """
 
+    @property
+    def refuses_replacing(self) -> bool:
+        """Whether `put` with `if_absent` needs no look before it: see `try_condition`.
+
+        Never in a bucket with Object Lock, which keeps what was under a key and was deleted.
+        """
+
+    def try_condition(self, key: str, body: bytes) -> None:
+        """Put an object of ours that is there, with `if_absent`: some stores ignore that.
+
+        Where it is refused, `refuses_replacing` is True from then on.
+        """
+
     def get(
         self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
     ) -> bytes:

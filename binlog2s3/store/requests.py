@@ -1,4 +1,4 @@
-"""Requests to one bucket: the boto3 client, bodies, and the retries of what failed (503, timeouts).
+"""Requests to one bucket: the S3 client, bodies, and the retries of what failed (503, timeouts).
 
 Law: no foreign exception leaves. botocore's own retries are off, so that only `retry` repeats a
 request. Each attempt opens the body again.
@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Protocol, Self, TypeVar, cast
 
-import boto3
 import botocore.loaders
 import botocore.session
 import tenacity
@@ -57,7 +56,16 @@ T = TypeVar("T")
 Answer = dict[str, Any]
 Final = type[StoreError] | None
 """What is not repeated, though the policy would: the caller has another way."""
-MakeSession = Callable[..., boto3.Session]
+
+
+class MakesClients(Protocol):
+    """A session of boto3, as far as it is needed. boto3 itself would load much that is not."""
+
+    def client(self, service_name: str, **settings: Any) -> Any:
+        """A client of this service."""
+
+
+MakeSession = Callable[..., MakesClients]
 
 BLOCK_BYTES = 1 << 20
 _OF_EVERY_ANSWER = frozenset({"ResponseMetadata", "RequestCharged"})
@@ -91,13 +99,23 @@ class _Loader(botocore.loaders.Loader):
 _LOADER = _Loader()
 
 
-def any_session(profile_name: str | None = None) -> boto3.Session:
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session of botocore."""
+
+    core: botocore.session.Session
+
+    def client(self, service_name: str, **settings: Any) -> Any:
+        return self.core.create_client(service_name, **settings)
+
+
+def any_session(profile_name: str | None = None) -> Session:
     """A session that reads the credentials again, but not S3's data model, which is slow."""
-    core = botocore.session.get_session()
+    core = botocore.session.Session(profile=profile_name)
     core.register_component("data_loader", _LOADER)
     parsers = core.get_component("response_parser_factory")
     parsers.set_parser_defaults(timestamp_parser=_moment)
-    return boto3.Session(botocore_session=core, profile_name=profile_name)
+    return Session(core)
 
 
 def _moment(value: Any) -> datetime:
@@ -161,7 +179,7 @@ def _connect(config: StoreConfig, session: MakeSession) -> BaseClient:
         # too. Without a digest it must be: when a connection breaks, versitygw would otherwise
         # store the part of the body that it has received.
         s3["payload_signing_enabled"] = False
-    client = session(profile_name=config.profile).client(
+    client: BaseClient = session(profile_name=config.profile).client(
         "s3",
         endpoint_url=config.endpoint_url,
         region_name=config.region,

@@ -16,6 +16,7 @@ from typing import Any
 from binlog2s3.binlog.checksum import crc64_base64, crc64_of_blocks
 from binlog2s3.errors import (
     ObjectMissingError,
+    PreconditionError,
     StoreError,
     UnsupportedError,
     UploadMissingError,
@@ -114,6 +115,7 @@ class _Learned:
     evidence: MakeEvidence | None = None
     chosen: ChosenVersions | None = None
     is_locked: bool | None = None
+    keeps_conditions: bool = False
 
 
 class S3Store:
@@ -198,6 +200,19 @@ class S3Store:
             last_modified=date_in(answer),
         )
 
+    @property
+    def refuses_replacing(self) -> bool:
+        return self._learned.keeps_conditions and self._learned.is_locked is False
+
+    def try_condition(self, key: str, body: bytes) -> None:
+        self._is_locked()
+        try:
+            self.put(key, body, if_absent=True)
+        except PreconditionError:
+            self._learned.keeps_conditions = True
+        except UnsupportedError:
+            return
+
     def get(
         self, key: str, begin: int = 0, end: int | None = None, *, most: int | None = None
     ) -> bytes:
@@ -247,16 +262,23 @@ class S3Store:
             yield from sorted(name.removeprefix(prefix) for name in (*objects, *folders))
 
     def kept(self, prefix: str) -> Iterator[ObjectVersion]:
+        if self._is_locked():
+            yield from versions_below(self._ask_once, prefix)
+
+    def _is_locked(self) -> bool:
         learned = self._learned
-        ask = partial(self._ask, final=MendableError)  # nobody waits until it is allowed
         if learned.is_locked is None:
-            settings = BucketSettings(ask, self._version)
             try:
+                settings = BucketSettings(self._ask_once, self._version)
                 learned.is_locked = settings.has_object_lock()
             except MendableError:
                 learned.is_locked = self._config.object_lock is not None
-        if learned.is_locked:
-            yield from versions_below(ask, prefix)
+        return learned.is_locked
+
+    @property
+    def _ask_once(self) -> Callable[..., Answer]:
+        """As `_ask`, but nobody waits until it is allowed."""
+        return partial(self._ask, final=MendableError)
 
     def delete(self, keys: Iterable[str]) -> None:
         left = [*keys]

@@ -6,67 +6,67 @@ actions. It only saves requests and bytes.
 
 import math
 from collections.abc import Callable, Container, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
-from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
+from binlog2s3.archive.chunks import Chunk, Flushes
 from binlog2s3.archive.parts import Mark
 from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.errors import StoreError
-from binlog2s3.store.s3 import PartInfo
-from binlog2s3.stream.decide import (
+from binlog2s3.stream.actions import (
     Action,
     Clear,
     Compare,
-    Complete,
     CopyPart,
     CreateUpload,
     DeleteChunks,
     Flush,
-    ForArchive,
     ForChunks,
-    Held,
     Look,
     Merge,
     PutChunk,
     PutEntry,
     PutPart,
+    PutsChunk,
     PutWhole,
-    Verify,
-    sent_by,
-    subject_of,
+    Release,
+    Subject,
+    TakeUp,
 )
-from binlog2s3.stream.remote import Looked, RemoteBinlog
+from binlog2s3.stream.remote import Held, RemoteBinlog
 from binlog2s3.stream.tail import Track
 from binlog2s3.stream.upload_counts import Failing, InVain
+from binlog2s3.stream.watermark import Coverage
 
 _URGENT_SECONDS = 30.0
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Job:
     """One binlog and its requests. Times are of the uploader's clock.
 
-    By part number: `parts` that the store has from us, and `listed` parts that were there already,
-    which count once they were compared with our bytes. `acknowledged` says since when a chunk is
-    known to have our bytes, and `named` which of them nobody has read (`decide.Held`); both are
-    kept after an error. `direct` is None until it is decided whether the binlog goes without
-    chunks: see `decide.Observed`. `is_taken`: somebody wrote under its
-    entry's key before; it gets an entry there when its history has ended.
+    `held` is what the store has of it; `known_since` says since when its chunks are known to have
+    our bytes. `direct`: the source had finished the binlog long ago, and it will be whole in the
+    bucket within seconds, so it gets no chunks; None until that is decided. `copies`: the store can
+    copy its chunks into parts. `is_past`: the history of `lineage` has ended. `is_taken`:
+    somebody wrote under its entry's key before; it gets an entry there once it `is_past`.
+    `coverage` is told how far the lineage's binlogs are in the bucket.
     """
 
     track: Track
     place: RemoteBinlog
-    held: Held | None = None
-    parts: dict[int, PartInfo] = field(default_factory=dict)
-    listed: dict[int, PartInfo] = field(default_factory=dict)
+    lineage: str
+    coverage: Coverage
+    is_past: bool = False
+    held: Held = field(default_factory=lambda: Held(asked=False))
+    known_since: dict[Chunk, float] = field(default_factory=dict)
     flying: set[Action] = field(default_factory=set)
-    acknowledged: dict[Chunk, float] = field(default_factory=dict)
-    named: set[Chunk] = field(default_factory=set)
     flushes: Flushes = field(default_factory=lambda: Flushes.start(0))
     flushed_at: float = -math.inf
     copies: bool = True
     deletes_from: float = 0.0
-    failing: dict[int | type[Action], Failing] = field(default_factory=dict)
+    failing: dict[Subject, Failing] = field(default_factory=dict)
     in_vain: InVain = field(default_factory=InVain)
     not_before: float = 0.0
     sent_bytes: int = 0
@@ -82,13 +82,18 @@ class Job:
     _snapshot_at: float = 0.0
 
     @property
+    def is_failing(self) -> bool:
+        """Whether a request has failed, and not succeeded since."""
+        return bool(self.failing)
+
+    @property
     def longest_failing(self) -> Failing | None:
         """The failing request that is longest without success; None if none fails."""
         return min(self.failing.values(), key=lambda one: one.since, default=None)
 
     def failed(self, action: Action, error: StoreError, now: float) -> Failing:
         """Note a failure. What fails for longest is tried alone: see `may_be_tried`."""
-        one = self.failing.setdefault(subject_of(action), Failing(now))
+        one = self.failing.setdefault(action.subject, Failing(now))
         one.failures += 1
         one.at, one.passes, one.error, one.hint = now, error.transient, str(error), error.hint
         one.sent_bytes = error.sent_bytes
@@ -97,16 +102,25 @@ class Job:
 
     def succeeded(self, action: Action) -> None:
         """Note that a request succeeded: what failed of the same bytes does not fail any more."""
+        if isinstance(action, TakeUp):  # the part is still to be sent, if it is not ours
+            return
         if isinstance(action, PutEntry | Clear):
             self.failing.clear()
             return
-        self.failing.pop(subject_of(action), None)
+        self.failing.pop(action.subject, None)
         if isinstance(action, PutChunk):
             self.failing.pop(Flush, None)
 
+    def try_again(self) -> None:
+        """Try everything again at once: the store has changed."""
+        self.not_before = 0.0
+        self.in_vain.forget()
+        for failing in self.failing.values():
+            failing.not_before = 0.0
+
     def only(self, actions: Iterable[Action]) -> None:
         """Forget the failures of parts and uploads that are not wanted any more."""
-        wanted = {subject_of(action) for action in actions}
+        wanted = {action.subject for action in actions}
         if wanted & {CreateUpload, Compare}:
             return  # the parts come after it
         for subject in [*self.failing]:
@@ -125,12 +139,14 @@ class Job:
         """
         if isinstance(action, DeleteChunks):
             return now >= self.deletes_from
-        subject = subject_of(action)
+        if isinstance(action, TakeUp):  # it sends nothing, however often the part failed
+            return True
+        subject = action.subject
         known = self.failing.get(subject)
         is_urgent = pressed and known is not None and now >= known.at + _URGENT_SECONDS
         if known is not None and known.not_before > now and not is_urgent:
             return False
-        body = self.track.size if isinstance(action, PutWhole) else sent_by(action)
+        body = self.track.size if isinstance(action, PutWhole) else action.brings
         cost = max(body, known.sent_bytes) if known is not None else body
         is_taken = known is not None and known.passes and taken_at >= known.since
         is_paced = not (is_taken or is_urgent)
@@ -146,15 +162,15 @@ class Job:
     @property
     def unsaved(self) -> bool:
         """Whether there may be checked bytes that are neither in chunks nor archived."""
-        if self.held is None:
+        if not self.held.asked:
             return self.track.size > 0
         return not self.held.object_there and self.track.size > self.held.there.end
 
     @property
     def unsaved_bytes(self) -> int:
         """How many bytes are not known to be in chunks or archived."""
-        if self.held is None:
-            known = max(self.track.floor, Chunks(frozenset(self.acknowledged)).end)
+        if not self.held.asked:
+            known = max(self.track.floor, self.held.chunks.end)
         else:
             known = self.track.size if self.held.object_there else self.held.there.end
         return max(0, self.track.size - known)
@@ -180,134 +196,41 @@ class Job:
                 return action not in self.flying
             case Flush() | Merge() | DeleteChunks() | Compare():
                 return not any(isinstance(other, type(action)) for other in self.flying)
-            case PutPart(part) | CopyPart(part, _):
-                same = PutPart | CopyPart | PutChunk
+            case PutPart(part) | CopyPart(part) | TakeUp(part):
+                same = PutPart | CopyPart | TakeUp | PutChunk
                 return not any(isinstance(o, same) and o.part == part for o in self.flying)
             case CreateUpload(copying=False):  # what flies as a chunk now may want to be copied
                 return all(isinstance(other, Flush | Merge | DeleteChunks) for other in self.flying)
         return all(isinstance(other, ForChunks) for other in self.flying)
 
-    def request(self, action: Action, chunk: Chunk | None) -> Callable[[], object]:
-        """The request for an action, with everything that it needs of the track as it is now."""
-        place, track = self.place, self.track
-        upload_id = (self.held.upload_id if self.held else None) or ""
-        match action:
-            case Flush() | Merge() | PutChunk():
-                assert chunk is not None  # noqa: S101 - from `chunk_for`
-                self.sent_bytes += chunk.size
-                return lambda: place.put_chunk(chunk)
-            case Compare(chunks, read):
-                return lambda: place.compare(chunks, read=read)
-            case DeleteChunks(chunks):
-                return lambda: place.delete_chunks(chunks)
-            case PutPart(part):
-                self.sent_bytes += part.end - part.begin
-                crc = track.digest.part_crc64(part)
-                return lambda: place.put_part(upload_id, part, crc)
-            case CopyPart(part, source):
-                return lambda: place.copy_part(upload_id, part, source)
-            case PutWhole():
-                self.sent_bytes += track.size
-                return place.put_whole
-            case CreateUpload(copying):
-                return lambda: place.create_upload(copying=copying)
-            case Complete():
-                parts = [self.parts[number] for number in sorted(self.parts)]
-                return lambda: place.complete(upload_id, parts)
-            case Verify():
-                return place.verify
-            case PutEntry():
-                return place.put_entry
-            case Clear():
-                return place.clear
-            case _:
-                wanted = place.wanted()
-                return lambda: place.look(wanted)
+    def request(self, action: Action, now: float, interval: float) -> Callable[[], object] | None:
+        """The request for an action, with everything that it needs of the track as it is now.
 
-    def learn(self, action: Action, chunk: Chunk | None, value: object, now: float) -> None:
+        None if the checksum of its bytes is not known.
+        """
+        assert not isinstance(action, Release)  # noqa: S101 - it has none
+        if not isinstance(action, PutsChunk):
+            self.sent_bytes += self.track.size if isinstance(action, PutWhole) else action.brings
+            return action.request(self)
+        chunk = self._chunk_for(action, now, interval)
+        if chunk is None:
+            return None
+        self.sent_bytes += chunk.size
+        return partial(self.place.put_chunk, chunk)
+
+    def learn(self, action: Action, answer: Any, now: float) -> None:
         """Note the answer to a request."""
-        held = self.held or Held()
-        if isinstance(action, Look):
-            assert isinstance(value, Looked)  # noqa: S101 - what look returns
-            self.held = self._looked(value)
-        elif isinstance(action, ForChunks):
-            self.held = self._learned_chunks(held, action, chunk, value, now)
-        else:
-            self.held = self._learned_archive(held, action, value)
+        if isinstance(action, PutsChunk):
+            self._count_flush(action, answer)
+            self.known_since[answer] = now
+        self.copied += isinstance(action, CopyPart)
+        self.taken_up += isinstance(action, TakeUp) and bool(answer)
+        self._hold(action.learned(self.held, answer), now)
 
-    def _learned_chunks(
-        self, held: Held, action: ForChunks, chunk: Chunk | None, value: object, now: float
-    ) -> Held:
-        match action:
-            case Compare(chunks, read):
-                assert isinstance(value, frozenset)  # noqa: S101 - what compare returns
-                self._lose(chunks - value)
-                self.acknowledged.update(dict.fromkeys(value, now))
-                if read:
-                    self.named -= chunks
-                else:
-                    self.named |= {one for one in value if one.end > self.track.floor}
-                there = held.chunks.minus(chunks).plus(value)
-                named = frozenset(self.named) & there.all
-                return replace(held, chunks=there, listed=held.listed.minus(chunks), named=named)
-            case DeleteChunks(chunks):
-                self._lose(chunks)
-                chunks_left, named = held.chunks.minus(chunks), held.named - chunks
-                return replace(held, chunks=chunks_left, named=named)
-        assert chunk is not None  # noqa: S101 - from `chunk_for`
-        return replace(held, chunks=held.chunks.plus([chunk]))
-
-    def _lose(self, chunks: Iterable[Chunk]) -> None:
-        """Note that these are not there any more."""
-        for chunk in chunks:
-            self.acknowledged.pop(chunk, None)
-            self.named.discard(chunk)
-
-    def _learned_archive(self, held: Held, action: ForArchive, value: object) -> Held:
-        match action:
-            case CreateUpload():
-                self.parts = {}
-                return replace(held, upload_id=str(value), parts=frozenset())
-            case PutPart(part) | CopyPart(part, _):
-                assert isinstance(value, PartInfo)  # noqa: S101 - what a part's request returns
-                self.parts[part.number] = value
-                self.copied += isinstance(action, CopyPart)
-                return replace(held, parts=frozenset(self.parts))
-            case Verify():
-                return replace(held, verified=True)
-            case PutEntry():
-                return replace(held, entry_there=True)
-            case Clear():
-                return replace(held, cleared=True)
-        return replace(held, object_there=True)  # PutWhole, Complete
-
-    def _looked(self, found: Looked) -> Held:
-        self.parts = {}
-        self.listed = {info.number: info for info in found.parts}
-        known = found.chunks.all & frozenset(self.acknowledged)
-        return Held(
-            object_there=found.object_there,
-            upload_id=found.upload_id,
-            copies=self.copies,
-            chunks=Chunks(known),
-            listed=found.chunks.minus(known),
-            named=frozenset(self.named) & known,
-        )
-
-    def has_taken_up(self, action: Action) -> bool:
-        """Count a part that was there already instead of sending it, if it has our bytes."""
-        if self.held is None or not isinstance(action, PutPart | CopyPart):
-            return False
-        part = action.part
-        info = self.listed.pop(part.number, None)
-        if info is None:
-            return False
-        if not self.place.is_ours(info, part, self.track.digest.part_crc64(part)):
-            return False
-        self.parts[part.number] = info
-        self.taken_up += 1
-        self.held = replace(self.held, parts=frozenset(self.parts))
-        return True
+    def _hold(self, held: Held, now: float) -> None:
+        before, self.held, since = self.held, held, self.known_since
+        if held.chunks is not before.chunks:
+            self.known_since = {chunk: since.get(chunk, now) for chunk in held.chunks}
 
     def late(self, now: float, interval: float) -> bool:
         """Whether the full chunk that a flush waited for is still on its way a flush later."""
@@ -318,9 +241,7 @@ class Job:
         if self._waiting_since is None:
             self._waiting_since = now
 
-    def chunk_for(
-        self, action: Flush | Merge | PutChunk, now: float, interval: float
-    ) -> Chunk | None:
+    def _chunk_for(self, action: PutsChunk, now: float, interval: float) -> Chunk | None:
         """The chunk that an action puts; None if the checksum of its bytes is not known.
 
         Remembers the GTID set here, so that it is known for the chunk's end.
@@ -345,10 +266,8 @@ class Job:
             self.remember(now)
         return Chunk(action.begin, action.end, mark.crc64_since(since))
 
-    def acknowledge(self, action: Flush | Merge | PutChunk, chunk: Chunk, now: float) -> None:
-        """The store has this chunk."""
-        self.acknowledged[chunk] = now
-        self.named.discard(chunk)
+    def _count_flush(self, action: PutsChunk, chunk: Chunk) -> None:
+        """Note where the next flush begins: the store has this chunk."""
         self._waiting_since = None
         part = self.place.grid.at(chunk.begin)
         if isinstance(action, Merge):
@@ -363,44 +282,28 @@ class Job:
 
     def lost_chunks(self, names: Container[str], asked_at: float) -> frozenset[Chunk]:
         """Forget and return the chunks that a listing since `asked_at` should have, and has not."""
-        if self.held is None or self.held.object_there:
+        if not self.held.asked or self.held.object_there:
             return frozenset()
         going = {chunk for a in self.flying if isinstance(a, DeleteChunks) for chunk in a.chunks}
         lost = frozenset(
             chunk
-            for chunk in self.held.chunks
-            if chunk not in going
-            and self.acknowledged.get(chunk, asked_at) < asked_at
-            and str(chunk) not in names
+            for chunk in self.held.chunks.all - going
+            if self.known_since[chunk] < asked_at and str(chunk) not in names
         )
-        chunks, named = self.held.chunks.minus(lost), self.held.named - lost
-        self.held = replace(self.held, chunks=chunks, named=named)
-        self._lose(lost)
+        self._hold(self.held.without(lost), asked_at)
         return lost
 
     def forget(self) -> None:
         """Forget what the store has, but for the chunks that it has acknowledged."""
-        self.held = None
-        self.parts = {}
+        self.held = self.held.after_error()
         self._waiting_since = None
-
-    def give_up_clearing(self) -> None:
-        """Leave the archived binlog's leftovers in the store: they do no harm."""
-        if self.held is not None:
-            self.held = replace(self.held, cleared=True)
-
-    def without_copies(self) -> None:
-        """Note that the store cannot copy chunks into parts."""
-        self.copies = False
-        if self.held is not None:
-            self.held = replace(self.held, copies=False)
 
     def reached(self) -> tuple[int, Gtids | None] | None:
         """How far the chunks reach, with the GTID set there; None if nothing new is known.
 
         If the GTID set at their end is not known, an earlier offset where it is.
         """
-        durable = self.held.chunks.end if self.held else 0
+        durable = self.held.chunks.end
         if durable >= self.track.size:
             self._snapshots.clear()
             return self.track.size, self.track.gtids_after()
@@ -420,6 +323,6 @@ def urgency(job: Job) -> int:
     A binlog that is whole in the bucket needs a few short requests until it can leave the spool.
     Bytes that are not durable yet go before copies of those that are.
     """
-    if job.held is not None and job.held.object_there:
+    if job.held.object_there:
         return 0
     return 1 if job.unsaved else 2

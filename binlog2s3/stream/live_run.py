@@ -17,8 +17,7 @@ from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.lessons import BeingRead, StalledError
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.source_watch import Watch
-from binlog2s3.stream.spool import Spool, SpoolRun
-from binlog2s3.stream.spool_files import as_spool_error
+from binlog2s3.stream.spool import Spool, SpoolRun, as_spool_error
 from binlog2s3.stream.tail import Tailer, Track
 
 _BEHIND = 2

@@ -45,7 +45,7 @@ from binlog2s3.stream.startup import StartResult
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
 
@@ -93,7 +93,7 @@ class Loop:
             patience_seconds=_QUESTIONS * slow + _WATCH_SECONDS,
         )
         self._alive = Alive(notifier, self._watch)
-        self._uploads = Uploads(
+        self._uploads = Uploader(
             config,
             store=self._store,
             layout=layout,
@@ -121,6 +121,7 @@ class Loop:
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
+            known=begun.tip,
         )
         self._pager = Pager(store=self._store, layout=layout, intake=self._intake, stop=stop)
         self._supervisor = Supervisor(
@@ -133,7 +134,6 @@ class Loop:
             connect=lambda: Server(lambda: resolve(config.mysql)),
             watch=self._watch,
             stop=stop.event,
-            tip=begun.tip,
             heading=begun.heading,
         )
         self._reporter = self._report()

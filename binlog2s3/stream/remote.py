@@ -11,10 +11,10 @@ import io
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.chunks import Chunk, Chunks
@@ -41,22 +41,59 @@ from binlog2s3.log import Log
 from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
 
+T = TypeVar("T")
 _log = Log("place")
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
-    """What the store has: the object, its chunks, and the upload with most of our bytes.
+class Held:
+    """What is known to be in the store of a binlog: the only memory of it.
 
-    Of `parts`, only those can be compared with ours whose bytes have been read: see
-    `RemoteBinlog.is_ours`.
+    `asked`: the store was asked what it has, and no request has failed since. Until then nothing
+    but its chunks is known. `object_there`: there is an object under its key; `verified`: it was
+    compared with our bytes; `entry_there`: its entry is written; `cleared`: its chunks and
+    unfinished uploads are deleted. `upload_id` is our unfinished upload, `parts` are those of it
+    that have our bytes, by number; those `offered` were there already, and count once they were
+    compared. `chunks` have our bytes; `named` are those among them that another process has put:
+    their names say so, and they were not read. `listed` are chunks that were not compared yet.
     """
 
-    object_there: bool
-    upload_id: str | None
-    parts: tuple[PartInfo, ...]
-    chunks: Chunks
+    asked: bool = True
+    object_there: bool = False
+    verified: bool = False
+    entry_there: bool = False
+    cleared: bool = False
+    upload_id: str | None = None
+    parts: Mapping[int, PartInfo] = field(default_factory=dict)
+    offered: Mapping[int, PartInfo] = field(default_factory=dict)
+    chunks: Chunks = field(default_factory=Chunks)
+    listed: Chunks = field(default_factory=Chunks)
+    named: frozenset[Chunk] = frozenset()
+
+    @property
+    def there(self) -> Chunks:
+        """All of its chunks."""
+        return self.chunks.plus(self.listed) if self.listed else self.chunks
+
+    def without(self, chunks: frozenset[Chunk]) -> "Held":
+        """The same without some of the chunks that have our bytes."""
+        return replace(self, chunks=self.chunks.minus(chunks), named=self.named - chunks)
+
+    def after_error(self) -> "Held":
+        """What is still known after an error: chunks that the store has acknowledged stay."""
+        return Held(asked=False, chunks=self.chunks, named=self.named)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """Of chunks of another process, the `same` have our bytes; those `named` by their names alone.
+
+    What is below the floor was read there.
+    """
+
+    same: frozenset[Chunk]
+    named: frozenset[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +225,17 @@ class RemoteBinlog:
             if part.full or track.closed
         }
 
-    def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Looked:
-        """Look what is there. Of several unfinished uploads, take that with most of our parts."""
+    def look_at_chunks(self) -> Held:
+        """Look only what `put_whole` does not show: a key that is there refuses it."""
+        found = None if self._store.refuses_replacing else self._store.head(self.key)
+        chunks = Chunks(frozenset(_list_chunks(self._store, self._chunks)))
+        return Held(object_there=found is not None, listed=chunks)
+
+    def look(self, wanted: Mapping[int, tuple[Part, int]]) -> Held:
+        """Look what is there. Of several unfinished uploads, take that with most of our parts.
+
+        Its chunks are `listed` and its parts `offered`: some may have other bytes than ours.
+        """
         found = self._store.head(self.key)
         best: tuple[str | None, tuple[PartInfo, ...]] = (None, ())
         most = (0, 0)
@@ -202,11 +248,11 @@ class RemoteBinlog:
                        if info.number in wanted)  # fmt: skip
             if best[0] is None or (same, len(parts)) > most:
                 best, most = (upload_id, parts), (same, len(parts))
-        return Looked(
+        return Held(
             object_there=found is not None,
             upload_id=best[0],
-            parts=best[1],
-            chunks=Chunks(frozenset(_list_chunks(self._store, self._chunks))),
+            offered={info.number: info for info in best[1]},
+            listed=Chunks(frozenset(_list_chunks(self._store, self._chunks))),
         )
 
     def is_ours(self, info: PartInfo, part: Part, crc64: int) -> bool:
@@ -220,21 +266,22 @@ class RemoteBinlog:
     def chunk_key(self, chunk: Chunk) -> str:
         return f"{self._chunks}{chunk}"
 
-    def put_chunk(self, chunk: Chunk) -> None:
-        """Put a range of the growing binlog as a chunk. It is durable when this returns."""
+    def put_chunk(self, chunk: Chunk) -> Chunk:
+        """Put a range of the growing binlog as a chunk. It is durable when this returns it."""
         key = self.chunk_key(chunk)
         piece = self._checked(chunk.begin, chunk.end, chunk.crc64)
         with self._spool_unchanged(piece, chunk.crc64):
             self._note_md5(chunk, self._bodies.put(key, piece, crc64=chunk.crc64))
+        return chunk
 
-    def compare(self, chunks: Iterable[Chunk], *, read: bool = False) -> frozenset[Chunk]:
-        """Compare chunks of another process with our bytes; return those that are equal.
+    def compare(self, chunks: Iterable[Chunk], *, read: bool = False) -> Compared:
+        """Compare chunks of another process with our bytes.
 
         A chunk whose name has another checksum is read, with `read` each one. If its bytes are not
         those that its name says, it is deleted: it is nobody's chunk, and would only stop readers.
         Otherwise, with another checksum, it is of another history, and ForkError is raised.
         """
-        same = set()
+        same, floor = set(), self._track.floor
         for chunk in sorted(chunks):
             beyond = chunk.end > self._track.size
             ours = not beyond and self._crc64_of(chunk.begin, chunk.end) == chunk.crc64
@@ -258,7 +305,8 @@ class RemoteBinlog:
                     "did it lose commits in a crash? nothing was overwritten",
                     binlog=str(self._track.name),
                 )
-        return frozenset(same)
+        named = () if read else (chunk for chunk in same if chunk.end > floor)
+        return Compared(same=frozenset(same), named=frozenset(named))
 
     def _crc64_there(self, chunk: Chunk, upto: int) -> tuple[int, int]:
         """The CRC64NVME of a chunk's object, and of its bytes before the offset `upto`."""
@@ -322,16 +370,17 @@ class RemoteBinlog:
             self._track.md5s[part] = info.md5
         return info
 
-    def put_whole(self) -> None:
-        """Put the closed binlog as one object."""
+    def put_whole(self) -> bool:
+        """Put the closed binlog as one object; whether the answer proves that it has our bytes."""
         crc64 = self._track.digest.crc64
         piece = self._checked(0, self._track.size, crc64)
         with self._spool_unchanged(piece, crc64):
-            where_absent(
+            info = where_absent(
                 lambda condition: self._bodies.put(
                     self.key, piece, crc64=crc64, if_absent=condition, archived=True
                 )
             )
+        return info.crc64 == crc64
 
     def complete(self, upload_id: str, parts: Sequence[PartInfo]) -> None:
         """Make the binlog's object from its parts."""
@@ -510,19 +559,27 @@ def put_entry(
 ) -> None:
     """Write the entry of an archived binlog under `key`. An entry that is there already stays.
 
-    Raises ArchiveError if the entry that is there is of other bytes, and TakenError if none is
-    there but it `is_hidden`: readers could not tell which it is.
+    What was written is read again, unless the answer has its checksum. Raises ArchiveError if the
+    entry that is there is of other bytes, and TakenError if none is there but it `is_hidden`:
+    readers could not tell which it is.
     """
     document = binlog.entry(datetime.now(UTC)).to_json()
     EntryEnd.from_json(document, key)  # never write an entry that could not be read again
+    crc64 = crc64nvme(document)
     try:
-        if store.head(key) is None:
+        if store.refuses_replacing or store.head(key) is None:
             if is_hidden(key):
                 raise TakenError(
                     f"somebody wrote {key} before the streamer did, and deleted it",
                     hint="a new lineage begins with this binlog; who has keys of this bucket?",
                 )
-            where_absent(lambda condition: store.put(key, document, if_absent=condition, kept=True))
+            info = where_absent(
+                lambda condition: store.put(
+                    key, document, crc64=crc64, if_absent=condition, kept=True
+                )
+            )
+            if info.crc64 == crc64:
+                return
     except PreconditionError:
         _log.info("entry was there already", key=key)
     if read(store, key, EntryEnd) != binlog.entry_end():
@@ -595,13 +652,13 @@ def _list_chunks(store: Store, prefix: str) -> dict[Chunk, datetime]:
     return found
 
 
-def where_absent(write: Callable[[bool], object]) -> None:
+def where_absent(write: Callable[[bool], T]) -> T:
     """Write only if nothing is there yet. A store without conditions writes without this check."""
     try:
-        write(True)
+        return write(True)
     except UnsupportedError as error:
         _log.recurring("the store knows no conditions, writing without", error=error)
-        write(False)
+        return write(False)
 
 
 def _blocks(piece: Body) -> Iterator[bytes]:

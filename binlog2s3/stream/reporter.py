@@ -56,7 +56,7 @@ from binlog2s3.stream.source_watch import Sight, Watch
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import Stock, Uploads, least
+from binlog2s3.stream.uploader import Stock, Uploader, least
 from binlog2s3.stream.writer import Writer
 
 _log = Log("board")
@@ -122,7 +122,7 @@ class Reporter:
         watch: Watch,
         supervisor: Supervisor,
         intake: Intake,
-        uploads: Uploads,
+        uploads: Uploader,
         writer: Writer,
         pulse: Pulse,
         stop: Stop,

@@ -5,7 +5,8 @@ Each run of mysqlbinlog writes into a directory of its own.
 Law: no checked byte of an earlier run is cut off or overwritten. A file is deleted only if the
 archive has it, or another copy has all of its bytes. A deletion is durable before anything relies
 on it. One streamer holds the spool, by a lock that ends with its process. Its threads see changes
-whole. Nothing that another user has put there is followed, read or written (`private`).
+whole. Nothing that another user has put there is followed, read or written (`private`). An OSError
+leaves here as a SpoolError with a hint.
 """
 
 import errno
@@ -16,8 +17,8 @@ import re
 import secrets
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import wraps
@@ -30,15 +31,6 @@ from binlog2s3.binlog.scanner import MADE_UP_BYTES, made_up_size
 from binlog2s3.config.values import SpoolLimits
 from binlog2s3.errors import DamageError, SpoolError
 from binlog2s3.log import Log
-from binlog2s3.stream.spool_files import (
-    HINTS,
-    as_spool_error,
-    delete_file,
-    is_part,
-    sync_directory,
-    sync_file,
-    write_whole,
-)
 
 _log = Log("spool")
 _LOCK = "lock"
@@ -46,12 +38,26 @@ _MIN_FREE = 1 << 30
 _MIN_FREE_PARTS = 20  # 5 %
 _MOST_RESERVE = 256 << 20
 _MAGIC_SIZE = 4
+_BLOCK = 1 << 20
 _RUN = "run.json"
 _STAT_BLOCK = 512  # the unit of st_blocks, whatever the file system's blocks are
 _CLAIM = "claim.json"
 Rank = tuple[int, str]
 """A writer's generation and token; the greatest is the writer."""
 
+_HINTS: Mapping[int, str] = {
+    1: "the spool and what is in it must belong to the user that streams, also if that is root",
+    2: "was it deleted, or its file system unmounted? put it back, or restart: what is missing in "
+    "the bucket is fetched again",
+    13: "this program's user must own the spool directory",
+    17: "something that is not a directory is in its place: name another one with --spool",
+    20: "something that is not a directory is in its place: name another one with --spool",
+    28: "free space on the spool's file system, but never delete run-*: it may be the only copy",
+    22: "somebody else made it: look at it, and remove it",
+    40: "somebody else made it: look at it, and remove it",
+    30: "the spool's file system is mounted read-only",
+    122: "the user's disk quota is exceeded",
+}
 _RUN_DIRECTORY = re.compile(r"run-(\d{8})T(\d{12})Z-[0-9a-f]{4}")
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -433,7 +439,7 @@ class Spool:
         in its file once there is space again.
         """
         if why := self.room(limits).short_of():
-            raise SpoolError(f"spool {self.directory}: {why}", hint=HINTS[errno.ENOSPC])
+            raise SpoolError(f"spool {self.directory}: {why}", hint=_HINTS[errno.ENOSPC])
 
     @_alone
     def used_bytes(self) -> int:
@@ -578,4 +584,66 @@ def _remove_half_made(path: Path) -> None:
         raise SpoolError(
             f"{path} holds something but has no {_RUN}",
             hint="move that directory aside; the source still has the binlogs",
+        ) from error
+
+
+def delete_file(path: Path) -> int:
+    """Delete a file if it is there, durably; its size."""
+    with as_spool_error(path):
+        try:
+            size = path.stat().st_size
+            path.unlink()
+        except FileNotFoundError:
+            return 0
+        sync_directory(path.parent)
+        return size
+
+
+def write_whole(path: Path, document: Mapping[str, object]) -> None:
+    """Write a JSON file, whole or not at all, and make it durable with its name."""
+    with as_spool_error(path):
+        new = path.with_name(f"{path.name}.new")
+        with open(private.create(new), "w", encoding="utf-8") as file:  # noqa: PTH123
+            json.dump(document, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+        sync_directory(path.parent)
+
+
+def is_part(path: Path, skip: int, other_path: Path, at: int) -> bool:
+    """Whether the bytes of a file after `skip` are in another one at `at`. Raises OSError."""
+    with path.open("rb") as one, other_path.open("rb") as other:
+        one.seek(skip)
+        other.seek(at)
+        while block := one.read(_BLOCK):
+            if block != other.read(len(block)):
+                return False
+    return True
+
+
+def sync_directory(path: Path) -> None:
+    """Make a directory durable: which names are in it. Raises OSError."""
+    sync_file(path, os.O_DIRECTORY)
+
+
+def sync_file(path: Path, flags: int = 0) -> None:
+    """Make a file durable. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def as_spool_error(path: Path) -> Iterator[None]:
+    """Raise an OSError as a SpoolError that names the path. A full disk is transient."""
+    try:
+        yield
+    except OSError as error:
+        raise SpoolError(
+            f"spool: {path}: {(error.strerror or str(error)).lower()}",
+            hint=_HINTS.get(error.errno or 0, "check --spool"),
+            transient=error.errno in (errno.ENOSPC, errno.EDQUOT),
         ) from error

@@ -16,7 +16,7 @@ from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.spool import Room, Spool
 from binlog2s3.stream.tail import Overlap, Tailer
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.uploader import Uploader
 
 _log = Log("pressure")
 _LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
@@ -32,7 +32,9 @@ class Pressure:
     `paused`: nothing is read until space is free.
     """
 
-    def __init__(self, limits: SpoolLimits, spool: Spool, intake: Intake, uploads: Uploads) -> None:
+    def __init__(
+        self, limits: SpoolLimits, spool: Spool, intake: Intake, uploads: Uploader
+    ) -> None:
         self._limits = _above_full(limits)
         self._spool = spool
         self._intake = intake

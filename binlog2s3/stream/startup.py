@@ -18,7 +18,6 @@ from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.model import SourceStatus, Status, Vitals, judge, writer_status
 from binlog2s3.store.s3 import MendableError, Store
-from binlog2s3.stream.adopt import proved
 from binlog2s3.stream.archive_end import tip_of, tip_of_archive
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Heading, Pilot
@@ -26,7 +25,7 @@ from binlog2s3.stream.retry import may_be_mended, wait_for
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.standby import StandbyLoop
-from binlog2s3.stream.start import StartState, find
+from binlog2s3.stream.start import StartState, find, proved
 from binlog2s3.stream.writer import Vacancy, this_process
 
 _log = Log("beginning")

@@ -14,8 +14,8 @@ between two runs |
 
 Uploads go on in each state. An error means the same in all of them: what it teaches is one value,
 `lessons.Lessons`, and a run ends with it. Nothing else is remembered between two runs but where the
-known history ends (`_tip`). The source is asked by a thread of its own, for which the loop does not
-wait.
+known history ends (`Intake.end`). The source is asked by a thread of its own, for which the loop
+does not wait.
 """
 
 import threading
@@ -27,7 +27,6 @@ from functools import partial
 from typing import TypeVar
 
 from binlog2s3.archive.parts import Grid
-from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.values import Config
 from binlog2s3.errors import (
@@ -41,9 +40,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
-from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.compare import prove
-from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.resume import Heading, Pilot
@@ -54,7 +51,7 @@ from binlog2s3.stream.spool_limits import Pressure
 from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Tailer, Track, overlap_of
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Writer
 
 Answer = TypeVar("Answer")
@@ -62,14 +59,14 @@ Answer = TypeVar("Answer")
 _log = Log("supervisor")
 _POLL_SECONDS = 0.05
 _QUIET_AFTER_SECONDS, _QUIET_POLL_SECONDS = 2.0, 0.25  # an idle source costs little
+_QUIET_ROUND_SECONDS = 1.0
 
 
 class Supervisor:
     """`supervise` returns when `stop` is set, and raises what only the operator can fix.
 
-    `tip` is where the known history ends and `heading` where to continue, None if the source could
-    not be asked yet. `connect` makes the connection for one question. `run` is the run that is
-    read, None between two runs.
+    `heading` says where to continue, None if the source could not be asked yet. `connect` makes the
+    connection for one question. `run` is the run that is read, None between two runs.
     """
 
     def __init__(
@@ -78,13 +75,12 @@ class Supervisor:
         *,
         spool: Spool,
         intake: Intake,
-        uploads: Uploads,
+        uploads: Uploader,
         writer: Writer,
         pilot: Pilot,
         watch: Watch,
         connect: Callable[[], Server],
         stop: threading.Event,
-        tip: Tip | None,
         heading: Heading | None,
     ) -> None:
         self._config = config
@@ -96,7 +92,6 @@ class Supervisor:
         self._watch = watch
         self._connect = connect
         self._stop = stop
-        self._tip = tip
         self._heading = heading
         self._grid = Grid(config.s3.part_size)
         self._lessons = Lessons()
@@ -305,14 +300,14 @@ class Supervisor:
         return found
 
     def _ask(self) -> Heading:
-        tip, doubt = _where(self._intake, self._tip), self._lessons.doubt
+        tip, doubt = self._intake.end, self._lessons.doubt
         try:
             heading = self._answer(lambda server: self._pilot.heading(server, tip, doubt))
         except UnloggedError as error:
             self._intake.saw_no_binlog(error.uuid, self._watch.newest)
             raise
-        self._tip = tip
-        self._lessons = self._lessons.asked_at(_read_up_to(self._intake, tip))
+        self._intake.known = tip
+        self._lessons = self._lessons.asked_at(self._intake.read_up_to)
         return heading
 
     def _turn(self, heading: Heading) -> Track | None:
@@ -321,26 +316,10 @@ class Supervisor:
         if intake.lineage is not None and (tip is None or intake.lineage.id != tip.lineage.id):
             self._lessons = replace(self._lessons, accepted={})
         if tip is None:
-            self._tip = _where(self._intake, self._tip)
             intake.begin(heading.facts.uuid, heading.facts.flavour, heading.parent)
             return None
         if intake.lineage is None or intake.lineage.id != tip.lineage.id:
-            following = tip.last if tip.last is not None and not tip.closed else tip.following
-            durable = Position(
-                binlog=tip.last or tip.lineage.begin,
-                offset=tip.size,
-                gtid_set=str(tip.gtids) if tip.gtids is not None else "",
-            )
-            intake.resume(
-                tip.lineage,
-                durable,
-                following,
-                described=True,
-                rotates_to=tip.rotates_to if tip.closed else None,
-            )
-            if tip.track is not None:
-                intake.admit(tip.track)
-            self._tip = tip
+            intake.resume_after(tip)
         last = intake.last
         if last is None or last.closed:
             return None
@@ -349,7 +328,7 @@ class Supervisor:
             return None
         if heading.overlap is None:
             intake.forget(last)
-            self._tip = tip
+            intake.known = tip
             return None
         return last
 
@@ -388,6 +367,9 @@ class Supervisor:
             ended = run.child.poll() is not None  # asked first: what it wrote before is read below
             is_quiet = time.monotonic() - self.read_at > _QUIET_AFTER_SECONDS
             wait = _QUIET_POLL_SECONDS if is_quiet else _POLL_SECONDS
+            if is_quiet and not ended and self._uploads.done:
+                self._doze(run)
+                wait = 0.0
             read = self.round(0.0 if ended else wait)
             is_old = time.monotonic() - run.started > timing.longest_delay_seconds
             if run.state is RunState.READING and (run.has_gained or is_old):
@@ -398,6 +380,13 @@ class Supervisor:
             run.look_after(self._watch, limit, self._lessons.patience)
             read_more = partial(self.round, 0.0)
             if self.pressure.stops(run.child, run.tailer, run.known_bytes, read_more):
+                return
+
+    def _doze(self, run: LiveRun) -> None:
+        """Wait until mysqlbinlog has written something, or it is time for a round."""
+        until = time.monotonic() + _QUIET_ROUND_SECONDS
+        while not run.tailer.has_more and time.monotonic() < until:
+            if self._stop.wait(_QUIET_POLL_SECONDS):
                 return
 
     def _confirm(self, run: LiveRun) -> None:
@@ -459,7 +448,7 @@ class Supervisor:
 
         What is not there could not be compared, and what the source no longer has is here alone.
         """
-        self._tip = _where(self._intake, self._tip)
+        self._intake.known = self._intake.end
         last = self._intake.last
         if last is not None and not last.closed and self._intake.lineage is not None:
             self._intake.abandon(last)
@@ -469,29 +458,6 @@ class Supervisor:
 
 def _lineage_of(heading: Heading) -> str | None:
     return heading.tip.lineage.id if heading.tip is not None else None
-
-
-def _where(intake: Intake, tip: Tip | None) -> Tip | None:
-    """Where the known history ends: with what was taken in, else where it ended before, `tip`.
-
-    While a binlog is read again, more of it is known: the bucket has it.
-    """
-    last, lineage = intake.last, intake.lineage
-    if lineage is None or last is None:
-        return tip
-    here = tip_of(lineage, last, closed=last.closed)
-    if tip is None or (tip.lineage.id, tip.last) != (lineage.id, last.name):
-        return here
-    if last.closed or tip.closed or tip.size <= here.size:
-        return here
-    return replace(tip, overlap=here.overlap, track=None)  # a run continues what was read
-
-
-def _read_up_to(intake: Intake, tip: Tip | None) -> FilePosition | None:
-    """How far the source has been read; if nothing was, where the known history ends."""
-    if (last := intake.last) is not None:
-        return last.end
-    return tip.end if tip is not None else None
 
 
 def _passes(error: BaseException) -> bool:

@@ -24,7 +24,6 @@ from binlog2s3.errors import DamageError, ForkError, SpoolError
 from binlog2s3.formatting import us_of
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Body, FileSlice, Pieces
-from binlog2s3.stream.decide import is_closed
 from binlog2s3.stream.spool import SpoolRun
 
 _SLICE = 1 << 20
@@ -56,6 +55,33 @@ class Segment:
     path: Path
     begin: int
     at: int
+
+
+def is_closed(
+    *,
+    ended: bool,
+    size: int,
+    next_in_run: bool,
+    history_goes_on: bool,
+    newer_on_server: bool,
+    size_on_server: int | None,
+) -> bool:
+    """Whether the server has finished a binlog and all of it is here.
+
+    - `ended`: its last event is ROTATE or STOP.
+    - `next_in_run`: it was read to its end, and the same run of mysqlbinlog has gone on to the next
+      file.
+    - `history_goes_on`: the previous GTIDs of that file are the GTIDs at our end. Anonymous
+      transactions cannot show this.
+    - `newer_on_server`: the server lists a newer binlog. `size_on_server`: the size that it lists
+      for this one.
+
+    The size alone or a newer file alone proves nothing: a stream can end in the middle of a binlog,
+    and the server can be another one.
+    """
+    if ended or (next_in_run and history_goes_on):
+        return True
+    return newer_on_server and size_on_server == size
 
 
 class TrackState(IntEnum):
@@ -257,6 +283,11 @@ class Tailer:
     def settled(self) -> bool:
         """Whether the run has shown that it continues what is known."""
         return self._overlap is None and self._name is not None
+
+    @property
+    def has_more(self) -> bool:
+        """Whether the file that is read has grown. Another one may have begun."""
+        return self._file is not None and os.fstat(self._file).st_size != self._offset()
 
     def take_new(self) -> list[Track]:
         """The tracks that began since the last call, in order."""

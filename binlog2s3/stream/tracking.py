@@ -1,6 +1,6 @@
 """Takes binlogs in: decides which lineage they belong to, and which of them are closed.
 
-It opens an uploader for each lineage.
+The uploader gets them, lineage by lineage.
 
 Law: no byte is uploaded before its lineage is known and described in the bucket. When a history
 ends, everything of it that was read is still uploaded. A lineage ends where the source has left
@@ -19,7 +19,7 @@ from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.names import BinlogName
+from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import (
     ElsewhereError,
@@ -32,12 +32,15 @@ from binlog2s3.formatting import moment_text
 from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
 from binlog2s3.store.s3 import Store
+from binlog2s3.stream.archive_end import tip_of
+from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.retry import both
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
-from binlog2s3.stream.uploads import Uploads
+from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 
@@ -57,6 +60,7 @@ class Intake:
     lineage that grew before this one. `unlogged`: the lineage's source was seen without a binlog.
     `leaves_out`: what the source said its binlogs do not have, None if it was not asked yet.
     `time_zone`: the source's, when the last run began; `started_at`: since when it is that.
+    `known` is where the known history ended before what was taken in: see `end`.
     """
 
     def __init__(
@@ -66,7 +70,8 @@ class Intake:
         layout: Layout,
         spool: Spool,
         writer: Writer,
-        uploads: Uploads,
+        uploads: Uploader,
+        known: Tip | None = None,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -97,6 +102,7 @@ class Intake:
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
         self.last: Track | None = None
+        self.known = known
         self.time_zone: SystemZone | None = None
         self._gtids_outside = ""
         self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
@@ -106,7 +112,7 @@ class Intake:
     @property
     def is_behind(self) -> bool:
         """Whether a binlog waits for its lineage, or an older lineage is not uploaded yet."""
-        return bool(self._waiting or self._uploads.older)
+        return bool(self._waiting or self._uploads.is_behind)
 
     @property
     def server_uuid(self) -> str:
@@ -118,6 +124,32 @@ class Intake:
     def done(self) -> bool:
         """Whether everything that was taken in and can be uploaded is in the bucket."""
         return not self._waiting and self._uploads.done
+
+    @property
+    def end(self) -> Tip | None:
+        """Where the known history ends; None if nothing is known of any."""
+        return _end(self.lineage, self.last, self.known)
+
+    @property
+    def read_up_to(self) -> FilePosition | None:
+        """How far the source has been read; if nothing was, where the known history ends."""
+        if self.last is not None:
+            return self.last.end
+        return self.known.end if self.known is not None else None
+
+    def resume_after(self, tip: Tip) -> None:
+        """Continue a lineage of the bucket after the end that is known of it."""
+        following = tip.last if tip.last is not None and not tip.closed else tip.following
+        durable = Position(
+            binlog=tip.last or tip.lineage.begin,
+            offset=tip.size,
+            gtid_set=str(tip.gtids) if tip.gtids is not None else "",
+        )
+        rotates_to = tip.rotates_to if tip.closed else None
+        self.resume(tip.lineage, durable, following, described=True, rotates_to=rotates_to)
+        if tip.track is not None:
+            self.admit(tip.track)
+        self.known = tip
 
     def resume(
         self,
@@ -148,10 +180,11 @@ class Intake:
                 self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
         self.coverage = Coverage(durable, following)
-        self._uploads.open(lineage, self.coverage)
+        self._uploads.open(lineage.id, self.coverage)
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
+        self.known = self.end
         self._leave_server(server_uuid)
         self._leave()
         self._has_turn = False
@@ -221,7 +254,7 @@ class Intake:
         coverage = self.coverage
         if coverage is None:
             return self._covered_before
-        return coverage.until if not self._uploads.older else None
+        return coverage.until if not self._uploads.is_behind else None
 
     def seen(self, position: ServerPosition) -> None:
         """Note the source's position, if it is the lineage's own server. Called by the watch."""
@@ -303,7 +336,7 @@ class Intake:
         return zone if track.name == newest else None
 
     def admit(self, track: Track) -> None:
-        """Take a binlog in. It goes to an uploader once its lineage is known."""
+        """Take a binlog in. It goes to the uploader once its lineage is known."""
         track.source_size = self._past.get(track.name)
         track.time_zone = self._zone_of(track)
         before = self._said if track.name == self._following else None
@@ -406,7 +439,7 @@ class Intake:
             lineage = self._uploads.wait_for(partial(self._in_the_bucket, lineage, track))
             if self.lineage is None:
                 self.lineage, self.coverage = lineage, Coverage(None, track.name)
-                self._uploads.open(lineage, self.coverage)
+                self._uploads.open(lineage.id, self.coverage)
             self._described = self._has_turn = True
         _check_first(track, lineage)
         self._pass_on_witness(lineage, track)
@@ -475,8 +508,9 @@ class Intake:
 
     def _decided_already(self, lineage: Lineage) -> Lineage | None:
         """The same lineage, if another writer has described it meanwhile; else None."""
-        self._writer.look(self._store)
-        for other in Catalog(self._store, self._layout).lineages():
+        catalog = Catalog(self._store, self._layout)
+        _, others = both(partial(self._writer.look, self._store), catalog.lineages)
+        for other in others:
             if _same_beginning(other, lineage):
                 return other
         return None
@@ -502,6 +536,21 @@ class Intake:
             say, told = _log.warning, {**told, "hint": hint}
         say("new lineage", lineage=lineage.id, first_binlog=lineage.first_binlog, **told)
         return lineage
+
+
+def _end(lineage: Lineage | None, last: Track | None, known: Tip | None) -> Tip | None:
+    """Where the known history ends: with what was taken in, else where it ended before, `known`.
+
+    While a binlog is read again, more of it is known: the bucket has it.
+    """
+    if lineage is None or last is None:
+        return known
+    here = tip_of(lineage, last, closed=last.closed)
+    if known is None or (known.lineage.id, known.last) != (lineage.id, last.name):
+        return here
+    if last.closed or known.closed or known.size <= here.size:
+        return here
+    return replace(known, overlap=here.overlap, track=None)  # a run continues what was read
 
 
 def _all_of(before: tuple[str, ...] | None, now: tuple[str, ...] | None) -> tuple[str, ...] | None:

@@ -1,27 +1,36 @@
 """Uploads binlogs from the spool into the bucket: it does what `decide.decide` says.
 
 It runs in the daemon's loop; the requests run in `Workers`, whose outcomes come back to the loop.
+Binlogs of all lineages are in one list.
 
 Law: nothing that it remembers has to be true. After any error of the store it forgets what it knew
 of that binlog and looks again, because the store may have acted although its answer was lost. A
-body is a range of a file, read again at each attempt. No archived object is replaced.
+body is a range of a file, read again at each attempt. No archived object is replaced. Chunks are
+deleted only if longer chunks or an archived object have their bytes; nothing waits for a deletion
+that fails.
 """
 
 import math
 import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
+from queue import SimpleQueue
 from types import UnionType
+from typing import TypeVar
 
-from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.parts import Grid
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.config.values import MIN_PART_SIZE, Config
 from binlog2s3.errors import (
     ForkError,
     ObjectMissingError,
     PreconditionError,
+    SpoolError,
     StoreError,
     StoreSettingError,
     TakenError,
@@ -30,8 +39,10 @@ from binlog2s3.errors import (
 )
 from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
+from binlog2s3.status.model import UploadStatus
+from binlog2s3.status.metrics import Timings
 from binlog2s3.store.s3 import Store
-from binlog2s3.stream.decide import (
+from binlog2s3.stream.actions import (
     Action,
     Clear,
     Compare,
@@ -41,57 +52,75 @@ from binlog2s3.stream.decide import (
     Flush,
     ForArchive,
     ForChunks,
-    Limits,
     Look,
-    Merge,
-    Observed,
     PutChunk,
     PutEntry,
     PutPart,
+    PutsChunk,
     PutWhole,
     Release,
-    decide,
-    sent_by,
 )
+from binlog2s3.stream.decide import Limits, Observed, decide
 from binlog2s3.stream.job import Job, urgency
-from binlog2s3.stream.leftovers import Leftovers
 from binlog2s3.stream.plants import Plants
-from binlog2s3.stream.remote import RemoteBinlog
-from binlog2s3.stream.retry import doubled
-from binlog2s3.stream.spool import Spool
+from binlog2s3.stream.remote import RemoteBinlog, abort_uploads, sweep
+from binlog2s3.stream.retry import doubled, unless
+from binlog2s3.stream.shutdown import Stop
+from binlog2s3.stream.spool import Room, Spool
+from binlog2s3.stream.systemd import Alive
 from binlog2s3.stream.tail import Track
-from binlog2s3.stream.upload_counts import Counts, UploadPace
+from binlog2s3.stream.upload_counts import Counts, Failing, UploadPace
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.workers import Outcome, Workers
 
+T = TypeVar("T")
+N = TypeVar("N", int, float)
 _log = Log("uploader")
+_POLL_SECONDS = 0.05
+_COUNT_SECONDS = 1.0
 _LONGEST_WAIT = 10.0
 _DIRECT_SECONDS = 10.0
 _LATEST = 900.0
 _DELETE_SECONDS = 60.0
 _WORTH = 4 << 20
 """A file with so many bytes is deleted in a full spool."""
-_ACTS = Flush | Merge | PutChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
+_ACTS = PutsChunk | PutPart | CopyPart | PutWhole | Complete | PutEntry
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKeys:
+    """All keys below `live/`, which were listed since `asked_at`."""
+
+    keys: list[str]
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """What the loop has counted, at one moment.
+
+    `room` is None if the spool could never be measured. `failing`: the request that is longest
+    without success, None if none fails. `oldest_commit_us`: of the oldest
+    transaction that is not durable; `newest_commit_us`: of the newest that is. `flush_interval`: in
+    seconds, longer than asked for if the link is slow.
+    """
+
+    uploads: UploadStatus
+    flush_interval: float
+    room: Room | None = None
+    failing: Failing | None = None
+    oldest_commit_us: int | None = None
+    newest_commit_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Token:
-    """What was asked for, by which uploader, and which upload it knew of then."""
+    """What was asked for, and which upload was known of then."""
 
-    owner: "Uploader"
     job: Job
     action: Action
-    chunk: Chunk | None
     at: float
     upload_id: str | None
-
-
-def take(outcome: Outcome) -> None:
-    """Give an outcome to the uploader that asked. Raises an error that no retry can fix."""
-    if isinstance(outcome.token, _Token):
-        outcome.token.owner.take(outcome)
-    elif outcome.error is not None:  # of `Leftovers`, which log the store's errors
-        raise outcome.error
 
 
 def backoff(failures: int) -> float:
@@ -102,86 +131,113 @@ def backoff(failures: int) -> float:
 class Uploader:
     """Uploads the tracks that it is given, the oldest first, several requests at a time.
 
-    `flush_interval` is in seconds; with 0 nothing is uploaded as chunks. `coverage` is told how far
-    everything is in the bucket, `totals` counts what was done. `bodies` is the same store for what
-    sends bytes of binlogs: it does not repeat them, the uploader decides when they go again.
+    The loop calls its methods, other threads only `hand_in`, `try_again`, `is_behind` and the
+    attributes. With a flush interval of 0 nothing is uploaded as chunks. `bodies` is the same
+    store for what sends bytes of binlogs: it does not repeat them, the uploader decides when they
+    go again. `foreign` are the keys that were logged already because they are not of our format.
+    `counts` says what was done; `stock` what is on its way, counted about once a second; `round_at`
+    is when `step` was last called.
     """
 
     def __init__(
         self,
+        config: Config,
         *,
         store: Store,
         layout: Layout,
-        lineage: str,
-        limits: Limits,
-        flush_interval: float,
         spool: Spool,
         workers: Workers,
-        coverage: Coverage,
+        alive: Alive,
+        stop: Stop,
+        foreign: frozenset[str] = frozenset(),
         bodies: Store | None = None,
-        totals: Counts | None = None,
+        timings: Timings | None = None,
+        full_chunk: int = MIN_PART_SIZE,
         backoff: Callable[[int], float] = backoff,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._config = config
+        self._limits = Limits(grid=Grid(config.s3.part_size), full_chunk=full_chunk)
+        self._flushes = config.stream.flush_interval > 0
+        self._copies = True  # until the store has said that it copies no parts
         self._store = store
         self._bodies = bodies if bodies is not None else store
         self._layout = layout
-        self._lineage = lineage
-        self._limits = limits
         self._spool = spool
         self._workers = workers
-        self._coverage = coverage
-        self.pace = UploadPace(workers.count, flush_interval)
+        self._alive = alive
+        self._stop = stop
+        self._foreign = set(foreign)
         self._backoff = backoff
         self._clock = clock
-        self._jobs: dict[BinlogName, Job] = {}
+        self._listings: SimpleQueue[LiveKeys] = SimpleQueue()
+        self._is_back = threading.Event()
+        self._jobs: dict[Track, Job] = {}
+        self._lineage = ""
+        self._coverage: Coverage | None = None
         self._pressed = False
-        self._is_past = False
         self._gone = 0  # bytes of the binlogs that it has no job for any more
-        self.newest_commit_us: int | None = None
-        self.totals = totals if totals is not None else Counts()
-        self._plants = Plants(store, layout, self.totals)
-        self.leftovers = Leftovers(store, layout, lineage, workers, self.totals)
+        self._newest_commit_us: int | None = None
+        self._archived: list[tuple[BinlogName, str]] = []  # and their keys, since the last audit
+        self._archived_before: list[tuple[BinlogName, str]] = []  # since the audit before that one
         self._taken_at: dict[type[Action], float] = {}
+        self._count_at = 0.0
+        self.pace = UploadPace(workers.count, config.stream.flush_interval)
+        self.counts = Counts() if timings is None else Counts(timings=timings)
+        self._plants = Plants(store, layout, self.counts)
+        self._without_entry: dict[Coverage, BinlogName] = {}  # the first one, by history
+        self.stock: Stock | None = None
+        self.round_at = clock()
+
+    def open(self, lineage: str, coverage: Coverage) -> None:
+        """Upload what is added from now on under this lineage; `coverage` is told how far it is."""
+        self._lineage, self._coverage = lineage, coverage
+
+    def end_history(self) -> None:
+        """End the lineage that grows: what is left of it is still uploaded.
+
+        From now on, a binlog of it that contradicts the bucket stays in the spool.
+        """
+        for job in self._jobs.values():
+            job.is_past = True
+        self._coverage = None
 
     def add(self, track: Track) -> None:
-        """Upload this binlog, which may still grow."""
+        """Upload this binlog of the lineage that grows. It may still grow."""
+        coverage = self._coverage
+        assert coverage is not None  # noqa: S101 - opened before
+        for other in self.jobs:
+            if other.coverage is coverage and other.track.name == track.name:
+                self._forget(other)
         place = RemoteBinlog(
             self._store,
             self._layout,
             self._lineage,
             self._limits.grid,
             track,
-            self._is_hidden,
+            # another entry may hide this one; not asked in a history that has ended
+            lambda entry: not job.is_past and self._plants.hide_entry(entry),
             bodies=self._bodies,
         )
-        self._jobs[track.name] = job = Job(track, place)
+        self._jobs[track] = job = Job(track, place, self._lineage, coverage, copies=self._copies)
         if track.floor:
             job.continues_at(track.floor)
 
-    def _is_hidden(self, entry: str) -> bool:
-        """Whether this entry may be hidden by another. Not asked in a history that has ended."""
-        return not self._is_past and self._plants.hide_entry(entry)
-
     def abandon(self, track: Track) -> None:
         """Upload what there is as chunks and free the spool: the source cannot send the rest."""
-        job = self._jobs.get(track.name)
-        if job is not None and job.track is track and not track.closed:
+        job = self._jobs.get(track)
+        if job is not None and not track.closed:
             job.unfinishable = True
-
-    def end_history(self) -> None:
-        """End the history: from now on, a binlog that contradicts the bucket stays in the spool."""
-        self._is_past = True
 
     def drop(self, track: Track) -> None:
         """Upload no more of a binlog. What is in the bucket of it stays."""
-        job = self._jobs.get(track.name)
-        if job is not None and job.track is track:
-            self._forget(track)
+        job = self._jobs.get(track)
+        if job is not None:
+            self._forget(job)
 
-    def _forget(self, track: Track) -> None:
-        del self._jobs[track.name]
-        self._gone += track.size
+    def _forget(self, job: Job) -> None:
+        del self._jobs[job.track]
+        self._gone += job.track.size
 
     def press(self, *, pressed: bool) -> None:
         """Say whether the spool is full. While it is, everything is uploaded as chunks.
@@ -190,7 +246,7 @@ class Uploader:
         frees next to nothing, and the next run continues behind it.
         """
         self._pressed = pressed
-        for job in list(self._jobs.values()) if pressed else ():
+        for job in self.jobs if pressed else ():
             self._relieve(job)
 
     def _relieve(self, job: Job) -> None:
@@ -199,7 +255,7 @@ class Uploader:
             return
         if track.size - track.floor < min(self._limits.grid.length(1), _WORTH):
             return
-        if held is None or held.object_there or held.named or held.chunks.end < track.size:
+        if not held.asked or held.object_there or held.named or held.chunks.end < track.size:
             return
         if not track.rewind():  # no run could continue there
             return
@@ -226,42 +282,168 @@ class Uploader:
     def done(self) -> bool:
         """Whether everything that can be uploaded is in the bucket."""
         for job in self._jobs.values():
-            in_chunks = self._chunked(job) and (self._pressed or not job.direct)
-            if job.flying or (job.unsaved and in_chunks):
+            if job.flying or (job.unsaved and self._in_chunks(job)):
                 return False
         return not self.pending
 
     @property
-    def empty(self) -> bool:
-        """Whether there is no binlog to upload."""
-        return not self._jobs
+    def is_behind(self) -> bool:
+        """Whether something of a lineage that has ended is not uploaded yet. Any thread may ask."""
+        return any(job.is_past for job in self.jobs)
 
     @property
     def unsaved_bytes(self) -> int:
-        """Checked bytes that are not known to be in chunks or in the archive."""
-        return sum(job.unsaved_bytes for job in self._jobs.values() if self._chunked(job))
+        """Checked bytes that are not known to be in chunks or in the archive.
 
-    def _chunked(self, job: Job) -> bool:
-        return self._limits.chunked or job.unfinishable or self._pressed
+        With a flush interval of 0 those of a growing binlog do not count.
+        """
+        jobs = self._jobs.values()
+        return sum(j.unsaved_bytes for j in jobs if self._flushes or self._in_chunks(j))
+
+    def _in_chunks(self, job: Job) -> bool:
+        """Whether a binlog's bytes go into chunks as they come.
+
+        A full spool needs that, unless the binlog is all there and will leave the spool anyway.
+        """
+        if job.unfinishable or (self._pressed and not (job.direct and job.track.closed)):
+            return True
+        return self._flushes and not job.direct
 
     def flush(self) -> None:
         """Upload what is new at the next step, whenever the last flush was."""
         for job in self._jobs.values():
             job.flushed_at = -math.inf
 
-    def step(self) -> None:
+    def count(self) -> Stock:
+        """Count what is on its way."""
+        jobs = self.jobs
+        parts = PutPart | CopyPart | PutChunk
+        commits = [job.track.commits for job in jobs]
+        return Stock(
+            flush_interval=self.pace.flush_interval,
+            uploads=UploadStatus(
+                binlogs=len(jobs),
+                closed_binlogs=self.pending,
+                open_uploads=sum(bool(job.held.upload_id) for job in jobs),
+                chunks=sum(len(job.held.chunks.all) for job in jobs),
+                parts_in_flight=sum(isinstance(a, parts) for job in jobs for a in job.flying),
+                requests_in_flight=self._workers.busy,
+                unsaved_bytes=self.unsaved_bytes,
+                stretched=self.pace.stretched,
+            ),
+            failing=min(
+                (failing for job in jobs if (failing := job.longest_failing) is not None),
+                key=lambda failing: failing.since,
+                default=None,
+            ),
+            oldest_commit_us=least(one.oldest_us for one in commits),
+            newest_commit_us=_greatest([self._newest_commit_us, *(c.newest_us for c in commits)]),
+        )
+
+    def _count(self) -> None:
+        self.round_at = now = self._clock()
+        if now < self._count_at:
+            return
+        stock, room = self.count(), self.stock.room if self.stock is not None else None
+        try:
+            room = self._spool.room(self._config.spool_limits)
+        except SpoolError as error:
+            _log.debug("spool not measured", error=error)
+        newest = _greatest((self._newest_commit_us, stock.newest_commit_us))
+        self._newest_commit_us = newest  # also of a binlog that is dropped
+        self.stock = replace(stock, room=room, newest_commit_us=newest)
+        self._count_at = self._clock() + _COUNT_SECONDS
+
+    def try_again(self) -> None:
+        """Have the next step try again what waits after a failure. Called by any thread.
+
+        The store did not answer at all, and does now.
+        """
+        self._is_back.set()
+
+    def hand_in(self, listing: LiveKeys) -> None:
+        """Have the next step compare this listing with what is known. Called by any thread."""
+        self._listings.put(listing)
+
+    def step(self, wait_seconds: float) -> None:
+        """Start the requests that can be started, and take their outcomes for at most this long."""
+        self._count()
+        self._alive.tell()
+        while not self._listings.empty():
+            listing = self._listings.get()
+            self._name_foreign(listing.keys)
+            self.audit(listing.keys, listing.asked_at)
+        if self._is_back.is_set():
+            self._is_back.clear()
+            for job in self._jobs.values():
+                job.try_again()
+        if self._coverage is None and not self._jobs and not self._workers.busy:
+            self._stop.event.wait(wait_seconds)
+            return
+        self.start()
+        outcome = self._workers.take(wait_seconds)
+        while outcome is not None:
+            self.take(outcome)
+            outcome = self._workers.take(0.0)
+
+    def _name_foreign(self, keys: list[str]) -> None:
+        """Log each key below `live/` that is not of our format, once."""
+        for key in keys:
+            place = self._layout.place_of(key)
+            if key not in self._foreign and (place is None or place.kind != "chunk"):
+                self._foreign.add(key)
+                _log.warning("left alone: not of this archive's format", key=key)
+
+    def wait_for(self, request: Callable[[], T]) -> T:
+        """What a request returns that the loop waits for; after a stop, for a few seconds more.
+
+        Raises what `request` raises; StoreError if the store has not answered by then.
+        """
+
+        def meanwhile() -> None:
+            self._alive.tell()
+            time.sleep(_POLL_SECONDS)
+
+        answer = unless(self.is_drained, request, name="lineage", meanwhile=meanwhile)
+        if answer is None:
+            raise StoreError("not waited for the store's answer: stopping", transient=True)
+        return answer
+
+    def is_drained(self) -> bool:
+        """Whether a stop has given running requests their time."""
+        return self._stop.is_over(self._config.timing.drain_seconds)
+
+    def settle(self) -> None:
+        """Wait until no request reads from the spool: the process continues as a standby.
+
+        Requests are not tried again after a stop, so each ends within its own timeout.
+        """
+        while self._workers.busy and not self._stop.signal:
+            self._alive.tell()
+            self._workers.take(_POLL_SECONDS)
+
+    def start(self) -> None:
         """Start the requests that can be started now."""
         now = self._clock()
-        jobs = list(self._jobs.values())
+        jobs = self.jobs
         self.pace.grown(self._gone + sum(job.track.size for job in jobs), now)
         interval = self.pace.flush_interval
         if self._for_archive:
             jobs.sort(key=urgency)
+        self._without_entry = {}
         for job in jobs:
+            if not (job.unfinishable or job.held.entry_there):
+                first = self._without_entry.get(job.coverage, job.track.name)
+                self._without_entry[job.coverage] = min(first, job.track.name)
+        for job in jobs:
+            waits = job.held.verified and not job.held.entry_there
+            if waits and self._comes_after_another(job):
+                continue
             free = self._workers.count - self._workers.busy
             if free <= 0:
                 return
-            due = self._chunked(job) and job.unsaved and now >= job.flushed_at + interval
+            self._judge_direct(job)
+            due = self._in_chunks(job) and job.unsaved and now >= job.flushed_at + interval
             if job.not_before > now or (free <= self._reserved and not due):
                 continue
             self._step(job, due=due, now=now)
@@ -271,17 +453,18 @@ class Uploader:
             size=job.track.size,
             closed=job.track.closed,
             held=job.held,
+            chunked=self._in_chunks(job),
+            copies=job.copies,
             flushes=job.flushes,
             due=due,
             late=job.late(now, self.pace.flush_interval),
             unfinishable=job.unfinishable,
             pressed=self._pressed,
-            direct=self._goes_directly(job),
         )
         actions = decide(observed, self._limits)
-        if job.held is not None:
+        if job.held.asked:
             job.only(actions)
-        if due and job.held is not None and not any(isinstance(a, Flush) for a in actions):
+        if due and job.held.asked and not any(isinstance(a, Flush) for a in actions):
             job.wait_for_chunk(now)
         for action in actions:
             free = self._workers.count - self._workers.busy
@@ -290,34 +473,29 @@ class Uploader:
             if isinstance(action, PutChunk) and self._flying(PutChunk) >= self._most_full_chunks:
                 continue
             if isinstance(action, PutEntry) and (
-                self._comes_after_another(job) or (job.is_taken and not self._is_past)
+                self._comes_after_another(job) or (job.is_taken and not job.is_past)
             ):
                 continue
             if isinstance(action, Release):
                 self._release(job)
-            elif (
-                job.may_fly(action)
-                and not job.has_taken_up(action)
-                and job.may_be_tried(
-                    action,
-                    now,
-                    self._taken_at.get(type(action), -math.inf),
-                    pressed=self._pressed,
-                )
+            elif job.may_fly(action) and job.may_be_tried(
+                action,
+                now,
+                self._taken_at.get(type(action), -math.inf),
+                pressed=self._pressed,
             ):
                 self._start(job, action)
 
-    def _goes_directly(self, job: Job) -> bool:
-        """Whether a binlog goes into its upload as it comes, without chunks.
+    def _judge_direct(self, job: Job) -> None:
+        """Decide once whether a binlog goes into its upload as it comes, without chunks.
 
         It has to be whole in the bucket within seconds: until then none of it can be read there.
         That is so while a backlog is caught up. What the source still writes gets chunks, and so
         does what comes before the link's pace is known.
         """
-        if job.direct is None and job.held is not None and self.pace.bytes_per_second:
+        if job.direct is None and job.held.asked and self.pace.bytes_per_second:
             size = None if self._pressed else job.track.source_size
             job.direct = size is not None and self.pace.carries(size, _DIRECT_SECONDS)
-        return bool(job.direct)
 
     def _comes_after_another(self, job: Job) -> bool:
         """Whether an earlier binlog has no entry yet: entries are written in order.
@@ -325,8 +503,8 @@ class Uploader:
         A start takes a binlog that is only in chunks, with an entry after it, for a binlog that the
         source could not finish.
         """
-        earlier = (j for j in self._jobs.values() if j.track.name < job.track.name)
-        return any(not (j.unfinishable or (j.held and j.held.entry_there)) for j in earlier)
+        first = self._without_entry.get(job.coverage)
+        return first is not None and first < job.track.name
 
     def _flying(self, kind: UnionType | type[Action]) -> int:
         jobs = self._jobs.values()
@@ -357,15 +535,18 @@ class Uploader:
         quick = self.pace.carries(parts, self.pace.flush_interval)
         if quick and all(job.direct for job in self._jobs.values()):
             return 0
-        return 1 if self._limits.chunked and self._workers.count > 1 else 0
+        return 1 if self._flushes and self._workers.count > 1 else 0
 
     def take(self, outcome: Outcome) -> None:
         """Learn from the outcome of a request. Raises an error that no retry can fix."""
         token = outcome.token
-        assert isinstance(token, _Token)  # noqa: S101 - `take` has seen it
+        if not isinstance(token, _Token):  # of `_tidy`, which logs the store's errors
+            if outcome.error is not None:
+                raise outcome.error
+            return
         job, action = token.job, token.action
         job.flying.discard(action)
-        if self._jobs.get(job.track.name) is not job:
+        if self._jobs.get(job.track) is not job:
             if error := outcome.error:
                 _log.info(
                     "a failed request is no longer needed", binlog=job.track.name, error=error
@@ -375,7 +556,7 @@ class Uploader:
             self._failed(job, action, outcome.error)
             return
         seconds = self._clock() - token.at
-        self.pace.sent(sent_by(action), seconds, 1 + self._flying(PutChunk | PutPart))
+        self.pace.sent(action.brings, seconds, 1 + self._flying(PutChunk | PutPart))
         failing = job.longest_failing
         job.succeeded(action)
         if failing is not None and not job.failing:
@@ -389,61 +570,86 @@ class Uploader:
         if isinstance(action, PutPart | PutChunk):
             self._taken_at[type(action)] = self._clock()
         elif isinstance(action, Clear | DeleteChunks):
-            self.totals.clean_up_error = ""
-        if token.chunk is not None:
-            assert isinstance(action, Flush | Merge | PutChunk)  # noqa: S101 - they alone put chunks
-            job.acknowledge(action, token.chunk, self._clock())
-            if isinstance(action, PutChunk):
-                self.pace.took(seconds)
-            _log.debug("chunk put", binlog=job.track.name, chunk=token.chunk)
-        if job.held is None and not isinstance(action, Look):
-            return  # asked before an error; the look that follows tells
-        known_upload = job.held.upload_id if job.held else None
-        if token.upload_id == known_upload or isinstance(action, ForChunks):
-            unsaved = job.unsaved_bytes
-            job.learn(action, token.chunk, outcome.value, self._clock())
-            if not isinstance(action, Look):  # a look is no progress
-                self.totals.acts += isinstance(action, _ACTS)
-                self.totals.durable_bytes += max(0, unsaved - job.unsaved_bytes)
-            self._tell(job, action)
+            self.counts.clean_up_error = ""
+        if isinstance(action, PutsChunk):
+            _log.debug("chunk put", binlog=job.track.name, chunk=outcome.value)
+        if isinstance(action, PutChunk):
+            self.pace.took(seconds)
+        is_known = isinstance(action, Look | PutsChunk) or (
+            # else asked before an error, or of another upload; the look that follows tells
+            job.held.asked
+            and (token.upload_id == job.held.upload_id or isinstance(action, ForChunks))
+        )
+        if not is_known:
+            return
+        unsaved = job.unsaved_bytes
+        job.learn(action, outcome.value, self._clock())
+        if not job.held.asked:
+            return
+        if not isinstance(action, Look):  # a look is no progress
+            self.counts.acts += isinstance(action, _ACTS)
+            self.counts.durable_bytes += max(0, unsaved - job.unsaved_bytes)
+        self._tell(job, action)
 
     def audit(self, keys: Iterable[str], asked_at: float) -> None:
         """Compare what is known with all keys below `live/`, which were listed since `asked_at`.
 
-        A chunk that is missing is uploaded again. Leftovers of archived binlogs are deleted: see
-        `Leftovers`.
+        A chunk that is missing is uploaded again. What is left of archived binlogs is deleted; the
+        uploads of those archived before the last audit are aborted once, because the store may
+        perform a request long after it was made.
         """
-        prefix = f"{self._layout.live}{self._lineage}/"
-        found: dict[str, set[str]] = {}
+        found: dict[str, dict[str, set[str]]] = {}  # chunks by binlog by lineage
         for key in keys:
-            if key.startswith(prefix):
-                binlog, _, chunk = key.removeprefix(prefix).partition("/")
-                found.setdefault(binlog, set()).add(chunk)
-        for name, job in self._jobs.items():
-            for lost in sorted(job.lost_chunks(found.pop(str(name), ()), asked_at)):
+            lineage, _, rest = key.removeprefix(self._layout.live).partition("/")
+            binlog, _, chunk = rest.partition("/")
+            found.setdefault(lineage, {}).setdefault(binlog, set()).add(chunk)
+        grown = {self._lineage: self._coverage} if self._coverage is not None else {}
+        coverages = {**{job.lineage: job.coverage for job in self._jobs.values()}, **grown}
+        growing = {(job.lineage, str(job.track.name)) for job in self._jobs.values()}
+        for job in self._jobs.values():
+            name = job.track.name
+            for lost in sorted(
+                job.lost_chunks(found.get(job.lineage, {}).get(str(name), ()), asked_at)
+            ):
                 job.flushed_at = -math.inf
-                if job.held and not job.held.chunks.cover(lost.begin, lost.end, 0):
+                if not job.held.chunks.cover(lost.begin, lost.end, 0):
                     _log.warning("chunk vanished, putting it again", binlog=name, chunk=lost)
-        for name in self._archived_names(found):
-            self.leftovers.sweep(name)
-        self.leftovers.audit()
+        for lineage, coverage in coverages.items():
+            for text in found.get(lineage, ()):
+                if (lineage, text) not in growing and _is_archived(text, coverage):
+                    self._sweep(lineage, BinlogName.parse(text))
+        for name, key in self._archived_before:
+            self._tidy(name, partial(abort_uploads, self._store, key))
+        self._archived_before, self._archived = self._archived, []
 
-    def _archived_names(self, texts: Iterable[str]) -> Iterator[BinlogName]:
-        for text in texts:
+    def sweep(self, name: BinlogName) -> None:
+        """Delete what is left of the upload of an archived binlog of the lineage that grows."""
+        self._sweep(self._lineage, name)
+
+    def _sweep(self, lineage: str, name: BinlogName) -> None:
+        self._tidy(name, partial(sweep, self._store, self._layout, lineage, name))
+
+    def _tidy(self, name: BinlogName, request: Callable[[], None]) -> None:
+        def tidy() -> None:
             try:
-                name = BinlogName.parse(text)
-            except ValueError:
-                continue
-            if self._coverage.has(name):
-                yield name
+                request()
+            except StoreError as error:
+                self._left(name, error)
+            else:
+                self.counts.clean_up_error = ""
+
+        self._workers.submit(name, tidy)
+
+    def _left(self, name: BinlogName, error: StoreError) -> None:
+        """Note that something was not deleted: the next audit tries it again."""
+        self.counts.clean_up_error = str(error)
+        _log.recurring("leftovers not deleted", binlog=name, error=error, hint=error.hint)
 
     def _start(self, job: Job, action: Action) -> None:
-        now = self._clock()
-        chunk = None
-        if isinstance(action, Flush | Merge | PutChunk):
-            chunk = job.chunk_for(action, now, self.pace.flush_interval)
-            if chunk is None:
-                return
+        now, before = self._clock(), job.sent_bytes
+        request = job.request(action, now, self.pace.flush_interval)
+        if request is None:
+            return
         if isinstance(action, Flush):
             job.flushed_at = now
         if isinstance(action, Compare):
@@ -451,30 +657,25 @@ class Uploader:
         if isinstance(action, ForArchive):
             job.begun_at = job.begun_at or now
         job.flying.add(action)
-        before = job.sent_bytes
-        request = job.request(action, chunk)
-        self.totals.sent_bytes += job.sent_bytes - before
-        upload_id = job.held.upload_id if job.held else None
-        self._workers.submit(_Token(self, job, action, chunk, now, upload_id), request)
+        self.counts.sent_bytes += job.sent_bytes - before
+        self._workers.submit(_Token(job, action, now, job.held.upload_id), request)
 
     def _tell(self, job: Job, action: Action) -> None:
         """Tell the coverage how far this binlog can be read from the bucket."""
         track = job.track
         if isinstance(action, Look):
-            if job.listed:
-                _log.info(
-                    "continuing an unfinished upload", binlog=track.name, parts=len(job.listed)
-                )
-            if job.held is not None and job.held.listed:
+            if offered := len(job.held.offered):
+                _log.info("continuing an unfinished upload", binlog=track.name, parts=offered)
+            if job.held.listed:
                 _log.info("continuing with the chunks in the bucket", binlog=track.name,
                           chunks=len(job.held.listed.all))  # fmt: skip
         elif isinstance(action, PutEntry):
-            self._coverage.archived(track)
+            job.coverage.archived(track)
             self._time(track.commits.passed(track.size))
         if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
             offset, gtids = reached
             whole = track.closed and offset == track.size
-            self._coverage.reached(track.name, offset, gtids, whole=whole)
+            job.coverage.reached(track.name, offset, gtids, whole=whole)
             passed = track.commits.passed(offset)
             if not isinstance(action, Look | Compare):  # what was there already took another time
                 self._time(passed)
@@ -483,37 +684,38 @@ class Uploader:
         """Count how long these commits took to become durable, by the source's clock and ours."""
         now = us_of(datetime.now(UTC))
         for commit_us in commits_us:
-            self.totals.timings.durable.observe(max(0, now - commit_us) / 1e6)
+            self.counts.timings.durable.observe(max(0, now - commit_us) / 1e6)
 
     def _failed(self, job: Job, action: Action, error: BaseException) -> None:
         if isinstance(error, TakenError):
             job.is_taken = True
-            if self._is_past:  # it was asked before
+            if job.is_past:  # it was asked before
                 return
         elif isinstance(error, ForkError):
-            self._leave_from(job.track.name, error)
-            if self._is_past:
+            self._leave_from(job, error)
+            if job.is_past:
                 return
         if not isinstance(error, StoreError) or isinstance(error, StoreSettingError):
             raise error
         missing = isinstance(error, ObjectMissingError | UploadMissingError)
         if isinstance(action, Clear | DeleteChunks) and not missing:
-            if isinstance(action, Clear):
-                job.give_up_clearing()
+            if isinstance(action, Clear):  # what is left does no harm
+                job.held = action.learned(job.held, None)
             job.deletes_from = self._clock() + _DELETE_SECONDS
-            self.leftovers.failed(job.track.name, error)
+            self._left(job.track.name, error)
             return
         if isinstance(action, CopyPart) and isinstance(error, UnsupportedError):
-            job.without_copies()
-            self._limits = replace(self._limits, copies=False)
+            self._copies = False
+            for other in self._jobs.values():
+                other.copies = False
             _log.warning("the store copies no parts: they are sent", binlog=job.track.name,
                          error=error)  # fmt: skip
             return
         job.forget()
         now = self._clock()
         failing = job.failed(action, error, now)
-        self.totals.failures += 1
-        self.totals.last_error = (datetime.now(UTC), str(error), error.hint)
+        self.counts.failures += 1
+        self.counts.last_error = (datetime.now(UTC), str(error), error.hint)
         quick = isinstance(error, PreconditionError) and failing.failures == 1
         if isinstance(action, CopyPart) and not error.transient and not missing:
             quick = True
@@ -532,51 +734,58 @@ class Uploader:
             again_in_seconds=round(delay, 1),
         )
 
-    def _leave_from(self, name: BinlogName, error: ForkError) -> None:
+    def _leave_from(self, first: Job, error: ForkError) -> None:
         """Upload no more of a binlog, nor of those after it: they are of another history."""
-        for job in [*self._jobs.values()]:
-            if job.track.name >= name:
-                self._forget(job.track)
+        for job in self.jobs:
+            if job.coverage is first.coverage and job.track.name >= first.track.name:
+                self._forget(job)
                 _log.error("left in the spool: the bucket has other bytes", error,
                            binlog=job.track.name)  # fmt: skip
 
-    def try_again(self) -> None:
-        """Try everything again: the store did not answer at all, and does now."""
-        for job in self._jobs.values():
-            job.not_before = 0.0
-            job.in_vain.forget()
-            for failing in job.failing.values():
-                failing.not_before = 0.0
-
     def _release(self, job: Job) -> None:
         track = job.track
-        if self._jobs.get(track.name) is job:
-            self._forget(track)
+        self._forget(job)
         track.commits.passed(track.size)
-        self.newest_commit_us = track.commits.newest_us or self.newest_commit_us
-        if job.unfinishable and job.held is not None and job.held.object_there:
+        self._newest_commit_us = _greatest((self._newest_commit_us, track.commits.newest_us))
+        if job.unfinishable and job.held.object_there:
             # it was never compared with ours, so ours stays, and nothing is claimed
             _log.warning("left in the spool: an archived one is there", binlog=track.name)
             return
         if job.unfinishable:
-            self.leftovers.sweep(track.name)  # its upload will never be completed
+            self._sweep(job.lineage, track.name)  # its upload will never be completed
             freed = self._spool.delete({segment.path for segment in track.segments})
-            self._coverage.archived(track)
+            job.coverage.archived(track)
             _log.warning("kept as chunks", binlog=track.name, size=track.size, freed=freed)
             return
         paths = {segment.path for segment in track.segments}
-        freed = self._spool.release(track.name, self._lineage, paths)
-        self.leftovers.note_archived(track.name)
-        self.totals.archived_binlogs += 1
+        freed = self._spool.release(track.name, job.lineage, paths)
+        self._archived.append((track.name, job.place.key))
+        self.counts.archived_binlogs += 1
         _log.info(
             "binlog archived",
             binlog=track.name,
             size=track.size,
             transactions=track.scanner.transactions,
-            parts=len(job.parts) or 1,
+            parts=len(job.held.parts) or 1,
             copied=job.copied,
             taken_up=job.taken_up,
             sent=job.sent_bytes,
             freed=freed,
             took_seconds=round(self._clock() - job.begun_at, 3),
         )
+
+
+def _is_archived(text: str, coverage: Coverage) -> bool:
+    try:
+        return coverage.has(BinlogName.parse(text))
+    except ValueError:  # not of our format
+        return False
+
+
+def least(values: Iterable[N | None]) -> N | None:
+    """The least of the values that are known; None if none is."""
+    return min((value for value in values if value is not None), default=None)
+
+
+def _greatest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)

@@ -45,9 +45,10 @@ from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
+from binlog2s3.stream.retry import both
 from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.spool import Rank, Spool
-from binlog2s3.stream.uploads import LiveKeys, Uploads
+from binlog2s3.stream.uploader import LiveKeys, Uploader
 
 _log = Log("writer")
 _DEAD_INTERVALS = 10
@@ -97,7 +98,7 @@ class Writer:
         target: str,
         interval_seconds: float,
         progress: Callable[[Heartbeat], Heartbeat],
-        uploads: Uploads,
+        uploads: Uploader,
         stop: Stop,
     ) -> None:
         self._store = store
@@ -114,7 +115,7 @@ class Writer:
         self._before: dict[str, Heartbeat] = {}
         self.beaten_at: float | None = None
         self._putting = threading.Lock()
-        self._has_stopped = False
+        self._has_stopped = self._has_tried = False
         self.standbys: tuple[StandbyStatus, ...] | None = None
         self._me = Heartbeat(
             **asdict(this_process(layout.source, interval_seconds)),
@@ -162,7 +163,7 @@ class Writer:
     def start(self) -> None:
         """Begin the heartbeat."""
         beats = Periodic("heartbeat", self._step, self._stop.event, failed=self._stop.fail)
-        beats.start(min(_FIRST_BEAT_SECONDS, self._me.interval_seconds))
+        beats.start()
 
     def look(self, store: Store) -> dict[tuple[int, str], ObjectInfo]:
         """The writers in the bucket. Raises SupersededError if one is greater than this one."""
@@ -195,8 +196,7 @@ class Writer:
         """
         catalog = Catalog(store, self._layout)
         for _ in range(_MOST_TURNS):
-            last = catalog.turn()
-            self.look(store)
+            last, _ = both(catalog.turn, partial(self.look, store))
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
             used = Plants(store, self._layout, self._uploads.counts).turns(before)
@@ -208,10 +208,12 @@ class Writer:
                 generation=self._me.generation,
                 token=self._me.token,
             )
-            key = self._layout.turn(number)
+            key, document = self._layout.turn(number), turn.to_json()
+            is_ours = False
             with suppress(PreconditionError):  # it may be ours, and the answer was lost
-                where_absent(partial(_put_turn, store, key, turn.to_json()))
-            if read(store, key, Turn) == turn:  # a store may ignore the condition
+                where_absent(partial(_put_turn, store, key, document))
+                is_ours = store.refuses_replacing
+            if is_ours or read(store, key, Turn) == turn:  # a store may ignore the condition
                 _log.info("the current lineage", lineage=lineage)
                 return
         raise StoreError(
@@ -245,6 +247,16 @@ class Writer:
                 _log.recurring("objects of dead processes not deleted", error=error)
         if self._beats == 1:
             self._name_strange_uploads()
+
+    def try_condition(self) -> None:
+        """See whether the store refuses to replace our object, which may be replaced."""
+        with self._putting:
+            key, document = self._layout.writer(*self._me.rank), self._me.fitting.to_json()
+            try:
+                if not self._has_stopped:
+                    self._store.try_condition(key, document)
+            except StoreError as error:
+                _log.debug("not known whether the store keeps conditions", error=error)
 
     def _name_strange_uploads(self) -> None:
         try:
@@ -320,6 +332,10 @@ class Writer:
         )
 
     def _step(self) -> float:
+        if not self._has_tried:
+            self._has_tried = True
+            self.try_condition()
+            return min(_FIRST_BEAT_SECONDS, self._me.interval_seconds)
         try:
             self.beat()
         except StoreError as error:

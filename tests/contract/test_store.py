@@ -319,6 +319,16 @@ def test_put_replaces_unless_told_not_to(store: Store) -> None:
     assert store.get("live/other.json") == b"{4}"
 
 
+def test_a_store_that_keeps_conditions_is_known(store: Store) -> None:
+    """Once it has refused to replace what is there; what is there stays as it is."""
+    assert not store.refuses_replacing
+    assert [*store.kept("live/")] == []  # it has no Object Lock
+    store.put("live/writer.json", b"{1}")
+    store.try_condition("live/writer.json", b"{1}")
+    assert store.refuses_replacing
+    assert store.get("live/writer.json") == b"{1}"
+
+
 def test_only_one_of_many_is_first(place: Place) -> None:
     """Of several puts with `if_absent` at once exactly one succeeds, and its bytes stay."""
     store = place.store

@@ -62,21 +62,12 @@ from binlog2s3.store.integrity import Integrity
 from binlog2s3.store.requests import Requests
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
-from binlog2s3.stream.adopt import _Bucket, _checked, _File
+from binlog2s3.stream.actions import Look, PutEntry, TakeUp, Verify
 from binlog2s3.stream.archive_end import ArchiveEnd
 from binlog2s3.stream.compare import Finder
-from binlog2s3.stream.decide import (
-    Held,
-    PutEntry,
-    Verify,
-    _archived,
-    _chunks,
-    _growing,
-    decide,
-    is_closed,
-)
-from binlog2s3.stream.job import Job
+from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
 from binlog2s3.stream.remote import (
+    Held,
     RemoteBinlog,
     _CheckedSlice,
     _delete_inside,
@@ -87,12 +78,10 @@ from binlog2s3.stream.remote import (
     where_absent,
 )
 from binlog2s3.stream.resume import Pilot
-from binlog2s3.stream.spool import Spool, SpoolRun
-from binlog2s3.stream.spool_files import write_whole
-from binlog2s3.stream.start import _has_begun
-from binlog2s3.stream.supervisor import _where
-from binlog2s3.stream.tail import Tailer
-from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.spool import Spool, SpoolRun, write_whole
+from binlog2s3.stream.start import _Bucket, _checked, _File, _has_begun
+from binlog2s3.stream.tail import Tailer, is_closed
+from binlog2s3.stream.tracking import Intake, _end
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer, _put_turn
@@ -170,7 +159,7 @@ MUTANTS = (
         "A chunk that another process left counts only after its checksum was compared with "
         "the source's bytes.",
         ("tests/unit/stream/test_job.py::test_what_was_not_compared_is_not_reported",),
-        ((Job._looked, operand(arithmetic(1, of=2), 1)),),
+        ((Look.learned, operand(arithmetic(1, of=2), 1)),),
     ),
     Mutant(
         "chunk-deletion-acknowledged",
@@ -271,7 +260,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_uploader.py::test_an_entry_that_somebody_planted_ends_the_history",
         ),
-        ((put_entry, never(when(2, of=3))),),
+        ((put_entry, never(when(2, of=4))),),
     ),
     Mutant(
         "something-stays-recoverable",
@@ -420,7 +409,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_safeguards.py::test_an_entry_of_another_binlog_is_not_taken_for_ours",
         ),
-        ((put_entry, never(when(3, of=3))),),
+        ((put_entry, never(when(4, of=4))),),
     ),
     Mutant(
         "parts-taken-up-compared",
@@ -428,7 +417,7 @@ MUTANTS = (
         "A part of an unfinished upload is taken up only if its size and checksum are those "
         "of our bytes.",
         ("tests/unit/stream/test_safeguards.py::test_a_part_of_other_bytes_is_not_taken_up",),
-        ((Job.has_taken_up, never(when(3, of=3))),),
+        ((TakeUp.learned, always(choice())),),
     ),
     Mutant(
         "copied-part-compared",
@@ -714,7 +703,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_uploader.py::test_nothing_is_archived_behind_what_contradicts_the_bucket",
         ),
-        ((Uploader._leave_from, compared(comparison(), ast.Eq())),),
+        ((Uploader._leave_from, compared(comparison(2, of=2), ast.Eq())),),
     ),
     Mutant(
         "known-stays-known",
@@ -723,7 +712,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_safeguards.py::test_what_is_read_again_does_not_shorten_what_is_known",
         ),
-        ((_where, always(when(3, of=3))),),
+        ((_end, always(when(3, of=3))),),
     ),
     Mutant(
         "forgotten-says-nothing",
@@ -732,7 +721,7 @@ MUTANTS = (
         (
             "tests/unit/stream/test_uploader.py::test_an_answer_of_a_binlog_that_was_forgotten_says_nothing",
         ),
-        ((Uploader.take, never(when(1, of=11))),),
+        ((Uploader.take, never(when(3, of=13))),),
     ),
     Mutant(
         "another-server-refused",

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
 from binlog2s3.archive.parts import Grid
-from binlog2s3.stream.decide import (
+from binlog2s3.store.contract import PartInfo
+from binlog2s3.stream.actions import (
     Action,
     Clear,
     Compare,
@@ -18,18 +19,18 @@ from binlog2s3.stream.decide import (
     DeleteChunks,
     Flush,
     ForArchive,
-    Held,
-    Limits,
     Look,
-    Observed,
+    Merge,
     PutChunk,
     PutEntry,
     PutPart,
     PutWhole,
     Release,
+    TakeUp,
     Verify,
-    decide,
 )
+from binlog2s3.stream.decide import Limits, Observed, decide
+from binlog2s3.stream.remote import Compared, Held
 from tests.sampling import examples
 
 LENGTH = 60
@@ -52,6 +53,11 @@ def chunks_of(grid: Grid) -> st.SearchStrategy[Chunks]:
     )
 
 
+def info(number: int) -> PartInfo:
+    """A part in an upload."""
+    return PartInfo(number=number, size=1, etag="x", crc64=None)
+
+
 @st.composite
 def flushes(draw: st.DrawFn, grid: Grid) -> Flushes:
     base = draw(st.one_of(OFFSETS, st.sampled_from([p.begin for p in grid.parts(LENGTH)])))
@@ -65,14 +71,15 @@ def flushes(draw: st.DrawFn, grid: Grid) -> Flushes:
 def held(draw: st.DrawFn, grid: Grid) -> Held:
     progress = draw(st.sampled_from([0, 0, 0, 0, 1, 2, 3, 4]))
     numbers = [part.number for part in grid.parts(LENGTH)]
+    some = st.frozensets(st.sampled_from(numbers))
     return Held(
         object_there=progress > 0,
         verified=progress > 1,
         entry_there=progress > 2 or draw(st.booleans()),
         cleared=progress > 3,
         upload_id=draw(st.sampled_from([None, "u"])),
-        parts=draw(st.frozensets(st.sampled_from(numbers))),
-        copies=draw(st.booleans()),
+        parts={number: info(number) for number in draw(some)},
+        offered={number: info(number) for number in draw(some)},
         chunks=draw(chunks_of(grid)),
         listed=draw(st.one_of(st.just(Chunks()), chunks_of(grid))),
     )
@@ -81,30 +88,23 @@ def held(draw: st.DrawFn, grid: Grid) -> Held:
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[Observed, Limits]:
     grid = Grid(draw(st.integers(1, 40)))
-    limits = Limits(
-        grid=grid,
-        chunked=draw(st.booleans()),
-        copies=draw(st.booleans()),
-        full_chunk=draw(st.integers(1, grid.part_size)),
-    )
+    limits = Limits(grid=grid, full_chunk=draw(st.integers(1, grid.part_size)))
     size = draw(OFFSETS)
     end = draw(st.sampled_from(["open", "closed", "unfinishable"])) if size else "open"
+    pressed = draw(st.booleans())
     observed = Observed(
         size=size,
         closed=end == "closed",
-        held=draw(st.one_of(st.none(), held(grid), held(grid), held(grid))),
+        held=draw(st.one_of(st.just(Held(asked=False)), held(grid), held(grid), held(grid))),
+        chunked=end == "unfinishable" or pressed or draw(st.booleans()),
+        copies=draw(st.booleans()),
         flushes=draw(flushes(grid)),
         due=draw(st.booleans()),
         late=draw(st.booleans()),
         unfinishable=end == "unfinishable",
-        pressed=draw(st.booleans()),
+        pressed=pressed,
     )
     return observed, limits
-
-
-def is_chunked(observed: Observed, limits: Limits) -> bool:
-    """Whether it goes into chunks: an unfinishable one always does, and all under pressure."""
-    return limits.chunked or observed.unfinishable or observed.pressed
 
 
 def is_kept(observed: Observed, known: Held) -> bool:
@@ -124,7 +124,7 @@ def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
     known, size, grid = observed.held, observed.size, limits.grid
     actions = decide(observed, limits)
     assert len(set(actions)) == len(actions)
-    if known is None:
+    if not known.asked:
         assert actions in ((), (Look(),))
         return
     wanted = [part for part in grid.parts(size) if part.full or observed.closed]
@@ -140,14 +140,14 @@ def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
                     is_last = observed.unfinishable and chunk.begin < size
                     assert observed.closed or chunk.end <= size or is_last
             case Flush(begin, end):
-                assert is_chunked(observed, limits)
+                assert observed.chunked
                 assert observed.due
                 assert begin <= known.there.end < end <= size
                 assert grid.at(begin) == grid.at(end - 1)
                 assert (begin, end) != (grid.at(begin).begin, grid.at(begin).end)
             case PutChunk(part):
-                assert is_chunked(observed, limits)
-                goes_on = limits.copies and known.copies and bool(known.there)
+                assert observed.chunked
+                goes_on = observed.copies and bool(known.there)
                 assert goes_on or not observed.closed
                 assert part in wanted
                 # a part of an upload is not durable; what is closed will be, completed
@@ -164,14 +164,15 @@ def test_each_action_has_its_reason(case: tuple[Observed, Limits]) -> None:
             case CreateUpload():
                 assert known.upload_id is None
                 assert wanted
-            case PutPart(part) | CopyPart(part, _):
+            case PutPart(part) | CopyPart(part) | TakeUp(part):
                 assert known.upload_id is not None
                 assert part in wanted
                 assert part.number not in known.parts
+                assert (part.number in known.offered) is isinstance(action, TakeUp)
             case Complete():
                 assert observed.closed
                 assert known.upload_id is not None
-                assert {part.number for part in wanted} <= known.parts
+                assert {part.number for part in wanted} <= known.parts.keys()
             case Verify():
                 assert observed.closed
                 assert known.object_there
@@ -194,7 +195,7 @@ def test_actions_that_may_run_together(case: tuple[Observed, Limits]) -> None:
     """No range twice, and of steps that build on each other one at a time."""
     observed, limits = case
     actions = decide(observed, limits)
-    numbers = [a.part.number for a in actions if isinstance(a, PutPart | CopyPart)]
+    numbers = [a.part.number for a in actions if isinstance(a, PutPart | CopyPart | TakeUp)]
     assert len(set(numbers)) == len(numbers)
     archiving = [action for action in actions if isinstance(action, ForArchive)]
     assert len(archiving) == (len(numbers) or len(archiving[:1]))
@@ -204,14 +205,11 @@ def test_actions_that_may_run_together(case: tuple[Observed, Limits]) -> None:
         assert not numbers
     for action in actions:
         if isinstance(action, CopyPart):
-            assert observed.held is not None
-            assert limits.copies
-            assert observed.held.copies
+            assert observed.copies
             assert action.chunk in observed.held.chunks.all
             span = (action.part.begin, action.part.end)
             assert (action.chunk.begin, action.chunk.end) == span
-    verified = observed.held is not None and observed.held.verified
-    if is_chunked(observed, limits) and not observed.closed and not verified:
+    if observed.chunked and not observed.closed and not observed.held.verified:
         assert all(isinstance(action, Release) for action in archiving)
 
 
@@ -226,12 +224,7 @@ def test_there_is_always_something_to_do_until_there_is_not(
     actions = decide(observed, limits)
     if observed.closed or (observed.unfinishable and observed.due):
         assert actions
-    elif (
-        is_chunked(observed, limits)
-        and known is not None
-        and observed.due
-        and not known.object_there
-    ):
+    elif observed.chunked and known.asked and observed.due and not known.object_there:
         durable = known.there.end
         if durable < size:
             spans = [(a.begin, a.end) for a in actions if isinstance(a, Flush)]
@@ -250,59 +243,53 @@ def test_it_ends(case: tuple[Observed, Limits], data: st.DataObject) -> None:
     observed, limits = case
     assume(observed.size)
     unfinishable = observed.unfinishable
-    if observed.held and observed.held.listed:
-        listed = [chunk for chunk in observed.held.listed if chunk.end <= observed.size]
-        known = {name: getattr(observed.held, name) for name in Held.__slots__}
-        known["listed"] = Chunks(frozenset(listed))
-        observed = replace(observed, held=Held(**known))
+    listed = [chunk for chunk in observed.held.listed if chunk.end <= observed.size]
+    observed = replace(observed, held=replace(observed.held, listed=Chunks(frozenset(listed))))
     size, state = observed.size, observed.held
     for number in range(150):
         now = Observed(
             size=size,
             closed=not unfinishable,
             held=state,
+            chunked=observed.chunked,
+            copies=observed.copies,
             due=number > 90 or data.draw(st.booleans()),
             unfinishable=unfinishable,
             pressed=number < 30 and observed.pressed,
         )
         actions = decide(now, limits)
         if actions == (Release(),):
-            assert state is not None
             assert state.verified or is_kept(now, state)
             return
         if not actions:  # it waits for the next flush
             assert not now.due
             continue
-        state = done(state, data.draw(st.sampled_from(actions)))
+        state = done(state, data.draw(st.sampled_from(actions)), data.draw(st.booleans()))
     raise AssertionError(state)
 
 
-def done(state: Held | None, action: Action) -> Held:
-    """What is known after an action."""
-    if state is None:
-        return Held()
-    known = {name: getattr(state, name) for name in Held.__slots__}
+def done(state: Held, action: Action, ours: bool) -> Held:
+    """What is known after an action; `ours`: a part that was there has our bytes."""
     match action:
+        case Look():
+            return Held()
         case Compare(chunks):
-            known["chunks"] = state.chunks.plus(chunks)
-            known["listed"] = state.listed.minus(chunks)
-        case Flush(begin, end):
-            known["chunks"] = state.chunks.plus([Chunk(begin, end, 0)])
+            answer: object = Compared(same=chunks, named=frozenset())
+        case Flush(begin, end) | Merge(begin, end):
+            answer = Chunk(begin, end, 0)
         case PutChunk(part):
-            known["chunks"] = state.chunks.plus([Chunk(part.begin, part.end, 0)])
+            answer = Chunk(part.begin, part.end, 0)
         case CreateUpload():
-            known |= {"upload_id": "u", "parts": frozenset()}
-        case PutPart(part) | CopyPart(part, _):
-            known["parts"] = state.parts | {part.number}
-        case PutWhole() | Complete():
-            known["object_there"] = True
-        case Verify():
-            known["verified"] = True
-        case PutEntry():
-            known["entry_there"] = True
-        case Clear():
-            known["cleared"] = True
-    return Held(**known)
+            answer = "u"
+        case TakeUp():
+            answer = ours
+        case PutPart(part) | CopyPart(part):
+            answer = info(part.number)
+        case PutWhole():
+            answer = (ours, ours)
+        case _:
+            answer = None
+    return action.learned(state, answer)  # type: ignore[arg-type]
 
 
 @given(part_size=st.integers(1, 50), size=st.integers(0, 60_000))

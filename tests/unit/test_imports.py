@@ -34,7 +34,6 @@ SIDEWAYS = {
 }
 ROOMS = {
     "awscrt": {"binlog"},
-    "boto3": {"store"},
     "botocore": {"store"},
     "click": {"cli"},
     "jinja2": {"report"},

@@ -53,7 +53,7 @@ def test_what_is_no_time(value: str) -> None:
 
 def test_the_sessions_read_so() -> None:
     """Each session that is made here, whatever others do."""
-    factory = any_session()._session.get_component("response_parser_factory")
+    factory = any_session().core.get_component("response_parser_factory")
     parser = factory.create_parser("rest-xml")
     assert parser._timestamp_parser is _moment
 

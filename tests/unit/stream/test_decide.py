@@ -7,7 +7,8 @@ import pytest
 
 from binlog2s3.archive.chunks import Chunk, Chunks, Flushes
 from binlog2s3.archive.parts import Grid, Part
-from binlog2s3.stream.decide import (
+from binlog2s3.store.contract import PartInfo
+from binlog2s3.stream.actions import (
     Action,
     Clear,
     Compare,
@@ -16,23 +17,22 @@ from binlog2s3.stream.decide import (
     CreateUpload,
     DeleteChunks,
     Flush,
-    Held,
-    Limits,
     Look,
     Merge,
-    Observed,
     PutChunk,
     PutEntry,
     PutPart,
     PutWhole,
     Release,
+    TakeUp,
     Verify,
-    decide,
-    is_closed,
 )
+from binlog2s3.stream.decide import Limits, Observed, decide
+from binlog2s3.stream.remote import Held
+from binlog2s3.stream.tail import is_closed
 
-CHUNKED = Limits(grid=Grid(10), chunked=True, copies=True, full_chunk=10)
-PLAIN = replace(CHUNKED, chunked=False)
+LIMITS = Limits(grid=Grid(10), full_chunk=10)
+UNKNOWN = Held(asked=False)
 
 
 @pytest.mark.parametrize(
@@ -73,12 +73,23 @@ def has(*bounds: tuple[int, int]) -> Held:
     return Held(chunks=chunks(*bounds))
 
 
-def told(size: int, held: Held | None, *, closed: bool = False, due: bool = False) -> Observed:
-    return Observed(size=size, closed=closed, held=held, due=due)
+def told(
+    size: int, held: Held, *, closed: bool = False, due: bool = False, chunked: bool = True
+) -> Observed:
+    return Observed(size=size, closed=closed, held=held, due=due, chunked=chunked)
 
 
-UPLOAD = Held(upload_id="u")
-ONE_AND_TWO = replace(UPLOAD, parts=frozenset({1, 2}))
+def info(number: int) -> PartInfo:
+    return PartInfo(number=number, size=10, etag="x", crc64=None)
+
+
+def uploaded(*numbers: int) -> Held:
+    """Our upload has these parts."""
+    return Held(upload_id="u", parts={number: info(number) for number in numbers})
+
+
+UPLOAD = uploaded()
+ONE_AND_TWO = uploaded(1, 2)
 VERIFIED = Held(object_there=True, verified=True)
 
 
@@ -86,10 +97,10 @@ VERIFIED = Held(object_there=True, verified=True)
     ("size", "closed", "held", "actions"),
     [
         # nobody has asked the store yet: only when there is something to be done with the answer
-        (0, False, None, ()),
-        (9, False, None, ()),
-        (10, False, None, (Look(),)),
-        (9, True, None, (Look(),)),
+        (0, False, UNKNOWN, ()),
+        (9, False, UNKNOWN, ()),
+        (10, False, UNKNOWN, (Look(),)),
+        (9, True, UNKNOWN, (Look(),)),
         # archived, step by step
         (25, True, Held(object_there=True), (Verify(),)),
         (25, True, Held(object_there=True, upload_id="u"), (Verify(),)),
@@ -109,29 +120,30 @@ VERIFIED = Held(object_there=True, verified=True)
         # full parts while it grows, the short last one when it is closed
         (25, False, UPLOAD, (PutPart(part(1)), PutPart(part(2)))),
         (25, True, UPLOAD, (PutPart(part(1)), PutPart(part(2)), PutPart(part(3, 25)))),
-        (25, False, replace(UPLOAD, parts=frozenset({1})), (PutPart(part(2)),)),
-        (25, False, replace(UPLOAD, parts=frozenset({2})), (PutPart(part(1)),)),
+        (25, False, uploaded(1), (PutPart(part(2)),)),
+        (25, False, uploaded(2), (PutPart(part(1)),)),
         (25, False, ONE_AND_TWO, ()),
         (25, True, ONE_AND_TWO, (PutPart(part(3, 25)),)),
-        (25, True, replace(UPLOAD, parts=frozenset({1, 2, 3})), (Complete(),)),
+        (25, True, uploaded(1, 2, 3), (Complete(),)),
         (20, True, ONE_AND_TWO, (Complete(),)),
         (20, False, ONE_AND_TWO, ()),
     ],
 )
 def test_what_to_do_next_without_chunks(
-    *, size: int, closed: bool, held: Held | None, actions: tuple[Action, ...]
+    *, size: int, closed: bool, held: Held, actions: tuple[Action, ...]
 ) -> None:
     """With a flush interval of 0: parts as they fill, and no time is one for a flush."""
-    assert decide(told(size, held, closed=closed), PLAIN) == actions
-    assert decide(told(size, held, closed=closed, due=True), PLAIN) == actions
+    for due in (False, True):
+        observed = told(size, held, closed=closed, due=due, chunked=False)
+        assert decide(observed, LIMITS) == actions
 
 
 @pytest.mark.parametrize(
     ("observed", "actions"),
     [
         # the first byte is worth a look
-        (told(0, None), ()),
-        (told(1, None), (Look(),)),
+        (told(0, UNKNOWN), ()),
+        (told(1, UNKNOWN), (Look(),)),
         # a flush: due, and something new
         (told(7, Held()), ()),
         (told(0, Held(), due=True), ()),
@@ -165,7 +177,7 @@ def test_what_to_do_next_without_chunks(
 )
 def test_what_to_do_next_with_chunks(*, observed: Observed, actions: tuple[Action, ...]) -> None:
     """Durable first, archived when it is closed."""
-    assert decide(observed, CHUNKED) == actions
+    assert decide(observed, LIMITS) == actions
 
 
 @pytest.mark.parametrize(
@@ -183,12 +195,12 @@ def test_where_a_flush_begins(flushes: Flushes, flush: Flush) -> None:
     """Where the counter says, if that leaves no hole; else with the part."""
     held = has((0, 10), (10, 20), (20, 24))
     observed = replace(told(27, held, due=True), flushes=flushes)
-    assert decide(observed, CHUNKED) == (flush,)
+    assert decide(observed, LIMITS) == (flush,)
 
 
 def test_sixteen_flushes_become_one_chunk() -> None:
     """Beside the next flush, which does not wait for that; not where a full chunk will do."""
-    limits = replace(CHUNKED, grid=Grid(100), full_chunk=100)
+    limits = replace(LIMITS, grid=Grid(100), full_chunk=100)
     flushes = Flushes.start(0)
     for end in range(1, 17):
         flushes = flushes.flushed(end)
@@ -218,13 +230,13 @@ def test_a_full_chunk_that_takes_its_time(
 ) -> None:
     """A flush waits for it once, and no longer."""
     observed = replace(told(size, has((0, 10), (10, 14)), due=True), late=late)
-    assert decide(observed, CHUNKED) == actions
+    assert decide(observed, LIMITS) == actions
 
 
 def test_nothing_of_a_part_is_put_beside_its_full_chunk() -> None:
     """Where nothing of it is durable yet, a flush would have all of its bytes."""
     observed = replace(told(12, Held(), due=True), late=True)
-    assert decide(observed, CHUNKED) == (PutChunk(part(1)),)
+    assert decide(observed, LIMITS) == (PutChunk(part(1)),)
 
 
 @pytest.mark.parametrize(
@@ -232,23 +244,23 @@ def test_nothing_of_a_part_is_put_beside_its_full_chunk() -> None:
     [(4, False, [(0, 4)]), (3, False, []), (9, False, [(0, 4), (2, 9)]),
      (3, True, [(0, 4), (2, 9), (0, 12)])],
 )  # fmt: skip
-@pytest.mark.parametrize("limits", [CHUNKED, PLAIN])
+@pytest.mark.parametrize("chunked", [True, False])
 def test_chunks_that_were_found_are_compared_first(
-    *, size: int, closed: bool, compared: list[tuple[int, int]], limits: Limits
+    *, size: int, closed: bool, compared: list[tuple[int, int]], chunked: bool
 ) -> None:
     """As soon as their bytes have passed, or it is known that they never will; alone."""
     held = Held(listed=chunks((0, 4), (2, 9), (0, 12)))
-    actions = decide(told(size, held, closed=closed, due=True), limits)
+    actions = decide(told(size, held, closed=closed, due=True, chunked=chunked), LIMITS)
     assert actions == ((Compare(chunks(*compared).all),) if compared else ())
 
 
 def test_chunks_that_were_not_compared_are_not_put_again_nor_deleted() -> None:
     """They may be ours, and then they are durable; what they cover may not go yet."""
     held = Held(chunks=chunks((0, 4)), listed=chunks((0, 30)))
-    assert decide(told(15, held, due=True), CHUNKED) == ()
+    assert decide(told(15, held, due=True), LIMITS) == ()
     held = replace(held, chunks=chunks((0, 3), (0, 4)))
     superfluous = DeleteChunks(frozenset({chunk(0, 3)}))
-    assert decide(told(15, held, due=True), CHUNKED) == (superfluous,)
+    assert decide(told(15, held, due=True), LIMITS) == (superfluous,)
 
 
 def test_parts_are_copied_where_a_chunk_has_exactly_their_bytes() -> None:
@@ -260,42 +272,51 @@ def test_parts_are_copied_where_a_chunk_has_exactly_their_bytes() -> None:
         CopyPart(part(3), chunk(20, 30)),
         PutPart(part(4, 35)),
     )
-    for limits in (CHUNKED, PLAIN):
-        assert decide(told(35, held, closed=True), limits) == parts
+    for chunked in (True, False):
+        assert decide(told(35, held, closed=True, chunked=chunked), LIMITS) == parts
 
 
 def test_a_closed_binlog_that_has_chunks_goes_on_with_them() -> None:
     """So that a part is durable when it is there, and not only when the upload is completed."""
     held = has((0, 10))
     coming = (PutChunk(part(2)), PutChunk(part(3)))
-    found = decide(told(35, held, closed=True), CHUNKED)
+    found = decide(told(35, held, closed=True), LIMITS)
     assert found == (*coming, CreateUpload(copying=True))
     held = replace(held, upload_id="u")
     rest = (CopyPart(part(1), chunk(0, 10)), PutPart(part(4, 35)))
-    assert decide(told(35, held, closed=True), CHUNKED) == (*coming, *rest)
-    held = replace(held, parts=frozenset({1, 2, 4}))
-    assert decide(told(35, held, closed=True), CHUNKED) == (coming[1],)
-    assert decide(told(35, held, closed=True), PLAIN) == (PutPart(part(3)),)
-    uncopied = replace(held, copies=False)
-    assert decide(told(35, uncopied, closed=True), CHUNKED) == (PutPart(part(3)),)
+    assert decide(told(35, held, closed=True), LIMITS) == (*coming, *rest)
+    held = replace(held, parts=uploaded(1, 2, 4).parts)
+    assert decide(told(35, held, closed=True), LIMITS) == (coming[1],)
+    assert decide(told(35, held, closed=True, chunked=False), LIMITS) == (PutPart(part(3)),)
+    uncopied = replace(told(35, held, closed=True), copies=False)
+    assert decide(uncopied, LIMITS) == (PutPart(part(3)),)
 
 
 def test_copies_where_the_store_makes_none() -> None:
-    """In no upload, or not in this one: the bytes are sent."""
+    """The bytes are sent."""
     whole = has((0, 10), (10, 20))
-    sent = (PutPart(part(1)), PutPart(part(2)))
-    here = replace(whole, upload_id="u", copies=False)
-    assert decide(told(20, here, closed=True), CHUNKED) == sent
-    nowhere = replace(CHUNKED, copies=False)
-    assert decide(told(20, replace(whole, upload_id="u"), closed=True), nowhere) == sent
-    assert decide(told(20, whole, closed=True), nowhere) == (CreateUpload(copying=False),)
+    uncopied = replace(told(20, replace(whole, upload_id="u"), closed=True), copies=False)
+    assert decide(uncopied, LIMITS) == (PutPart(part(1)), PutPart(part(2)))
+    assert decide(replace(uncopied, held=whole), LIMITS) == (CreateUpload(copying=False),)
+
+
+def test_a_part_that_was_there_already_is_compared_before_it_is_sent() -> None:
+    """It counts if it has our bytes; else it is sent, or copied, as if it were not there."""
+    held = replace(has((0, 10)), upload_id="u", offered={1: info(1), 3: info(3)})
+    actions = decide(told(25, held, closed=True, chunked=False), LIMITS)
+    assert actions == (TakeUp(part(1), info(1)), PutPart(part(2)), TakeUp(part(3, 25), info(3)))
+    ours, others = actions[0].learned(held, True), actions[0].learned(held, False)
+    assert (ours.parts, ours.offered) == ({1: info(1)}, {3: info(3)})
+    assert (others.parts, others.offered) == ({}, {3: info(3)})
+    copied = CopyPart(part(1), chunk(0, 10))
+    assert decide(told(25, others, closed=True, chunked=False), LIMITS)[0] == copied
 
 
 def test_chunks_left_from_before_become_parts_without_a_flush_interval() -> None:
     """While the binlog grows, as any part; what is superfluous goes, nothing is put."""
     held = has((0, 10), (10, 14), (10, 15))
     superfluous = DeleteChunks(frozenset({chunk(10, 14)}))
-    found = decide(told(25, held, due=True), PLAIN)
+    found = decide(told(25, held, due=True, chunked=False), LIMITS)
     assert found == (superfluous, CreateUpload(copying=True))
-    found = decide(told(25, replace(held, upload_id="u"), due=True), PLAIN)
+    found = decide(told(25, replace(held, upload_id="u"), due=True, chunked=False), LIMITS)
     assert found == (superfluous, CopyPart(part(1), chunk(0, 10)), PutPart(part(2)))

@@ -7,7 +7,8 @@ import pytest
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.archive.parts import Grid
 from binlog2s3.errors import ArchiveError, StoreError
-from binlog2s3.stream.decide import (
+from binlog2s3.store.contract import PartInfo
+from binlog2s3.stream.actions import (
     Action,
     Clear,
     Compare,
@@ -19,6 +20,7 @@ from binlog2s3.stream.decide import (
     Look,
     PutChunk,
     PutPart,
+    TakeUp,
 )
 from binlog2s3.stream.job import Job
 from tests.memory_store import MemoryStore
@@ -28,7 +30,8 @@ KEY, ENTRY = LAYOUT.binlog(LINEAGE, FIRST), LAYOUT.entry(LINEAGE, FIRST)
 
 
 def the_job(streamer: Streamer) -> Job:
-    return streamer.uploader._jobs[FIRST]
+    (job,) = streamer.uploader.jobs
+    return job
 
 
 def spans(world: World) -> list[tuple[int, int]]:
@@ -237,7 +240,6 @@ def test_what_was_not_compared_is_not_reported(world: World) -> None:
     streamer = world.start(part=10_000)
     world.work(streamer, 5)
     held = the_job(streamer).held
-    assert held is not None
     assert len(held.chunks.all) == len(held.listed.all) == 1
     assert durable_end(streamer) == 0
 
@@ -280,6 +282,19 @@ def test_which_requests_fly_together(
     job = the_job(streamer)
     job.flying = {flying}
     assert job.may_fly(action) == may
+
+
+def test_a_part_that_is_not_ours_is_not_a_success(world: World) -> None:
+    """A store may keep what it refuses: then the part waits as after any failure."""
+    streamer = world.start(part=10)
+    world.source.write(60)
+    world.work(streamer, 3)
+    job = the_job(streamer)
+    job.failed(PutPart(ONE), StoreError("refused"), 100.0)
+    job.succeeded(TakeUp(ONE, PartInfo(number=1, size=10, etag="x", crc64=None)))
+    assert list(job.failing) == [1]
+    job.succeeded(PutPart(ONE))
+    assert not job.failing
 
 
 def test_an_object_that_only_has_the_name_of_a_chunk_is_deleted(world: World) -> None:

@@ -24,7 +24,7 @@ from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight
 from binlog2s3.stream.spool import Room
 from binlog2s3.stream.upload_counts import Counts, Failing
-from binlog2s3.stream.uploads import Stock
+from binlog2s3.stream.uploader import Stock
 from tests.documents import BACKUP, BEAT, LINEAGE, TIME, UUID, like
 from tests.memory_store import MemoryStore
 from tests.process import AtOnce, config

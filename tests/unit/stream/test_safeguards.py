@@ -47,9 +47,9 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.mysqlbinlog import Child, Tool
 from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
+from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.continuation import unservable
-from binlog2s3.stream.decide import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.lessons import EndAction, Lessons, judge
 from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
@@ -61,6 +61,8 @@ from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
 from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
+from binlog2s3.stream.tracking import Intake
+from binlog2s3.stream.upload_counts import Counts
 from binlog2s3.stream.uploader import backoff
 from binlog2s3.stream.writer import Writer
 from tests.binlog_writer import NOW, UUID_A, UUID_B, XID, BinlogWriter, statement
@@ -312,11 +314,13 @@ def test_an_etag_that_is_no_md5_is_no_proof_of_other_bytes(world: World, length:
     assert world.archived() == world.source.data(FIRST)
 
 
+@pytest.mark.parametrize("refuses", [False, True])
 @pytest.mark.parametrize(("length", "step"), [(10, PutWhole), (900, Complete)])
 def test_what_appears_under_the_key_meanwhile_is_not_replaced(
-    world: World, length: int, step: type[Action]
+    world: World, length: int, step: type[Action], refuses: bool
 ) -> None:
     """Between the look and the write somebody was quicker: his bytes stay, and so do ours."""
+    world.store.refuses_replacing = refuses
     streamer = closed_binlog(world, length)
     foreign = b"of somebody else"
 
@@ -350,8 +354,10 @@ def test_our_own_object_whose_reply_was_lost_is_found(
     assert not streamer.files(FIRST)
 
 
-def test_the_first_entry_stands(world: World) -> None:
+@pytest.mark.parametrize("refuses", [False, True])
+def test_the_first_entry_stands(world: World, refuses: bool) -> None:
     """Another writer was quicker by a moment: its entry, which says the same, is not replaced."""
+    world.store.refuses_replacing = refuses
     streamer = closed_binlog(world, 10)
     theirs: list[bytes] = []
 
@@ -481,7 +487,7 @@ def test_what_is_not_in_the_bucket_yet_stays_in_a_full_spool(world: World) -> No
         assert streamer.files(FIRST) == paths
         assert streamer.tracks[FIRST].floor == 0
         world.now += 1
-        streamer.uploader.step()
+        streamer.uploader.start()
         world.answer(streamer)
     streamer.press(pressed=True)
     assert streamer.files(FIRST) == []
@@ -518,7 +524,7 @@ def test_what_lies_below_the_floor_is_not_taken_for_ours(world: World) -> None:
     for begin, end in ((0, 300), (50, 330)):  # ends that are known, and others
         data = bytearray(world.source.data(FIRST)[begin:end])
         right = Chunk(begin, end, crc64nvme(data))
-        assert place.compare([right]) == {right}
+        assert place.compare([right]).same == {right}
         data[60] ^= 1
         other = Chunk(begin, end, crc64nvme(data))
         world.store.put(f"{CHUNKS}{other}", bytes(data))
@@ -814,7 +820,7 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
         Startup(config, store, spool, stop).begin()
     assert store.objects == {}
-    assert store.calls["check_access"] == 1, "it has come as far as the bucket"
+    assert store.calls["list_names"] == 1, "it has come as far as the bucket"
     assert not {name for name in store.calls if name.startswith(("put", "delete", "create"))}
     spool.close()
 
@@ -937,18 +943,19 @@ def supervisor(tmp_path: Path) -> Iterator[Any]:
         mysql=None,
         stream=SimpleNamespace(stall_timeout=60.0),
     )
-    intake = SimpleNamespace(server_uuid="", judge=lambda *_, **__: False)
+    nothing: Any = SimpleNamespace(counts=Counts())
+    intake = Intake(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
+    intake.judge = lambda *_, **__: False  # type: ignore[method-assign]
     yield Supervisor(
         config,  # type: ignore[arg-type]
         spool=spool,
-        intake=intake,  # type: ignore[arg-type]
+        intake=intake,
         uploads=SimpleNamespace(step=lambda _: None),  # type: ignore[arg-type]
         writer=SimpleNamespace(blame=lambda: None),  # type: ignore[arg-type]
         pilot=SimpleNamespace(),  # type: ignore[arg-type]
         watch=watch,  # type: ignore[arg-type]
         connect=lambda: pytest.fail("nobody asks"),
         stop=threading.Event(),
-        tip=None,
         heading=None,
     )
     spool.close()
@@ -1192,7 +1199,7 @@ def test_what_is_read_again_does_not_shorten_what_is_known(
     again.feed(memoryview(bytes(made.data[: made.ends[3]])))
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
-    supervisor._tip = tip
+    supervisor._intake.known = tip
     supervisor._intake.lineage, supervisor._intake.last = HISTORY, again
     supervisor._connect = lambda: Asked(FACTS, b"")
     supervisor._pilot.heading = lambda _, tip, __: tip

@@ -21,13 +21,14 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError, SpoolError
-from binlog2s3.stream.adopt import adopt, proved
 from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, check_spool
 from binlog2s3.stream.start import (
     PROBE,
+    adopt,
     current_end,
     find,
+    proved,
     read_back,
     read_undescribed,
     sweep_spool,
@@ -229,14 +230,14 @@ def put_lineages(store: MemoryStore, *lineages: Lineage) -> Catalog:
 
 
 def chosen(catalog: Catalog) -> str:
-    found = current_end(catalog, catalog.lineages())
+    found = current_end(catalog, catalog.lineages(), catalog.turn())
     assert found is not None
     return found.lineage.id
 
 
 def test_a_source_that_is_new_to_the_bucket_has_no_history(store: MemoryStore) -> None:
     """Nothing has been written yet."""
-    assert current_end(Catalog(store, LAYOUT), []) is None
+    assert current_end(Catalog(store, LAYOUT), [], None) is None
 
 
 def test_the_history_is_the_one_that_the_last_writer_wrote(store: MemoryStore) -> None:

@@ -26,7 +26,6 @@ from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.tracking import Intake
-from binlog2s3.stream.uploader import take
 from tests.binlog_writer import NOW, UUID_A, UUID_B, BinlogWriter, statement
 from tests.documents import like, parent_of
 from tests.memory_store import MemoryStore
@@ -116,10 +115,16 @@ class Bench:
         self.wants_list |= self.intake.judge({})
         return track
 
-    def perform(self) -> None:
-        """All requests are made."""
+    def perform(self, lineage: str = "") -> None:
+        """All requests are made, or those of a lineage alone."""
+        waiting = []
         while self.workers.tasks:
-            self.workers.perform()
+            job = getattr(self.workers.tasks[0][0], "job", None)
+            if not lineage or job is None or job.lineage == lineage:
+                self.workers.perform()
+            else:
+                waiting.append(self.workers.tasks.pop(0))
+        self.workers.tasks = waiting
 
     def settle(self) -> None:
         """All that can be done now is done."""
@@ -165,7 +170,7 @@ def test_nothing_is_uploaded_before_its_lineage_is_described(bench: Bench) -> No
     track = bench.track(run, 1, data[:130])
     bench.intake.admit(track)
     bench.intake.judge({})
-    assert (bench.intake.lineage, bench.uploads.current) == (None, None)
+    assert (bench.intake.lineage, bench.uploads.jobs) == (None, [])
     assert bench.intake.server_uuid == UUID_A
     assert not bench.intake.done
     assert bench.store.objects == {}
@@ -258,8 +263,7 @@ def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) 
     assert track is not None
     bench.intake.forget(track)
     bench.intake.judge({})
-    assert bench.uploads.current is not None
-    assert bench.uploads.current.empty
+    assert all(job.is_past for job in bench.uploads.jobs)
 
 
 def test_a_binlog_that_cannot_be_finished_stays_as_chunks(bench: Bench) -> None:
@@ -296,7 +300,7 @@ def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
 def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(
     bench: Bench, *, contradicts: bool
 ) -> None:
-    """Its last binlog stays as chunks, and its uploader is kept until then and no longer.
+    """Its last binlog stays as chunks, and is uploaded until then and no longer.
 
     What of it contradicts the bucket holds up nothing, and stays in the spool: the only copy.
     """
@@ -309,11 +313,11 @@ def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(
     assert bench.intake.server_uuid == UUID_B
     bench.admit(5, server_uuid=UUID_B)
     assert bench.lineage.parent == PARENT
-    assert len(bench.uploads.all) == 2
+    assert [job.is_past for job in bench.uploads.jobs] == [True, False]
     assert not bench.intake.done
     bench.settle()
     assert bench.intake.done
-    assert len(bench.uploads.all) == 1
+    assert [job.is_past for job in bench.uploads.jobs] == [False]
     assert bench.readable(before) == {"b.000001": "open"}
     assert bench.readable(bench.lineage) == {"b.000005": "open"}
     assert any(name(1) in run.files() for run in bench.spool.runs()) is contradicts
@@ -355,14 +359,11 @@ def test_until_when_all_is_in(bench: Bench) -> None:
     assert bench.intake.covered_until() == START + timedelta(seconds=10)  # the one that was left
     bench.admit(5, server_uuid=UUID_B)
     bench.intake.coverage.seen(seen(5, 20))
-    newest = bench.uploads.current
-    assert newest is not None
     for _ in range(10):  # the new history is in, the old one is not
         bench.now += 2
-        newest.step()
-        bench.perform()
-        while (outcome := bench.workers.take(0)) is not None:
-            take(outcome)
+        bench.uploads.step(0)
+        bench.perform(bench.lineage.id)
+        bench.uploads.step(0)
         bench.intake.judge({})
     assert bench.intake.coverage.until == START + timedelta(seconds=20)
     assert bench.intake.covered_until() is None  # what was claimed of another one says nothing
@@ -410,8 +411,7 @@ def test_what_follows_an_unproved_end_is_not_uploaded(bench: Bench) -> None:
     listed = {row.name: row for row in rows(size, 500)}
     for said, taken in (({}, [name(1)]), (listed, [name(1), name(2)])):
         bench.intake.judge(said, streaming=True)
-        assert bench.uploads.current is not None
-        assert [job.track.name for job in bench.uploads.current.jobs] == taken
+        assert [job.track.name for job in bench.uploads.jobs] == taken
 
 
 @pytest.mark.parametrize("sizes", [(), (0,), (1, 300)], ids=["unasked", "newest", "other-size"])

@@ -1,8 +1,10 @@
 """What goes first, what becomes of a binlog that cannot be finished, how the spool is pressed."""
 
 from collections import Counter
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,8 +13,7 @@ from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
 from binlog2s3.errors import FloorError, ForkError, SpoolError, StoreError, TakenError
 from binlog2s3.store.contract import Body, ObjectInfo, ObjectVersion, PartInfo
-from binlog2s3.stream.archive_end import archive_end
-from binlog2s3.stream.decide import (
+from binlog2s3.stream.actions import (
     Action,
     Complete,
     CopyPart,
@@ -22,6 +23,7 @@ from binlog2s3.stream.decide import (
     PutPart,
     PutWhole,
 )
+from binlog2s3.stream.archive_end import archive_end
 from binlog2s3.stream.upload_counts import UploadPace
 from tests.memory_store import MemoryStore
 from tests.streamer import FIRST, HISTORY, LAYOUT, LINEAGE, Streamer, World, freed_before
@@ -37,7 +39,7 @@ def flying(streamer: Streamer, kind: type[Action]) -> int:
 
 def one_answer(streamer: Streamer) -> None:
     """A round of the loop beside a slow store."""
-    streamer.uploader.step()
+    streamer.uploader.start()
     if streamer.workers.tasks:
         streamer.workers.perform()
     streamer.deliver()
@@ -55,7 +57,7 @@ def test_what_is_not_durable_goes_before_copies(world: World, workers: int) -> N
     seen: list[tuple[int, int, int]] = []
     for _ in range(40):
         world.now += 0.1
-        streamer.uploader.step()
+        streamer.uploader.start()
         copies, chunks, flushes = (flying(streamer, one) for one in (CopyPart, PutChunk, Flush))
         seen.append((copies, chunks, flushes))
         one_answer(streamer)
@@ -69,7 +71,7 @@ def test_what_is_not_durable_goes_before_copies(world: World, workers: int) -> N
 
 def timed_commits(streamer: Streamer) -> float:
     """How many commits were timed until they were durable."""
-    (family,) = streamer.uploader.totals.timings.durable.collect()
+    (family,) = streamer.uploader.counts.timings.durable.collect()
     return next(one.value for one in family.samples if one.name.endswith("_count"))
 
 
@@ -122,7 +124,7 @@ def test_a_worker_is_left_to_the_next_flush(world: World) -> None:
     world.read(streamer)
     for _ in range(5):
         world.now += 1
-        streamer.uploader.step()
+        streamer.uploader.start()
         assert streamer.workers.busy - flying(streamer, Flush) == 3
 
 
@@ -133,7 +135,7 @@ def test_a_backlog_takes_every_worker_of_a_quick_link(world: World, pace: float,
     world.read(streamer, 5000)
     most = 0
     for _ in range(30):
-        streamer.uploader.step()
+        streamer.uploader.start()
         most = max(most, flying(streamer, PutPart))
         streamer.workers.perform()
         streamer.deliver()
@@ -141,17 +143,62 @@ def test_a_backlog_takes_every_worker_of_a_quick_link(world: World, pace: float,
     assert most == 16 - left
 
 
-def test_how_often_the_store_is_asked_what_is_there(world: World) -> None:
-    """For the binlog before it is put and when it is compared; for its entry once."""
-    streamer, asked = world.start(part=100_000), []
+@pytest.mark.parametrize(
+    ("conditions", "crc64", "asked"),
+    [
+        (True, True, {"list": 1, "put": 2}),
+        (False, True, {"list": 1, "put": 2, "head": 2}),
+        (True, False, {"list": 1, "put": 2, "head": 1, "get": 1}),
+    ],
+)
+def test_what_a_small_binlog_asks_of_the_store(
+    tmp_path: Path, conditions: bool, crc64: bool, asked: dict[str, int]
+) -> None:
+    """Chunks, object, entry; more where the store does not refuse, or prove, by itself."""
+
+    def calls(binlogs: int) -> Counter[str]:
+        folder = tmp_path / str(binlogs)
+        folder.mkdir()
+        with closing(World(folder)) as world:
+            world.store = MemoryStore(min_part_bytes=1, crc64=crc64)
+            world.store.refuses_replacing = conditions
+            for _ in range(binlogs):
+                world.source.write(1)
+                world.source.rotate()
+            streamer = world.start(part=100_000)
+            world.read(streamer)
+            world.settle(streamer)
+            return Counter(world.store.calls)
+
+    assert calls(3) - calls(2) == asked
+
+
+def test_what_lies_under_a_small_binlogs_key_is_compared(world: World) -> None:
+    """The store refuses to replace it, and then it is looked at; ours is described."""
+    world.store.refuses_replacing = True
+    world.source.write(10)
+    world.source.rotate()
+    streamer = world.start(part=100_000)
+    world.store.put(KEY, world.source.data(FIRST))
+    world.read(streamer)
+    world.settle(streamer)
+    assert streamer.coverage.has(FIRST)
+    assert world.archived() == world.source.data(FIRST)
+
+
+def test_an_upload_under_a_small_binlogs_key_is_aborted(world: World) -> None:
+    """It is not looked for before the binlog is put; the second audit after that finds it."""
+    world.source.write(10)
+    world.source.rotate()
+    streamer = world.start(part=100_000)
+    world.store.create_upload(KEY)
+    world.read(streamer)
+    world.settle(streamer)
+    assert streamer.coverage.has(FIRST)
     for _ in range(2):
-        world.source.write(1)
-        world.source.rotate()
-        world.read(streamer)
-        world.settle(streamer)
-        asked.append(Counter(world.store.calls))
-    made = asked[1] - asked[0]
-    assert (made["head"], made["list_uploads"], made["list"], made["get"]) == (3, 2, 2, 1)
+        world.audit(streamer)
+    world.settle(streamer)
+    assert not world.store.uploads
 
 
 def test_a_backlog_gets_chunks_until_the_link_is_known(world: World) -> None:
@@ -298,7 +345,7 @@ def test_what_cannot_be_finished_stays_as_chunks(
     world.settle(streamer)
     assert world.readable() == world.source.data(FIRST)
     assert streamer.uploader.done
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert not {KEY, ENTRY} & world.store.objects.keys()
     assert not world.store.uploads, "nobody will ever complete it"
     assert list(streamer.run.files()) == []
@@ -331,7 +378,7 @@ def test_what_is_given_up_before_it_has_come_as_far_as_the_bucket(
         assert streamer.files(FIRST)
         return
     world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert world.live() == keys
     assert world.readable() == data
 
@@ -352,7 +399,7 @@ def test_the_last_copy_is_not_given_up_for_a_chunk_that_only_has_its_name(
         world.store.put(world.live()[3], bytes(data))
     streamer.uploader.abandon(streamer.tracks[FIRST])
     world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert not streamer.files(FIRST)
     assert world.readable() == world.source.data(FIRST)
 
@@ -366,7 +413,7 @@ def test_beside_what_another_writer_has_finished_nothing_is_put(world: World) ->
     world.store.put(KEY, world.source.data(FIRST))
     streamer.uploader.abandon(streamer.tracks[FIRST])
     world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert world.live() == []
     assert streamer.run.files()[FIRST].stat().st_size == 600  # nobody has compared it
     assert not streamer.coverage.has(FIRST)
@@ -383,7 +430,7 @@ def test_another_track_of_the_same_name_is_not_meant(world: World) -> None:
     streamer.uploader.abandon(old)
     streamer.uploader.drop(old)
     assert streamer.uploader.pending == 0
-    assert not streamer.uploader.empty
+    assert streamer.uploader.jobs
 
 
 @pytest.mark.parametrize("read_again", [False, True])
@@ -396,9 +443,9 @@ def test_an_answer_of_a_binlog_that_was_forgotten_says_nothing(
     world.work(streamer, 3)
     world.source.write(20)
     world.read(streamer)
-    streamer.uploader.step()
+    streamer.uploader.start()
     assert flying(streamer, Flush)
-    durable, counted = streamer.coverage.durable, streamer.uploader.totals.durable_bytes
+    durable, counted = streamer.coverage.durable, streamer.uploader.counts.durable_bytes
     assert durable is not None
     track = streamer.tracks[FIRST]
     streamer.uploader.drop(track)
@@ -406,7 +453,7 @@ def test_an_answer_of_a_binlog_that_was_forgotten_says_nothing(
         streamer.uploader.add(track)
     world.answer(streamer)
     assert streamer.coverage.durable == durable
-    assert streamer.uploader.totals.durable_bytes == counted
+    assert streamer.uploader.counts.durable_bytes == counted
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
@@ -423,7 +470,7 @@ def test_what_contradicts_the_bucket_stays_in_the_spool(world: World, *, has_end
         streamer.uploader.abandon(streamer.tracks[FIRST])
         streamer.uploader.end_history()
         world.settle(streamer)
-        assert streamer.uploader.empty
+        assert not streamer.uploader.jobs
     else:
         with pytest.raises(ForkError, match="holds other bytes than"):
             world.settle(streamer)
@@ -448,7 +495,7 @@ def test_nothing_is_archived_behind_what_contradicts_the_bucket(
         with pytest.raises(ForkError, match="holds other bytes than"):
             world.settle(streamer)
         world.settle(streamer)
-    assert streamer.uploader.empty
+    assert not streamer.uploader.jobs
     assert not [key for key in world.store.objects if LAYOUT.place_of(key).kind == "entry"]  # type: ignore[union-attr]
     assert len(streamer.run.files()) == 4
 
@@ -531,7 +578,7 @@ def test_nothing_leaves_the_spool_that_a_request_may_still_read(world: World) ->
     for _ in range(3):  # it looks, then compares, then reads
         streamer.press(pressed=True)
         assert streamer.files(FIRST)
-        streamer.uploader.step()
+        streamer.uploader.start()
         assert streamer.workers.tasks
         streamer.press(pressed=True)
         assert streamer.files(FIRST)
@@ -547,9 +594,9 @@ def test_all_is_durable_and_a_request_still_reads_it(world: World) -> None:
         world.source.write(100)
         world.read(streamer)
         world.now += 1.1
-        streamer.uploader.step()
+        streamer.uploader.start()
         world.answer(streamer)
-        streamer.uploader.step()
+        streamer.uploader.start()
         if flying(streamer, Merge) and streamer.tracks[FIRST].size > 9_000:
             break
         world.answer(streamer)
@@ -603,7 +650,7 @@ def test_a_part_that_is_being_sent_stays_in_the_spool(world: World) -> None:
     world.read(streamer)
     for _ in range(40):
         world.now += 1
-        streamer.uploader.step()
+        streamer.uploader.start()
         if flying(streamer, PutPart):
             break
         world.answer(streamer)
