@@ -66,6 +66,7 @@ class Watch:
         self._moved = threading.Event()
         self._addresses: frozenset[str] = frozenset()  # to which the name led last
         self._lock = threading.Lock()
+        self._by_name: tuple[tuple[ServerBinlog, ...], dict[BinlogName, ServerBinlog]] = ((), {})
         self.sight = Sight(heard_at=time.monotonic())
         self.round_at = time.monotonic()  # when it last began to ask
         self.patience_seconds = patience_seconds
@@ -98,7 +99,10 @@ class Watch:
 
     def listed(self) -> dict[BinlogName, ServerBinlog]:
         """The server's binlogs by name, as it last listed them."""
-        return {row.name: row for row in self.sight.listed}
+        rows = self.sight.listed
+        if rows is not self._by_name[0]:
+            self._by_name = rows, {row.name: row for row in rows}
+        return self._by_name[1]
 
     def look(self, reached: FilePosition | None) -> ServerPosition | None:
         """Ask the server, if one is followed. `reached` is how far it was read before that.

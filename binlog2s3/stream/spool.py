@@ -137,6 +137,12 @@ class SpoolRun:
                     continue  # run.json
         return found
 
+    def has(self, name: BinlogName) -> bool:
+        """Whether the file of this binlog is there now. A backlog makes thousands of files."""
+        path = self.directory / str(name)
+        with as_spool_error(path):
+            return path.exists()
+
     def begin_of(self, name: BinlogName) -> tuple[int, int] | None:
         """The offset of the binlog's first byte in its file, and where in the file that is.
 

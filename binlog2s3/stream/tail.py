@@ -396,12 +396,12 @@ class Tailer:
         return ForkError(f"the source's {self._name} {what}: it is another history")
 
     def _following(self, name: BinlogName) -> BinlogName | None:
-        files, current = self._run.files(), self._current
-        if current is not None and current.scanner.rotate is not None:
-            rotated = current.scanner.rotate.next_binlog
-            found = rotated if rotated in files else None
-        else:
-            found = min((other for other in files if other > name), default=None)
+        current = self._current
+        rotate = current.scanner.rotate if current is not None else None
+        wanted = rotate.next_binlog if rotate is not None else name.next()
+        found = wanted if self._run.has(wanted) else None
+        if found is None and rotate is None:
+            found = min((other for other in self._run.files() if other > name), default=None)
         if found is not None and found != name.next():
             raise ForkError(f"after {name} the server continues with {found}")
         return found

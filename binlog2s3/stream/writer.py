@@ -196,7 +196,7 @@ class Writer:
         """
         catalog = Catalog(store, self._layout)
         for _ in range(_MOST_TURNS):
-            last, _ = both(catalog.turn, partial(self.look, store))
+            last, _ = both(catalog.turn, lambda: self.look(store))
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
             used = Plants(store, self._layout, self._uploads.counts).turns(before)
@@ -252,11 +252,9 @@ class Writer:
         """See whether the store refuses to replace our object, which may be replaced."""
         with self._putting:
             key, document = self._layout.writer(*self._me.rank), self._me.fitting.to_json()
-            try:
-                if not self._has_stopped:
+            if not self._has_stopped:
+                with suppress(StoreError):  # then each put is looked at before, as without it
                     self._store.try_condition(key, document)
-            except StoreError as error:
-                _log.debug("not known whether the store keeps conditions", error=error)
 
     def _name_strange_uploads(self) -> None:
         try:

@@ -679,7 +679,7 @@ MUTANTS = (
         Promise.HISTORIES,
         "Before each turn it is looked whether somebody has taken over.",
         ("tests/unit/stream/test_writer.py::test_who_has_been_superseded_takes_no_turn",),
-        ((Writer.take_turn, gone(call(Writer.look))),),
+        ((Writer.take_turn, becomes(call(Writer.look), "None")),),
     ),
     Mutant(
         "older-writer-stops",
