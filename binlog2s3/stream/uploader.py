@@ -39,8 +39,8 @@ from binlog2s3.errors import (
 )
 from binlog2s3.formatting import us_of
 from binlog2s3.log import Log
-from binlog2s3.status.model import UploadStatus
 from binlog2s3.status.metrics import Timings
+from binlog2s3.status.model import UploadStatus
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.actions import (
     Action,

@@ -45,7 +45,6 @@ from binlog2s3.status.model import StandbyStatus, standby_status
 from binlog2s3.store.s3 import ObjectInfo, Store
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
-from binlog2s3.stream.retry import both
 from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.uploader import LiveKeys, Uploader
@@ -196,7 +195,8 @@ class Writer:
         """
         catalog = Catalog(store, self._layout)
         for _ in range(_MOST_TURNS):
-            last, _ = both(catalog.turn, lambda: self.look(store))
+            last = catalog.turn()
+            self.look(store)  # after it: who took that turn had claimed before
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
             used = Plants(store, self._layout, self._uploads.counts).turns(before)
