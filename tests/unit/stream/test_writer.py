@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -331,6 +331,25 @@ def test_a_turn_whose_answer_is_lost_is_ours(spool: Spool) -> None:
 def test_who_has_been_superseded_takes_no_turn(spool: Spool) -> None:
     """Though it was frozen before the request: the number is taken, and it looks again."""
     store = Between(lambda: (two.claim(store), two.take_turn(store, OTHER)))
+    one, two = writer(store, spool), writer(store, spool)
+    one.claim(store)
+    with pytest.raises(SupersededError):
+        one.take_turn(store, ID)
+    assert turns(store) == [OTHER]
+
+
+def test_no_turn_follows_that_of_a_successor_who_came_while_it_was_read(spool: Spool) -> None:
+    """The writers are looked at behind the turn: who took it had claimed before."""
+
+    class Slow(MemoryStore):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+            if prefix == LAYOUT.turns and not turns(self):
+                two.claim(self)
+                first = Turn(number=1, lineage=OTHER, generation=2, token="0" * 16)
+                self.put(LAYOUT.turn(1), first.to_json())
+            return super().list(prefix, start_after=start_after)
+
+    store = Slow()
     one, two = writer(store, spool), writer(store, spool)
     one.claim(store)
     with pytest.raises(SupersededError):
