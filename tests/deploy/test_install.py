@@ -21,7 +21,7 @@ def test_it_installs_as_users_install_it(kind: str, tmp_path: Path) -> None:
     run(*pip, "install", "--quiet", path)
     installed = run(*pip, "freeze").lower()
     assert "binlog2s3" in installed
-    assert "boto3==" in installed
+    assert "botocore==" in installed
     for ours in ("pytest", "hatchling", "ruff", "moto"):
         assert f"{ours}==" not in installed
     started(environment / "bin" / "binlog2s3", tmp_path)

@@ -18,7 +18,7 @@ from tests.installed import build, run, started
 PACKAGE = Path(binlog2s3.__file__).parent
 HOMEPAGE = "https://git.example.com/binlog2s3"
 # What a distribution is called is not always what is imported of it.
-IMPORTED = {"boto3": {"boto3", "botocore", "awscrt"}}
+IMPORTED = {"botocore": {"botocore", "awscrt"}}
 
 
 @pytest.fixture(scope="module")
