@@ -186,8 +186,10 @@ def streamed(server: MysqlServer, minio: MinioServer, directory: Path) -> World:
         assert "denied" not in stream.stderr().lower()
         records = proxy.records
     assert any("x-amz-copy-source" in one.request.headers for one in records)
-    # None has no answer: it was on its way at the end
-    assert {one.status for one in records} <= {200, 204, 206, 404, None}
+    # None has no answer: it was on its way at the end; 412: the store was asked to replace its own
+    # writer's object, to see that it refuses
+    assert {one.status for one in records} <= {200, 204, 206, 404, 412, None}
+    assert sum(one.status == 412 for one in records) <= 1
     return replace(world, records=records, status=status)
 
 
