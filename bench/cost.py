@@ -14,6 +14,8 @@ DOLLARS_DEAR = 0.005 / 1000
 DOLLARS_CHEAP = 0.0004 / 1000
 HOURS_OF_MONTH = 730
 HEARTBEAT_SECONDS = 30.0
+LISTINGS_OF_HEARTBEAT = 2.0
+"""One of the writers, one of the standbys."""
 BINLOG_BYTES = 1 << 30
 """max_binlog_size as the server has it."""
 PER_BINLOG = {
@@ -54,7 +56,7 @@ def requests_for(
     flushes = seconds * min(load.rate, 1 / flush_interval)
     full = load.bytes_per_second * seconds / FULL_CHUNK_BYTES
     requests = {name: count * binlogs for name, count in PER_BINLOG.items()}
-    requests["LIST objects"] += heartbeats
+    requests["LIST objects"] += LISTINGS_OF_HEARTBEAT * heartbeats
     requests["PUT heartbeat"] = heartbeats
     requests["PUT small chunk"] = flushes * 16 / 15
     requests["PUT full chunk"] = full

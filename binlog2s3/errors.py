@@ -1,8 +1,8 @@
 """Every error that binlog2s3 raises on purpose.
 
-Law: foreign exceptions (boto3, pymysql, OSError) never leave the module that owns the library; it
-raises one of these instead. Each has a message with the values in it, a hint that says what to do,
-whether a retry can help (`transient`), and the exit code of the process.
+Law: foreign exceptions (botocore, PyMySQL, OSError) never leave the module that owns the library;
+it raises one of these instead. Each has a message with the values in it, a hint that says what to
+do, whether a retry can help (`transient`), and the exit code of the process.
 """
 
 from typing import ClassVar

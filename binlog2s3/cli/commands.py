@@ -108,7 +108,7 @@ def serve(ctx: click.Context, /, **given: Any) -> None:
     "list",
     examples="""
     Examples:
-      # all sources below a prefix (keys from boto3's own chain; reading is enough)
+      # all sources below a prefix (keys from the AWS SDK's own chain; reading is enough)
       binlog2s3 list --s3-url s3://acme-binlogs/prod --region eu-central-1
 
       # one source, with the streamer's own file
@@ -214,7 +214,7 @@ def undo(ctx: click.Context, /, **given: Any) -> None:
       # the streamer of this host, with its own file; the bucket if it does not run
       binlog2s3 status --config /etc/binlog2s3/orders-primary.toml
 
-      # from anywhere (keys from boto3's own chain; reading is enough)
+      # from anywhere (keys from the AWS SDK's own chain; reading is enough)
       binlog2s3 status --s3-url s3://acme-binlogs/prod --source orders-primary
 
       # every source of a bucket, the worst first, updated continuously

@@ -43,7 +43,7 @@ EXIT_CODES = """
     """
 STREAM_EXAMPLES = """
     Examples:
-      # a server on this host, to AWS (keys from boto3's own chain)
+      # a server on this host, to AWS (keys from the AWS SDK's own chain)
       binlog2s3 stream --source orders-primary --mysql-user repl \\
           --mysql-password-file /etc/binlog2s3/orders-primary.password \\
           --s3-url s3://acme-binlogs/prod --region eu-central-1

@@ -46,7 +46,7 @@ _HEAD = f"""\
 # ({ENVIRONMENT_PREFIX}_<OPTION>), and that wins over this file. `binlog2s3 config --show` with
 # `--config FILE` prints the values that apply. A relative path is relative to the directory of this
 # file. Never put a password here: the server's password is in its own file, and AWS keys come from
-# boto3's own chain (environment, ~/.aws, instance role).
+# the AWS SDK's own chain (environment, ~/.aws, instance role).
 #
 # The paths of password file and spool are those of binlog2s3@orders-primary.service, which reads
 # this file as /etc/binlog2s3/orders-primary.toml and AWS keys from

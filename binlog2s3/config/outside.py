@@ -21,7 +21,7 @@ def _now() -> datetime:
 class Outside:
     """`now` is UTC; `monotonic` counts seconds; `sleep` waits for so many.
 
-    `session` makes a session of boto3 for a profile; None: boto3's own.
+    `session` makes a session of botocore for a profile; None: the SDK's own.
     """
 
     now: Callable[[], datetime] = _now

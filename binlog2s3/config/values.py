@@ -21,7 +21,7 @@ SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"
 MIN_PART_SIZE = 5 * MIB  # S3's smallest inner part
 MAX_PART_SIZE = 5 << 30  # S3's largest part
 _LEAST_FLUSH_SECONDS = 0.05
-_BOTO = "boto3's own chain"
+_BOTO = "the AWS SDK's own chain"
 WITHOUT_TLS = "inside TLS the password itself is sent, and no key is used"
 LOCAL_SOCKETS = (Path("/run/mysqld/mysqld.sock"), Path("/var/lib/mysql/mysql.sock"))
 """Where the packages of MySQL and MariaDB have it; only the server's user can create one there."""

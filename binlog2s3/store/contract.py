@@ -90,7 +90,7 @@ NO_VERSION = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """Where the bucket is and how to connect to it. Keys come from boto3's own chain.
+    """Where the bucket is and how to connect to it. Keys come from the AWS SDK's own chain.
 
     `checksum`: auto sends CRC64NVME if the store accepts it, else Content-MD5; crc64nvme requires
     that the store confirms it; md5 sends Content-MD5; none sends no digest except that of the

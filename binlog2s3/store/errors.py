@@ -52,7 +52,7 @@ class RefusedError(StoreError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failed request, without anything of boto3.
+    """One failed request, without anything of botocore.
 
     `code` is the store's error code (`NoSuchKey`), the status if it has none (`404`), or the name
     of the exception if there was no answer (`ReadTimeoutError`); `status` is then None. `region` is
@@ -79,7 +79,7 @@ class _Translation:
     transient: bool = False
 
 
-# The S3 action that a policy must allow, by operation as boto3 names it.
+# The S3 action that a policy must allow, by operation as botocore names it.
 _MOST_MESSAGE = 500
 """Characters of what a store says that are shown."""
 _ACTIONS = {
@@ -105,7 +105,7 @@ _ACTIONS = {
 }
 
 _CHAIN = (
-    "boto3 looks in the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws/credentials,"
+    "botocore looks in the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE), ~/.aws/credentials,"
     " ~/.aws/config and the machine's role; `aws sts get-caller-identity` shows what it finds"
 )
 _NO_BUCKET = _Translation(
@@ -232,7 +232,7 @@ _SLOW_BODY = _Translation(
 _UNEXPECTED = _Translation(
     MendableError,
     "{operation} on {where} failed in the S3 client ({code}): {message}",
-    "check the credentials and the settings of boto3 (~/.aws/config, AWS_ variables); if they are"
+    "check the credentials and the settings of the SDK (~/.aws/config, AWS_ variables); if they are"
     " right, this is a defect: please report it",
 )
 _REFUSED = _Translation(

@@ -59,7 +59,7 @@ Final = type[StoreError] | None
 
 
 class MakesClients(Protocol):
-    """A session of boto3, as far as it is needed. boto3 itself would load much that is not."""
+    """A session of botocore with a client of S3; boto3 would load much that is not needed."""
 
     def client(self, service_name: str, **settings: Any) -> Any:
         """A client of this service."""

@@ -119,10 +119,10 @@ class _Learned:
 
 
 class S3Store:
-    """A bucket, through boto3. Nothing is opened until the first call.
+    """A bucket, through botocore. Nothing is opened until the first call.
 
     `stop` ends every wait between attempts at once, by raising the last error. `session` makes
-    the boto3 session (None: `any_session`); it is called again after the store refused the
+    the botocore session (None: `any_session`); it is called again after the store refused the
     credentials. `evidence` decides between versions that differ; without it, none counts.
     """
 
