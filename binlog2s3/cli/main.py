@@ -14,6 +14,10 @@ from binlog2s3.cli.monitor import is_check
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 
+# Where it is set, prometheus_client keeps metrics in files of that directory, to be summed up over
+# processes; with a directory that is not there it ends the process.
+_OF_MANY_PROCESSES = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+
 
 def _show(error: click.ClickException) -> None:
     """Print it as click does, but cleaned: it may contain foreign text."""
@@ -28,6 +32,8 @@ def _show(error: click.ClickException) -> None:
 
 def main(arguments: Sequence[str] | None = None, outside: Outside = OUTSIDE) -> NoReturn:
     """The console script: runs a command and exits with its code."""
+    for name in _OF_MANY_PROCESSES:
+        os.environ.pop(name, None)
     try:
         # without standalone mode click raises usage errors, and returns the code of ctx.exit
         name = "binlog2s3" if arguments is not None else None  # then sys.argv is somebody else's

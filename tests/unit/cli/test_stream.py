@@ -1,7 +1,11 @@
 """`binlog2s3 stream`: how its process begins."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 PROCESS = """
 import gc
@@ -21,3 +25,25 @@ def test_modules_are_not_looked_through_for_garbage() -> None:
     code, enabled, frozen, full = done.stdout.split(maxsplit=3)
     assert (code, enabled, frozen) == ("3", "True", "True")
     assert "'collections': 0" in full
+
+
+METRICS = """
+from binlog2s3.cli.main import main
+try:
+    main(["stream", "--source", "orders"])
+except SystemExit:
+    from binlog2s3.status.metrics import Timings
+    Timings().requested("PUT", "200", 0.1)
+    print("counted")
+"""
+
+
+@pytest.mark.parametrize("name", ["PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"])
+def test_metrics_are_not_kept_in_files(name: str, tmp_path: Path) -> None:
+    """Not even where the environment says so, for another program: it may be missing."""
+    done = subprocess.run(
+        [sys.executable, "-c", METRICS],
+        env={**os.environ, name: str(tmp_path / "missing")},
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == "counted\n", done.stderr
