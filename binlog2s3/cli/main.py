@@ -32,8 +32,8 @@ def _show(error: click.ClickException) -> None:
 
 def main(arguments: Sequence[str] | None = None, outside: Outside = OUTSIDE) -> NoReturn:
     """The console script: runs a command and exits with its code."""
-    for name in _OF_MANY_PROCESSES:
-        os.environ.pop(name, None)
+    for variable in _OF_MANY_PROCESSES:
+        os.environ.pop(variable, None)
     try:
         # without standalone mode click raises usage errors, and returns the code of ctx.exit
         name = "binlog2s3" if arguments is not None else None  # then sys.argv is somebody else's
