@@ -3,7 +3,9 @@
 The note is one row, in a database of its own whose name nobody can know before: a statement of the
 history that is replayed cannot name it. Each run makes it anew under another name. It goes into no
 binlog. A dump of the target may contain it, and so may a base backup: so it names the server that
-it was made on, and when its table was made. Loaded from a dump, the table is a newer one.
+it was made on, and when its table was made. Loaded from a dump, the table is a newer one. The end
+of the database's name is a digest of its beginning and that server, so one that a run was killed
+in, before the row was there, is known as this server's as well.
 
 Law: a note is data, and anybody who can write to the target can write one. Nothing in it is
 executed. One that was not made on this server is believed in nothing: it is an error that names it.
@@ -24,6 +26,7 @@ from binlog2s3.server.connection import Server
 _BY_GTIDS = "its GTIDs"
 """In a note, instead of a position: the target's GTIDs tell what was applied, in this lineage."""
 _NAME = re.compile(rf"{DATABASE}_[0-9a-f]{{16}}")
+_LIKE = DATABASE.replace("_", "\\_") + "%"
 _TABLE = "note"
 _OLD_TABLES = ("run", "only_tables")
 """In the database DATABASE itself, until version 0.2.0."""
@@ -132,7 +135,7 @@ class Notes:
         old = self._kept()
         settings = old.row["settings"] if old is not None else ""
         only = old.row["only_tables"] if old is not None else ""
-        name = f"{DATABASE}_{secrets.token_hex(8)}"
+        name = _name_for(self._identity(), secrets.token_hex(4))
         self._unlogged(f"CREATE DATABASE {name}")
         self._unlogged(
             f"CREATE TABLE {name}.{_TABLE} (id INT PRIMARY KEY, server VARCHAR(600), made BIGINT, "
@@ -181,11 +184,42 @@ class Notes:
     def _drop(self, but: str = "") -> None:
         """Remove the notes that were made on this server, the newest last: an older one is wrong.
 
-        A run that was killed while it wrote its own has left the one before.
+        A run that was killed while it wrote its own has left the one before, and one without a row.
         """
-        for one in sorted(self._all(), key=lambda one: one.number):
-            if one.database != but:
-                self._unlogged(f"DROP DATABASE {one.database}")
+        kept = [one.database for one in sorted(self._all(), key=lambda one: one.number)]
+        for database in (*(one for one in self._without_row() if one not in kept), *kept):
+            if database != but:
+                self._unlogged(f"DROP DATABASE {database}")
+
+    def _without_row(self) -> list[str]:
+        """Databases that were made for a note on this server, and have at most its empty table."""
+        identity = self._identity()
+        rows = self._server.rows(
+            "SELECT schema_name AS db FROM information_schema.schemata WHERE schema_name LIKE %s",
+            (_LIKE,),
+        )
+        names = (str(row["db"]) for row in rows)
+        return [
+            name
+            for name in names
+            if _NAME.fullmatch(name)
+            and name == _name_for(identity, name.removeprefix(f"{DATABASE}_")[:8])
+            and self._is_empty(name)
+        ]
+
+    def _is_empty(self, database: str) -> bool:
+        """Whether nothing is in it but a note's table without a row."""
+        (counts,) = self._server.rows(
+            "SELECT (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s AND "
+            "table_name <> %s) + (SELECT COUNT(*) FROM information_schema.routines WHERE "
+            "routine_schema = %s) + (SELECT COUNT(*) FROM information_schema.events WHERE "
+            "event_schema = %s) AS others, (SELECT COUNT(*) FROM information_schema.tables WHERE "
+            "table_schema = %s AND table_name = %s) AS notes",
+            (database, _TABLE, database, database, database, _TABLE),
+        )
+        if counts["others"] or not counts["notes"]:
+            return not counts["others"]
+        return not self._server.rows(f"SELECT 1 FROM {database}.{_TABLE} LIMIT 1")  # noqa: S608 - a name of ours
 
     def _update(self, what: str, value: str) -> None:
         kept = self._kept()
@@ -224,7 +258,7 @@ class Notes:
             "SELECT table_schema AS db, table_name AS name, UNIX_TIMESTAMP(create_time) AS made "
             "FROM information_schema.tables WHERE table_schema LIKE %s AND table_name IN "
             "(%s, %s, %s) AND table_type = 'BASE TABLE' AND engine = 'InnoDB' ORDER BY 1, 2",
-            (DATABASE.replace("_", "\\_") + "%", _TABLE, *_OLD_TABLES),
+            (_LIKE, _TABLE, *_OLD_TABLES),
         )
         identity = self._identity() if rows else ""
         for row in rows:
@@ -281,6 +315,11 @@ class Notes:
             "its data directory was moved, the note says what is missing here: restore the base "
             "backup into an empty server",
         )
+
+
+def _name_for(identity: str, random: str) -> str:
+    """A name that nobody knows before; of a name, `random` is 8 hexadecimal digits of it."""
+    return f"{DATABASE}_{random}{_digest(f'{random} {identity}')[:8]}"
 
 
 def _digest(asked: str) -> str:

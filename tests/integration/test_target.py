@@ -232,10 +232,12 @@ class KilledError(Exception):
 
 
 class Dying(Server):
-    """Its process is killed before it can drop a database."""
+    """Its process is killed before it can send a statement that begins like this."""
+
+    at = "DROP DATABASE"
 
     def rows(self, statement: str, *values: Any) -> list[dict[str, Any]]:
-        if statement.startswith("DROP DATABASE"):
+        if statement.startswith(self.at):
             raise KilledError
         return super().rows(statement, *values)
 
@@ -259,6 +261,27 @@ def test_a_run_that_is_killed_beside_an_older_note(
         assert len(server.query(NOTED)) == (1 if tables else 0)
         notes.remove_all()
     assert server.query(NOTED) == []
+
+
+@pytest.mark.gate("mysql-dump", "mariadb-dump")
+@pytest.mark.parametrize("at", ["CREATE TABLE", "INSERT INTO"])
+def test_a_run_that_is_killed_before_its_note_is_there(server: MysqlServer, at: str) -> None:
+    """The next one removes the database that it left, and no other that is empty, or is not."""
+    login = login_of(server)
+    strange = f"{DATABASE}_{'0' * 16}"
+    with Server(lambda: login) as asks, Dying(lambda: login) as dies:
+        about, dies.at = facts(asks, login), at
+        notes = Notes(asks, about)
+        for _ in range(2):
+            with pytest.raises(KilledError):
+                Notes(dies, about).write(asked="x", reached="", started="")
+        assert notes.find() is None
+        (used,), (left,) = server.query(NOTED)
+        server.query(f"CREATE DATABASE {strange}", f"CREATE TABLE {used}.rows_of_somebody (i INT)")
+        notes.write(asked="y", reached="", started="")
+        notes.remove()
+        assert sorted(server.query(NOTED)) == sorted([(strange,), (used,)]), left
+        server.query(f"DROP DATABASE {strange}", f"DROP DATABASE {used}")
 
 
 def test_a_mark_stays(server: MysqlServer) -> None:
