@@ -282,6 +282,7 @@ def killed(restores: Restores, argv: list[str], data: Path, stage: str, pause: f
     return stage_of(data)
 
 
+@pytest.mark.parametrize("place", ["mysqldump", "mariabackup"], indirect=True)
 def test_a_killed_restore_goes_on(restores: Restores) -> None:
     """At each stage: the same command ends with what the source was."""
     place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "3")))
@@ -305,6 +306,7 @@ def test_a_killed_restore_goes_on(restores: Restores) -> None:
     assert {"restore", "apply"} <= set(seen)
 
 
+@pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
 def test_one_that_is_killed_again_and_again_ends(restores: Restores) -> None:
     """At random moments; then the rows are there once."""
     place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "4")))
