@@ -1,7 +1,6 @@
 """What would let the suite lie: a store's lacks, a comparison, a missing tool; the demo."""
 
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import closing, suppress
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from lab.cache import cache_folder
-from lab.get import ServerBinaries
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, Store
 from lab.verify import closed_binlogs, compare
@@ -105,28 +102,12 @@ def test_what_needs_it_fails_where_ci_is_set(ci: dict[str, str], ends: str, tmp_
     assert "mysql cannot be had" in done.stdout
 
 
-@pytest.mark.parametrize("fallback", [False, True], ids=["minio", "moto"])
-def test_the_demo_ends_in_one_clear_line(
-    mysql_binaries: ServerBinaries, minio_binary: Path, tmp_path: Path, fallback: bool
-) -> None:
-    """`make demo` compares every object, recovers from a DELETE and a DROP, also on moto."""
-    environment = dict(os.environ)
-    if fallback:
-        if mysql_binaries.plugins is None:
-            pytest.skip("MySQL is on PATH here")
-        cache = tmp_path / "cache"
-        cache.mkdir()
-        for name in ("mysql", "templates"):
-            (cache / name).symlink_to(cache_folder() / name)
-        tools = tmp_path / "bin"
-        tools.mkdir()
-        for tool in ("sh", "cp", "dirname", "readlink", "setpriv"):
-            (tools / tool).symlink_to(shutil.which(tool) or "/bin/false")
-        environment |= {"PATH": str(tools), "BINLOG2S3_CACHE": str(cache)}
+@pytest.mark.usefixtures("mysql_binaries", "minio_binary")
+def test_the_demo_ends_in_one_clear_line() -> None:
+    """`make demo` compares every object, recovers from a DELETE and a DROP."""
     done = subprocess.run(
         [sys.executable, "-m", "lab.demo", "--seconds", "5"],
         cwd=CHECKOUT,
-        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -139,5 +120,3 @@ def test_the_demo_ends_in_one_clear_line(
     assert "a DELETE without WHERE was undone on the living server" in last
     assert "as before the DELETE; others have committed" in done.stdout
     assert "DROP TABLE `demo`.`orders`" in done.stdout
-    assert ("falling back to moto" in done.stderr) == fallback
-    assert minio_binary.is_file()
