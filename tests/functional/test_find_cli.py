@@ -1,6 +1,5 @@
 """`find` as a user meets it: real processes, a bucket of moto's, what is printed and exit codes."""
 
-import json
 import os
 import pty
 import re
@@ -12,12 +11,11 @@ from threading import Thread
 
 import pytest
 
-from binlog2s3.formatting import iso_text
 from lab.s3 import REGION, MotoServer
 from tests import command
-from tests.binlog_writer import NOW_US, UUID_A
+from tests.binlog_writer import UUID_A
 from tests.command import argv, environment
-from tests.functional.open_archive import NAME, SECOND, OpenArchive
+from tests.functional.open_archive import OpenArchive
 
 
 def run(*arguments: str, **more: str) -> "subprocess.CompletedProcess[str]":
@@ -40,37 +38,6 @@ class Archive(OpenArchive):
 @pytest.fixture
 def archive(moto: MotoServer) -> Archive:
     return Archive(moto)
-
-
-def test_who_dropped_it(archive: Archive) -> None:
-    """One command; what it prints goes back to before it, by the same bucket."""
-    between = f"{iso_text(NOW_US)}/{iso_text(NOW_US + 9 * SECOND)}"
-    done = archive.find("--table", "shop.orders", "--type", "ddl", "--between", between)
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
-    begin = archive.begin(4)
-    at = iso_text(NOW_US + 4 * SECOND)
-    assert lines[2:5] == [
-        f"{at}  {UUID_A}:4  {NAME}:{begin}",
-        "    ddl shop.orders",
-        "    DROP TABLE orders",
-    ]
-    assert "1 transaction found; 1 binlog searched" in done.stdout
-    assert "CREATE" not in done.stdout
-    words = shlex.split(lines[-1])
-    where = archive.where()
-    assert words[:2] == ["binlog2s3", "restore"]
-    assert sorted(words[2:-2]) == sorted(where)
-    assert words[-2:] == ["--before-gtid", f"{UUID_A}:4"]
-    dry = subprocess.run(
-        [*argv("pitr", *words[2:]), "--dry-run", f"--from-gtid-set={UUID_A}:1", "--json"],
-        env=environment(**archive.moto.env()),
-        capture_output=True,
-        check=True,
-        timeout=60,
-    )
-    plan = json.loads(dry.stdout)["plan"]
-    assert (plan["stop"]["offset"], plan["left_out"][0]["gtid"]) == (begin, f"{UUID_A}:4")
 
 
 def test_the_command_names_the_file_that_was_named(archive: Archive, tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`pitr` as a user meets it: real processes, a bucket of moto's, what is printed and exit codes."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from lab.s3 import MotoServer
 from tests import command
 from tests.binlog_writer import UUID_A, UUID_B
 from tests.command import error
-from tests.documents import BEAT, LINEAGE
+from tests.documents import BEAT
 from tests.functional.open_archive import NAME, OpenArchive
 
 
@@ -54,25 +53,6 @@ def test_a_backup_of_another_server(command: str, archive: Archive, tmp_path: Pa
     said = refused.stderr + refused.stdout
     assert f"of server {UUID_B}, {NAME}:{end} of the archive is of {UUID_A}" in said
     assert done(UUID_B, f"\t{UUID_A}:1-2").returncode == 0
-
-
-def test_files(archive: Archive, tmp_path: Path) -> None:
-    """The binlog's head and the transactions that are wanted, byte for byte; then never again."""
-    directory = tmp_path / "out"
-    to = (f"--output-dir={directory}", f"--from-gtid-set={UUID_A}:1", "--latest")
-    done = archive.pitr(*to, f"--skip-gtid={UUID_A}:4", "--json")
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)["result"]
-    assert (result["how"], result["transactions"]) == ("output-dir", 3)
-    data = bytes(archive.binlog.data)
-    head = data[: archive.binlog.ends[1]]
-    wanted = data[archive.begin(2) : archive.end(3)] + data[archive.begin(5) : archive.end(5)]
-    assert (directory / LINEAGE.id / str(NAME)).read_bytes() == head + wanted
-    assert f"'{UUID_A}:4'; BEGIN; COMMIT;" in (directory / "skipped.sql").read_text()
-    assert result["files"] == [f"{LINEAGE.id}/{NAME}", "skipped.sql"]
-    again = archive.pitr(*to)
-    code, message, _ = error(again)
-    assert (code, "is not empty" in message) == (8, True)
 
 
 def test_a_target_that_is_silent_is_named_by_its_own_options(archive: Archive) -> None:

@@ -189,26 +189,6 @@ def test_the_file_of_the_streamer_is_enough(bucket: Bucket, spool: Path, tmp_pat
         assert done.returncode == 0
 
 
-def test_all_sources(bucket: Bucket, tmp_path: Path) -> None:
-    """The worst first, those that are expected and missing too; a document of all of them."""
-    bucket.put("orders")
-    bucket.put("billing", state="stopped")
-    expected = tmp_path / "expected.txt"
-    expected.write_text("# ours\norders\nstock\n")
-    done = bucket.status("--all", "--expect", str(expected))
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = re.findall(r"^  (\w+) +(\w+) ", done.stdout, re.MULTILINE)
-    assert rows[0] == ("source", "state")
-    assert {row[0] for row in rows[1:3]} == {"billing", "stock"}
-    assert rows[3] == ("orders", "idle")
-    assert "3 sources: 2 critical, 1 well" in done.stdout
-    done = bucket.status("--all", "--json")
-    found = json.loads(done.stdout)
-    assert (list(found), found["format"]) == (["format", "target", "sources"], 1)
-    assert found["target"] == bucket.target
-    assert [source["source"] for source in found["sources"]] == ["billing", "orders"]
-
-
 # For monitors
 
 

@@ -9,20 +9,17 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
 import pytest
 
-from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from lab.disk import temporary_directory
-from lab.fault import Gate
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer, server_of
-from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.least_privilege import PAGE, SOURCE, given, policy
@@ -266,31 +263,6 @@ def failed(place: Place, *more: str, environment: dict[str, str] | None = None) 
     return done.returncode, done.stderr
 
 
-def test_what_is_wrong_is_said_and_registers_nothing(mysql_place: Place) -> None:
-    """Another program, a program of the other flavour, an account without privileges, no server."""
-    place = mysql_place
-    place.wait()
-    status, said = failed(place, f"--program={place.binaries.client}")
-    assert (status, "is not mysqldump" in said) == (4, True), said
-    status, said = failed(place, "--tool=mariadb-dump")
-    assert (status, "mariadb-dump is for mariadb" in said) == (4, True), said
-    status, said = failed(place, "--mysql-socket=/dev/null/mysqld.sock")
-    assert (status, "cannot connect" in said) == (4, True), said
-    status, said = failed(place, "--tool-option=--no-such-option")
-    assert (status, "unknown option" in said) == (8, True), said
-    status, said = failed(place, "--tool-option=--no-data")
-    assert (status, "no base backup of the whole server" in said) == (3, True), said
-    place.source.query("REVOKE RELOAD ON *.* FROM backup@localhost")
-    status, said = failed(place)
-    assert (status, "Access denied" in said, "GRANT" in said) == (8, True, True), said
-    place.source.query("GRANT RELOAD ON *.* TO backup@localhost")
-    found = command.run("status", *place.where, **place.minio.env())
-    assert "the last `backup run` failed: mysqldump ended with" in found.stdout
-    assert place.backup()["reach"]["complete"]
-    found = command.run("status", *place.where, **place.minio.env())
-    assert "backup run" not in found.stdout
-
-
 def test_the_policies_are_enough(mysql_place: Place) -> None:
     """Those of the guide: one stores, registers and reads back; the other removes."""
     place = mysql_place
@@ -381,127 +353,6 @@ def test_a_run_that_is_killed_leaves_nothing_behind_the_next_one(
     assert place.uploads() == []
     assert place.keys("archive/test/base/") == [f"archive/test/base/{backup['id']}/0001"]
     assert place.keys("live/test/backups/") == []
-
-
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("PUT", "/live/test/backups/"),
-        ("POST", "/archive/test/base/"),
-        ("PUT", "/archive/test/backups/"),
-        ("POST", r"^/[^/]+/?$"),
-    ],
-    ids=["it begins", "it begins to send", "it registers", "it forgets its own object"],
-)
-def test_a_run_that_is_killed_while_the_store_does_it(
-    mysql_place: Place, method: str, path: str
-) -> None:
-    """kill -9, and what was asked for last is done after it: what is registered is whole."""
-    place = mysql_place
-    place.wait()
-    gate = Gate(method=method, path=path)
-    with RecordingProxy(place.minio.endpoint_url, [gate]) as proxy:
-        run = subprocess.Popen(
-            [*command.argv(*place.run_argv()), f"--endpoint-url={proxy.url}"],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=command.environment(**place.minio.env()),
-        )
-        try:
-            wait_until(gate.held.is_set, what="it is at that step")
-        finally:
-            run.kill()
-            run.wait()
-            gate.open()
-        wait_until(lambda: proxy.matching(method=method, path=path), what="the store does it")
-    if place.keys("live/test/backups/"):
-        make_old(place)
-    backup = place.backup()
-    ids = {Path(key).stem for key in place.keys("archive/test/backups/")}
-    assert backup["id"] in ids
-    for id_ in ids:
-        place.get(id_, place.folder / "restored.sql")
-    objects = place.keys("archive/test/base/")
-    assert {key.split("/")[3] for key in objects} >= ids
-    assert (place.uploads(), place.keys("live/test/backups/")) == ([], [])
-
-
-def test_a_bucket_that_is_full(
-    minio_binary: Path, disk: Callable[[int], Path], request: pytest.FixtureRequest
-) -> None:
-    """Nothing is registered or left; then there is room again, for binlogs and for a backup."""
-    with (
-        MinioServer(minio_binary, disk(160 << 20)) as minio,
-        placed("mysqldump", request, minio, minio.make_bucket()) as place,
-    ):
-        place.wait()
-        argv = slow_argv(place, 0.0, "--no-compress", megabytes=200)
-        done = command.run(*argv, **minio.env())
-        assert done.returncode == 6, done.stderr
-        # a MinIO without room may also lose what it knows of an upload
-        assert re.search("no space|multipart upload .* is gone", done.stderr), done.stderr
-        assert place.uploads() == []
-        assert place.keys("archive/test/base/") == []
-        assert place.keys("archive/test/backups/") == []
-        place.commit("INSERT INTO shop.t VALUES (1, 1, 'there is room')")
-        assert place.backup()["reach"]["complete"]
-
-
-ENDLESS = """
-import random, sys
-text, size = open(sys.argv[1], "rb").read(), int(sys.argv[2])
-body = text.rindex(b"-- Dump completed")
-chance = random.Random(7)
-rows = b"".join(b"-- %s\\n" % chance.randbytes(4000).hex().encode() for _ in range(500))
-out = sys.stdout.buffer
-out.write(text[:body])
-for _ in range(size // len(rows)):
-    out.write(rows)
-out.write(text[body:])
-"""
-
-
-def test_a_stream_of_any_size_needs_no_more_memory(mysql_place: Place) -> None:
-    """BYTES_OF_A_TEST says how many; it is never on a disk here."""
-    place, size = mysql_place, int(os.environ.get("BYTES_OF_A_TEST", "1073741824"))
-    place.wait()
-    slow_argv(place, 0.0)
-    script, spare = place.folder / "endless.py", place.folder / "tmp"
-    script.write_text(ENDLESS)
-    spare.mkdir()
-    words = f"{sys.executable} {script} {place.folder / 'made.sql'} {size}"
-    argv = ["backup", "run", *place.where, "--json", f"--command={words}", "--no-compress"]
-    peaks, on_disk = [0], [0]
-    with subprocess.Popen(
-        command.argv(*argv, "--position-from=dump-header"),
-        stdout=subprocess.PIPE,
-        env=command.environment(**place.minio.env(), TMPDIR=str(spare)),
-    ) as run:
-
-        def has_ended() -> bool:
-            with suppress(OSError):
-                status = Path(f"/proc/{run.pid}/status").read_text()
-                peaks.extend(int(kb) << 10 for kb in re.findall(r"VmHWM:\s*(\d+)", status))
-            on_disk.append(sum(path.stat().st_size for path in spare.rglob("*") if path.is_file()))
-            return run.poll() is not None
-
-        wait_until(has_ended, max(600, size >> 21), what="it is stored", interval=0.2)
-        stdout, _ = run.communicate()
-    (found,) = json.loads(stdout)["backups"]
-    assert found["stored"]["size"] > size * 0.99
-    assert max(peaks) < 320 << 20
-    assert max(on_disk) == 0
-    crc64 = read = 0
-    with subprocess.Popen(
-        command.argv("backup", "get", *place.where, found["id"]),
-        stdout=subprocess.PIPE,
-        env=command.environment(**place.minio.env()),
-    ) as get:
-        assert get.stdout is not None
-        while block := get.stdout.read(1 << 20):
-            crc64, read = crc64nvme(block, crc64), read + len(block)
-    assert get.returncode == 0
-    assert (read, crc64_hex(crc64)) == (found["stored"]["size"], found["stored"]["crc64"])
 
 
 def children_of(pid: int) -> list[int]:

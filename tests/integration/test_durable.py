@@ -289,36 +289,6 @@ def test_the_last_bytes_go_along_at_the_end(
     assert there.heartbeat()["state"] == "stopped"
 
 
-@pytest.mark.needs("upload listing")
-def test_without_flushes_there_are_no_chunks(
-    mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
-) -> None:
-    """--flush-interval 0 sends parts of the growing binlog; durable is what is closed.
-
-    So says the heartbeat, with its GTIDs.
-    """
-    there = Bucket(store, bucket)
-    options = {"flush-interval": 0}
-    with StreamProcess(disk_tmp_path, mysql, store, bucket, options=options) as stream:
-        stream.wait_for_event("new lineage")
-        write_parts(mysql, 2.5)
-        wait_until(lambda: uploads(store, bucket), what="an upload")
-        assert there.chunks() == []
-        assert there.heartbeat()["durable"] is None
-        wait_until_archived(stream, mysql, store, bucket)
-        assert stream.wait_for_event("binlog archived")["copied"] == 0
-        closed = mysql.binlogs()[-2]
-
-        def durable() -> Any:
-            found = there.heartbeat()["durable"]
-            return found if found and (found["binlog"], found["offset"]) == closed else None
-
-        executed = mysql.query("SELECT @@gtid_executed")[0][0].replace("\n", "")
-        assert wait_until(durable, what="the heartbeat says so")["gtid_set"] == executed
-        assert stream.terminate() == 0
-    assert there.chunks() == []
-
-
 def test_an_idle_source_costs_a_heartbeat(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:

@@ -159,29 +159,6 @@ def test_what_may_leave_the_machine_is_tls(
     assert channel(empty) == {}
 
 
-def test_a_target_on_another_host_proves_itself(archive: Archive, empty: MysqlServer) -> None:
-    """Before it gets the password; the options in the hint are the target's."""
-    address = ["--target-host=0.0.0.0", f"--target-port={empty.port}", "--target-user=root"]
-    done = archive.recovery.run(None, "--latest", "--yes", *address, *archive.begin)
-    assert done.status == 4, done.stderr
-    assert "nothing proves which server answers at 0.0.0.0" in done.stderr
-    for option in ("--target-ssl-ca", "--target-accept-unverified"):
-        assert option in done.stderr
-    assert channel(empty) == {}
-
-
-def test_a_target_that_would_verify_nothing(archive: Archive, empty: MysqlServer) -> None:
-    """It is refused, with the options; nothing is changed there."""
-    wanted = ["--latest", "--yes", f"--serve-address={own_address()}", *archive.begin]
-    done = archive.recovery.run(empty, *wanted)
-    assert done.status == 8, done.stderr
-    assert "nothing proves to the target" in done.stderr
-    for option in ("--serve-tls-cert", "--serve-tls-ca", "--target-accept-unverified-server"):
-        assert option in done.stderr
-    assert channel(empty) == {}
-    assert ("shop",) not in empty.query("SHOW DATABASES")
-
-
 @pytest.mark.parametrize("wrong", ["name", "pinned"])
 def test_a_target_that_does_not_trust_it(
     archive: Archive, empty: MysqlServer, tmp_path: Path, wrong: str

@@ -5,7 +5,6 @@ was executed: rows by the server's own count, times by its own clock, GTIDs as i
 """
 
 import json
-import random
 import shlex
 import subprocess
 import sys
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.config.points import parse_time
 from lab.get import ServerBinaries
 from lab.many import measured
 from lab.mysql import MariadbServer, MysqlServer
@@ -32,7 +30,6 @@ from tests.world.commands import READ_ONLY, where
 
 pytestmark = [pytest.mark.mysql, pytest.mark.minio]
 RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=0")
-KINDS = ("insert", "update", "delete")
 TABLES = ("orders", "order_items", "stock")
 
 
@@ -165,26 +162,6 @@ class Truth:
         return f"{own}:{last[own]}"
 
 
-def wanted(
-    written: Sequence[Written],
-    *,
-    tables: Sequence[str] = (),
-    kinds: Sequence[str] = (),
-    min_rows: int = 0,
-) -> list[str]:
-    """The GTIDs of those that must be found, by what was written."""
-    found = []
-    for one in written:
-        rows = [
-            count
-            for (kind, table), count in one.changes.items()
-            if (not tables or table in tables) and (not kinds or kind in kinds)
-        ]
-        if rows and sum(count or 0 for count in rows) >= min_rows:
-            found.append(one.gtid)
-    return found
-
-
 def gtids(found: Sequence[Mapping[str, Any]]) -> list[str]:
     return [one["gtid"] for one in found]
 
@@ -225,41 +202,6 @@ def create(server: MysqlServer) -> None:
     )
 
 
-def write_rows(truth: Truth, seed: int, count: int, *, large: int = 10) -> None:
-    """Transactions of one to three statements of some rows each, on four tables.
-
-    Some rows are of `large` bytes.
-    """
-    dice = random.Random(seed)
-    names = [f"shop.{name}" for name in TABLES] + ["other.orders"]
-    compress = (
-        "SET SESSION binlog_transaction_compression = {}" if not truth.is_mariadb else "DO {}"
-    )
-    number = seed * 1_000_000
-    with truth.server.connect() as connection, connection.cursor() as cursor:
-        for _ in range(count):
-            statements = []
-            for _ in range(dice.choice([1, 1, 2, 3])):
-                table = dice.choice(names)
-                rows = dice.choice([1, 1, 2, 7, 40])
-                kind = dice.choice([*KINDS, "insert"])
-                if kind == "insert":
-                    size = dice.choice([0, 10, large])
-                    values = []
-                    for _ in range(rows):
-                        number += 1
-                        values.append(f"({number}, 'x{number}', 0, REPEAT('y', {size}))")
-                    text = f"INSERT INTO {table} VALUES {', '.join(values)}"
-                elif kind == "update":
-                    text = f"UPDATE {table} SET n = n + 1 ORDER BY id LIMIT {rows}"
-                else:
-                    text = f"DELETE FROM {table} ORDER BY id LIMIT {rows}"
-                statements.append((kind, table, text))
-            compressed = not truth.is_mariadb and dice.random() < 0.3
-            cursor.execute(compress.format(int(compressed)))
-            truth.transaction(cursor, statements, compressed=compressed)
-
-
 SERVERS = {
     "mysql": (MysqlServer, (*RELAXED,)),
     "mariadb-compressed": (
@@ -278,70 +220,6 @@ def server(request: pytest.FixtureRequest, disk_tmp_path: Path) -> Iterator[Mysq
     binaries: ServerBinaries = request.getfixturevalue(f"{flavour}_binaries")
     with kind(binaries, disk_tmp_path / "db", options=options) as made:
         yield made
-
-
-def test_rows_are_found_as_they_were_written(
-    server: MysqlServer, minio: MinioServer, disk_tmp_path: Path
-) -> None:
-    """By table, type, number of rows, time and GTID; in the archive, and in the open binlog.
-
-    Large and small transactions, compressed ones, over several binlogs and blocks of 4 MiB.
-    """
-    truth = Truth(server)
-    create(server)
-    with streamed(disk_tmp_path, server, minio) as (stream, bucket):
-        for seed in range(1, 4):
-            write_rows(truth, seed, 60, large=60_000 if seed == 2 else 10)
-            server.query("FLUSH BINARY LOGS")
-        write_rows(truth, 4, 60, large=60_000)
-        arrived(stream, Bucket(minio, bucket), server)
-        assert stream.terminate() == 0
-    finder = Finder(minio, bucket)
-    of_rows = ("--type=insert", "--type=update", "--type=delete")
-    found = finder.found(*of_rows)
-    assert gtids(found) == [one.gtid for one in truth.written]
-    for one, was in zip(found, truth.written, strict=True):
-        assert told(one) == was.changes
-        assert one["certain"]
-        at_us = parse_time(one["committed"])
-        assert was.begun_us - (1_000_000 if truth.is_mariadb else 0) <= at_us <= was.ended_us
-        assert one["commit_time"] == ("seconds" if truth.is_mariadb else "exact")
-        assert one["compressed"] >= was.compressed
-    backwards = finder.found(*of_rows, "--order=newest")
-    assert backwards == found[::-1]
-    for tables, kinds, min_rows in (
-        (("shop.orders",), (), 0),
-        (("other.orders",), ("delete",), 0),
-        (("shop.stock", "shop.orders"), ("update", "insert"), 20),
-        (("shop.order_items",), ("insert",), 41),
-        ((), ("delete",), 0),
-        ((), (), 60),
-    ):
-        arguments = [*(f"--table={one}" for one in tables), *(f"--type={one}" for one in kinds)]
-        arguments += [f"--min-rows={min_rows}"] if min_rows else []
-        arguments += [] if kinds else of_rows
-        expected = wanted(truth.written, tables=tables, kinds=kinds, min_rows=min_rows)
-        assert expected, arguments
-        for order in ("oldest", "newest"):
-            got = gtids(finder.found(*arguments, f"--order={order}"))
-            assert got == (expected if order == "oldest" else expected[::-1]), arguments
-    _by_time_and_gtid(finder, truth, found)
-
-
-def _by_time_and_gtid(finder: Finder, truth: Truth, found: Sequence[Mapping[str, Any]]) -> None:
-    """Both ends of an interval count; GTIDs are found one by one and as a set."""
-    first, last = found[25], found[-20]
-    inside = [one["gtid"] for one in found if first["committed"] <= one["committed"]
-              <= last["committed"]]  # fmt: skip
-    between = f"{first['committed']}/{last['committed']}"
-    of_rows = ("--type=insert", "--type=update", "--type=delete")
-    assert gtids(finder.found(*of_rows, f"--between={between}")) == inside
-    since = gtids(finder.found(*of_rows, f"--between={first['committed']}/"))
-    assert since == [one["gtid"] for one in found if one["committed"] >= first["committed"]]
-    chosen = [truth.written[n].gtid for n in (3, 77, len(truth.written) - 1)]
-    many = [f"--gtid={gtid}" for gtid in chosen]
-    assert gtids(finder.found(*many)) == chosen
-    assert gtids(finder.found(f"--gtid={','.join(chosen)}")) == chosen
 
 
 DDL = {
@@ -420,66 +298,3 @@ def test_who_dropped_it(
     )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["plan"]["left_out"][0]["gtid"] == drop["gtid"]
-
-
-def test_a_transaction_of_200_mb(
-    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
-) -> None:
-    """Its rows are counted, what lies behind it is found, and memory stays small."""
-    options = (*RELAXED, "--innodb-redo-log-capacity=512M")
-    with (
-        MysqlServer(mysql_binaries, disk_tmp_path / "db", options=options) as server,
-        streamed(disk_tmp_path, server, minio) as (stream, bucket),
-    ):
-        create(server)
-        truth = Truth(server)
-        with server.connect() as connection, connection.cursor() as cursor:
-            many = ", ".join(f"({n}, '', 0, REPEAT('z', 100000))" for n in range(200))
-            texts = [
-                f"INSERT INTO shop.stock SELECT id + {1000 * n}, v, n, b FROM other.orders"
-                for n in range(10)
-            ]
-            inserts = [("insert", "shop.stock", text) for text in texts]
-            truth.transaction(
-                cursor, [("insert", "other.orders", f"INSERT INTO other.orders VALUES {many}")]
-            )
-            truth.transaction(cursor, inserts)
-            truth.transaction(
-                cursor, [("insert", "shop.orders", "INSERT INTO shop.orders VALUES (1, '', 1, '')")]
-            )
-        arrived(stream, Bucket(minio, bucket), server, timeout=180)
-        assert stream.terminate() == 0
-    finder = Finder(minio, bucket)
-    done = finder.run("--json", "--type=insert")
-    assert done.status == 0, done.stderr
-    found = done.document["transactions"]
-    assert [told(one) for one in found] == [one.changes for one in reversed(truth.written)]
-    assert found[1]["changes"][0]["rows"] == 2000
-    assert found[1]["end"] - found[1]["begin"] > 200_000_000
-    assert done.peak_kib < 350 * 1024
-    behind = finder.found("--table=shop.orders")
-    assert told(behind[-1]) == truth.written[-1].changes
-
-
-def test_without_gtids(
-    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
-) -> None:
-    """A position takes the place of the GTID, in what is shown and in the command."""
-    with (
-        MysqlServer(mysql_binaries, disk_tmp_path / "db", gtid=False, options=RELAXED) as server,
-        streamed(disk_tmp_path, server, minio) as (stream, bucket),
-    ):
-        create(server)
-        ends = []
-        for n in range(5):
-            server.query(f"INSERT INTO shop.orders VALUES ({n}, '', 0, '')")
-            ends.append(server.binlogs()[-1])
-        arrived(stream, Bucket(minio, bucket), server)
-        assert stream.terminate() == 0
-    finder = Finder(minio, bucket)
-    found = finder.found("--table=shop.orders", "--type=insert")
-    assert [(one["binlog"], one["end"], one["gtid"]) for one in found] == [
-        (name, size, None) for name, size in ends
-    ]
-    for one in found:
-        assert one["pitr"].endswith(f" --to-position {one['binlog']}:{one['begin']}")

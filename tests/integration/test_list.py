@@ -1,8 +1,6 @@
 """`binlog2s3 list` as a user meets it: real processes on a real store, beside a real stream."""
 
 import json
-import os
-import pty
 import re
 import signal
 import subprocess
@@ -192,37 +190,6 @@ def test_it_only_reads(minio: MinioServer, bucket: str, listing: List) -> None:
     states = re.findall(r"^  mysql-bin\.\d+ +\d+  (\w+)", text, re.MULTILINE)
     assert states == ["archived", "archived", "undescribed", "open"]
     assert "\x1b" not in text
-
-
-def test_a_terminal_gets_colours(minio: MinioServer, bucket: str, listing: List) -> None:
-    """And gaps in red; with a pipe or a dumb terminal there are none."""
-    fill(minio, bucket)
-
-    def shown(term: str) -> str:
-        ours, theirs = pty.openpty()
-        with open(ours, "rb", buffering=0) as reader:  # noqa: PTH123 - a descriptor
-            process = subprocess.Popen(
-                listing.argv(),
-                stdin=subprocess.DEVNULL,
-                stdout=theirs,
-                stderr=subprocess.DEVNULL,
-                env={**listing.environment, "TERM": term, "COLUMNS": "200"},
-            )
-            os.close(theirs)
-            found = b""
-            try:
-                while block := reader.read(4096):
-                    found += block
-            except OSError:  # EIO: the other end is closed
-                pass
-        assert process.wait(PATIENCE) == 0
-        return found.decode()
-
-    coloured = shown("xterm-256color")
-    for gap in GAPS:
-        assert f"\x1b[1;31m{gap}\x1b[0m" in coloured
-    assert "\x1b[32marchived" in coloured
-    assert "\x1b" not in shown("dumb")
 
 
 def test_interrupted(minio: MinioServer, bucket: str, listing: List) -> None:

@@ -124,17 +124,23 @@ def test_how_far_it_came_is_not_lost(tidied: Tidied, empty: MysqlServer) -> None
     The table that holds it up makes a target that is not empty, so each says where it begins.
     """
     begin = ["--latest", *FIRST]
-    with (
-        held_up(empty) as is_awaited,
-        tidied.recovery.started(empty, "--yes", *begin) as process,
-    ):
+    with tidied.recovery.started(empty, "--yes", *begin) as process:
+        with held_up(empty) as is_awaited:
 
-        def is_held() -> bool:
-            assert process.poll() is None, process.returncode
-            return is_awaited()
+            def is_held() -> bool:
+                assert process.poll() is None, process.returncode
+                return is_awaited()
 
-        wait_until(is_held, 120, "the applier is held up")
-        process.send_signal(signal.SIGTERM)
+            def is_stopping() -> bool:
+                asked = empty.query("SELECT info FROM information_schema.processlist")
+                return process.poll() is not None or any(
+                    str(info).startswith("STOP") for (info,) in asked
+                )
+
+            wait_until(is_held, 120, "the applier is held up")
+            process.send_signal(signal.SIGTERM)
+            # freed before that, the target could apply all that it has got
+            wait_until(is_stopping, what="the channel is told to stop")
         assert process.wait(180) == 130
     assert len(empty.query(NOTES)) == 1
     tidied.recovery.to(empty, *begin)
@@ -142,6 +148,7 @@ def test_how_far_it_came_is_not_lost(tidied: Tidied, empty: MysqlServer) -> None
     assert empty.query(NOTES) == []
 
 
+@pytest.mark.parametrize("tidied", ["mysql"], indirect=True)
 def test_a_note_that_came_with_a_dump(
     tidied: Tidied, empty: MysqlServer, disk_tmp_path: Path
 ) -> None:

@@ -16,8 +16,6 @@ from lab.s3 import MinioServer
 from tests.world.servers import dump_of, load, position_of
 from tests.world.streamed import Streamed, streamed
 
-REASON = "only for the test"
-
 
 class Dumped(Streamed):
     """With two databases."""
@@ -111,42 +109,6 @@ def test_each_dump_that_is_none_is_refused(archive: Dumped) -> None:
         assert one["defects"] == []
         assert one["checked"] is (name != "two.sql"), name
         assert archive.run("verify", f"--from-backup={path}").returncode == 0
-
-
-@pytest.mark.parametrize("binaries", ["mysql"], indirect=True)
-def test_an_accepted_one_counts_nowhere(archive: Dumped) -> None:
-    """It displaces no good one, keeps nothing, and neither status nor pitr knows it."""
-    good = archive.dump("good.sql", "--all-databases")
-    archive.document("backup", "add", f"--from-backup={good}", "--label=good")
-    for number in range(3, 6):
-        archive.commit(f"INSERT INTO shop.t VALUES ({number})", "FLUSH BINARY LOGS")
-    cut = cut_off(archive.dump("whole.sql", "--all-databases"), archive.folder / "cut.sql")
-    added = archive.document(
-        "backup", "add", f"--from-backup={cut}", f"--accept={REASON}", "--label=cut"
-    )
-    (one,) = added["backups"]
-    assert one["accepted"] == REASON
-    assert "it is cut off" in one["defects"][0]
-    archive.commit("INSERT INTO shop.t VALUES (9)", "FLUSH BINARY LOGS")
-    archive.wait_archived(4)
-    listed = archive.run("backup", "list").stdout
-    assert "nowhere: it is cut off" in listed
-    assert REASON in listed
-    assert "Z, the newest " in listed
-    for options in (["--keep=0s"], ["--keep-binlogs-for=0s", "--allow-empty"]):
-        plan = archive.document("prune", *options, "--grace=0s", "--dry-run")
-        assert [name.split()[1] for name in plan["ignored"]] == [one["id"]]
-        assert not [name for name in (*plan["kept"], *plan["lost"]) if one["id"] in name]
-    plan = archive.document("prune", "--keep=0s", "--grace=0s", "--yes")
-    assert [name.endswith("(good)") for name in plan["kept"]] == [True]
-    status = archive.document("status", "--from=bucket")
-    assert status["backups"]["count"] == 1
-    assert status["backups"]["window_known"] is True
-    assert status["backups"]["window_from"] is not None
-    chosen = archive.run("pitr", "--latest")
-    assert "(good)" in chosen.stdout, chosen.stderr
-    named = archive.run("pitr", "--latest", "--dry-run", f"--from-backup-id={one['id']}")
-    assert f"Accepted: {REASON}" in named.stdout.replace("\n", " "), named.stdout
 
 
 @pytest.mark.gate

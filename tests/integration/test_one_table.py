@@ -258,19 +258,6 @@ def status_of(server: MysqlServer) -> str:
     return "SHOW ALL SLAVES STATUS" if maria else "SHOW REPLICA STATUS"
 
 
-def test_a_rename_from_a_table_that_is_left_out(past: Past) -> None:
-    """Is refused with the tables to add; with them it is right."""
-    recovery, server = past.recovery, past.scratch()
-    goal = [f"--from-backup={past.dump}", "--latest"]
-    said = recovery.refused(server, "--table=shop.orders", *goal)
-    assert "--table 'shop._orders_new' --table 'shop._orders_old'" in said, said
-    assert not server.query("SHOW DATABASES LIKE 'binlog2s3%'")
-    more = ["--table=shop._orders_new", "--table=shop._orders_old"]
-    recovery.to(server, "--table=shop.orders", *more, *goal)
-    assert rows_of(server, "shop.orders") == past.renamed
-    assert rows_of(server, "shop.items") == past.backup["shop.items"]
-
-
 def test_what_is_no_scratch_server(past: Past) -> None:
     """One with transactions of its own, one that is a replica; keys and names that do not fit."""
     recovery, server = past.recovery, past.scratch()

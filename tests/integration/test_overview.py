@@ -59,54 +59,6 @@ def settled(stream: StreamProcess, mysql: MysqlServer, store: S3Store) -> Status
     return wait_until(is_idle, what="idle, and all is durable") or seen(store)
 
 
-def test_idle_dead_and_alive_again(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store
-) -> None:
-    """kill -9 leaves an object that grows old; the next streamer is seen by its first heartbeat."""
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
-        stream.wait_for_event("new lineage")
-        first_rows(mysql)
-        asked = datetime.now(UTC)
-        status = settled(stream, mysql, store)
-        assert status.troubles == ()
-        assert (status.lag.bytes, status.lag.transactions) == (0, 0)
-        assert status.lag.seconds is not None
-        assert status.writer is not None
-        assert status.writer.pid == stream.pid
-        assert status.history is not None
-        assert (status.history.lineages, status.history.gaps) == (1, ())
-        assert status.history.earliest is not None
-        assert status.history.earliest <= asked
-        covered = wait_until(
-            lambda: c if (c := seen(store).covered_until) and c > asked else None,
-            what="a heartbeat that covers the rows",
-        )
-        stream.kill()
-        heartbeat = seen(store).writer
-        assert heartbeat is not None
-        assert heartbeat.heartbeat_at is not None
-        since = (heartbeat.heartbeat_at - datetime.now(UTC)).total_seconds()
-        assert seen(store, later=since).state == "idle"  # nobody could know it then
-        dead = seen(store, later=20)
-        assert (dead.state, dead.healthy) == ("dead", False)
-        assert [trouble.code for trouble in dead.troubles] == ["dead"]
-        assert covered is not None
-        assert dead.covered_until is not None
-        assert dead.covered_until >= covered
-        assert dead.lag.seconds is not None
-        assert dead.lag.seconds >= 17
-        assert (dead.lag.bytes, dead.durable) == (None, status.durable)
-        later = seen(store, later=3600).lag.seconds
-        assert later is not None
-        assert later > dead.lag.seconds + 3500
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
-        mysql.query("FLUSH BINARY LOGS")
-        again = settled(stream, mysql, store)
-        assert again.writer is not None
-        assert (again.writer.pid, again.writer.generation) == (stream.pid, 2)
-        assert again.lineage == status.lineage
-
-
 @pytest.mark.gate
 def test_a_streamer_that_stopped_says_so(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, store: S3Store

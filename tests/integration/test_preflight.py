@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +17,7 @@ from lab.fault import Gate
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
-from lab.s3 import REGION, MinioServer, NanioServer, Store, VersitygwServer
+from lab.s3 import REGION, MinioServer, Store, VersitygwServer
 from tests.integration.stream_process import StreamProcess
 from tests.timed import PATIENT_END
 from tests.waiting import wait_until
@@ -208,33 +207,6 @@ def test_a_mariadb_replica_that_does_not_log_what_it_applies(
 # The server
 
 
-SETTINGS = {
-    "binlog_format": "MIXED",
-    "binlog_row_image": "MINIMAL",
-    "binlog_checksum": "NONE",
-    "sync_binlog": "100",
-    "innodb_flush_log_at_trx_commit": "2",
-    "binlog_expire_logs_seconds": "3600",
-}
-
-
-def test_settings_that_deserve_a_warning(check: Check) -> None:
-    """Each by its own name, with what it is set to and what to do; none of them fails."""
-    before = {name: check.server.query(f"SELECT @@GLOBAL.{name}")[0][0] for name in SETTINGS}
-    try:
-        for name, value in SETTINGS.items():
-            check.server.query(f"SET GLOBAL {name} = {value}")
-        rows = check.rows()
-    finally:
-        for name, value in before.items():
-            check.server.query(f"SET GLOBAL {name} = {value}")
-    assert not_well(rows) == {("settings", name): "warn" for name in SETTINGS}
-    for name in SETTINGS.keys() - {"binlog_expire_logs_seconds"}:
-        assert rows["settings", name]["found"] == SETTINGS[name]
-        assert f"SET GLOBAL {name} = " in rows["settings", name]["hint"]
-    assert rows["settings", "binlog_expire_logs_seconds"]["found"] == "binlogs expire after 60 min"
-
-
 def test_a_server_without_binlog_gtids_or_server_id(
     mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
@@ -399,86 +371,6 @@ def test_privileges_of_a_role(check: Check) -> None:
 
 
 # The bucket
-
-
-def lifecycle(store: Store, bucket: str, *rules: Mapping[str, Any]) -> None:
-    with closing(store.client()) as client:
-        client.put_bucket_lifecycle_configuration(
-            Bucket=bucket,
-            LifecycleConfiguration={"Rules": list(rules)},  # type: ignore[typeddict-item]
-        )
-
-
-def expiring(prefix: str) -> dict[str, Any]:
-    return {
-        "ID": "old",
-        "Status": "Enabled",
-        "Filter": {"Prefix": prefix},
-        "Expiration": {"Days": 30},
-    }
-
-
-def test_a_versioned_bucket_wants_one_rule(check: Check, minio: MinioServer) -> None:
-    """What is to be pasted makes it well, with the rules that there are; no version is left."""
-    with closing(minio.client()) as client:
-        client.put_bucket_versioning(
-            Bucket=check.bucket, VersioningConfiguration={"Status": "Enabled"}
-        )
-    lifecycle(minio, check.bucket, expiring("elsewhere/"))
-    rows = check.rows()
-    assert not_well(rows) == {("bucket", "old versions"): "warn"}
-    assert versions(minio, check.bucket) == []
-    text, _, pasted = rows["bucket", "old versions"]["hint"].partition("\n")
-    assert "put-bucket-lifecycle-configuration" in text
-    rules = json.loads(pasted)["Rules"]
-    assert [rule["ID"] for rule in rules] == ["old", "binlog2s3-live"]
-    assert rules[1]["Filter"] == {"Prefix": "pre/live/"}
-    lifecycle(minio, check.bucket, *rules)
-    rows = check.rows()
-    assert not_well(rows) == {}
-    assert "binlog2s3-live" in rows["bucket", "old versions"]["found"]
-
-
-def test_with_default_retention_nothing_is_put(check: Check, minio: MinioServer) -> None:
-    """A stream works there, so it is a warning; what would be put to see more would stay."""
-    bucket = check.bucket = minio.make_bucket(ObjectLockEnabledForBucket=True)
-    assert not_well(check.rows()) == {("bucket", "old versions"): "warn"}
-    with closing(minio.client()) as client:
-        client.put_object_lock_configuration(
-            Bucket=bucket,
-            ObjectLockConfiguration={
-                "ObjectLockEnabled": "Enabled",
-                "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 1}},
-            },
-        )
-    rows = check.rows()
-    assert rows["bucket", "Object Lock"]["result"] == "warn"
-    assert rows["store", "delete a writer"]["result"] == "ok"
-    assert rows["store", "write archive/"]["result"] == "ok"
-    assert "GOVERNANCE 1 days" in rows["bucket", "Object Lock"]["found"]
-    assert rows["store", "put"]["result"] == "skipped"
-    assert versions(minio, bucket) == []
-    with StreamProcess(check.directory, check.server, minio, bucket) as stream:
-        stream.wait_for_event("new lineage")
-        first = check.server.binlogs()[-1][0]
-        check.server.query("FLUSH BINARY LOGS")
-        stream.wait_for_event("binlog archived", binlog=first)
-        assert stream.terminate() == 0
-
-
-def test_a_store_without_conditions(
-    source: MysqlServer, nanio: NanioServer, disk_tmp_path: Path
-) -> None:
-    """What it lacks is said, and is no failure; nothing is left."""
-    check = Check(source, nanio, nanio.make_bucket(), disk_tmp_path)
-    rows = check.rows()
-    assert not_well(rows) == {
-        ("store", "put if absent"): "warn",
-        ("store", "CRC64NVME"): "warn",
-        ("store", "copy a part"): "warn",
-        ("store", "complete if absent"): "warn",
-    }
-    assert left(nanio, check.bucket) == []
 
 
 def test_versitygw(source: MysqlServer, versitygw: VersitygwServer, disk_tmp_path: Path) -> None:

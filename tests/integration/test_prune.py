@@ -350,13 +350,6 @@ def test_mariadb(
     assert "were pruned" in refused, refused
 
 
-def test_nothing_is_pruned_of_nothing(minio: MinioServer, bucket: str, tmp_path: Path) -> None:
-    """A source that has nothing is named."""
-    done = World(None, minio, bucket, tmp_path).run("prune", "--keep=0", "--yes")
-    assert done.returncode == 7
-    assert "there is nothing of source test" in done.stderr
-
-
 @pytest.mark.gate
 def test_object_lock_survives_an_administrator(
     mysql: MysqlServer, minio: MinioServer, disk_tmp_path: Path

@@ -231,38 +231,6 @@ def test_each_backup_is_brought_along_its_own_history(world: World, target: Targ
     world.check(server, "old")
 
 
-@pytest.mark.parametrize(("of", "lineage"), [("a", "old"), ("b", "new")])
-def test_places_by_hand(world: World, target: Target, of: str, lineage: str) -> None:
-    """What the position alone does not tell, the options of the hint do."""
-    recovery = Recovery(world.store, world.bucket, read_only(world.store))
-    server = target(of)
-    words = [*world.place(of), "--latest"]
-    done = recovery.run(server, "--yes", *words)
-    if done.status == 8:
-        words += lead(done.stderr, getattr(world, lineage))
-        recovery.to(server, *words)
-    world.check(server, lineage)
-
-
-@pytest.mark.parametrize(("of", "lineage"), [("a", "old"), ("b", "new")])
-def test_gtids_alone_are_of_both(world: World, target: Target, of: str, lineage: str) -> None:
-    """A target that tells only its GTIDs is refused, however the history is chosen."""
-    if not world.states["old"]["gtids"]:
-        pytest.skip("its GTIDs are not asked, or it has none")
-    recovery = Recovery(world.store, world.bucket, read_only(world.store))
-    server = target(of)
-    for chosen in ([], [f"--lineage={world.old}"], [f"--lineage={world.new}"]):
-        said = recovery.refused(server, "--latest", *chosen)
-        assert "two different histories" in said
-        words = lead(said, getattr(world, lineage))
-        plan = recovery.run(server, "--dry-run", "--json", "--latest", *words)
-        if chosen and not any(word.startswith("--lineage") for word in words):
-            plan = recovery.run(server, "--dry-run", "--json", "--latest", *chosen, *words)
-        assert plan.status == 0, plan.stderr
-    recovery.to(server, "--latest", *words, f"--lineage={getattr(world, lineage)}")
-    world.check(server, lineage)
-
-
 def test_a_killed_run_is_resumed_by_the_same_command(world: World, target: Target) -> None:
     """It stands in the middle when it is killed; the rest is of the same history."""
     recovery = Recovery(world.store, world.bucket, read_only(world.store))

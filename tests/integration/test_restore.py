@@ -282,6 +282,7 @@ def killed(restores: Restores, argv: list[str], data: Path, stage: str, pause: f
     return stage_of(data)
 
 
+@pytest.mark.parametrize("place", ["mysqldump", "mariabackup"], indirect=True)
 def test_a_killed_restore_goes_on(restores: Restores) -> None:
     """At each stage: the same command ends with what the source was."""
     place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "3")))
@@ -305,6 +306,7 @@ def test_a_killed_restore_goes_on(restores: Restores) -> None:
     assert {"restore", "apply"} <= set(seen)
 
 
+@pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
 def test_one_that_is_killed_again_and_again_ends(restores: Restores) -> None:
     """At random moments; then the rows are there once."""
     place, chance = restores.place, random.Random(int(os.environ.get("SEED_OF_A_TEST", "4")))
@@ -538,6 +540,7 @@ def test_files_of_another_page_size(
             assert shown(state_of(server), truth) == {}
 
 
+@pytest.mark.parametrize("place", ["mysqldump", "mariabackup"], indirect=True)
 def test_a_drill_restores_what_is_stored(place: Place, restores: Restores) -> None:
     """Without a restore command."""
     place.backup()
@@ -710,13 +713,12 @@ def test_servers_of_other_series_are_restored(
             assert shown(state_of(server), truth) == {}
 
 
-@pytest.mark.parametrize("tool", ["mysqldump", "mariadb-dump"])
 def test_settings_by_which_data_are_kept_are_those_of_the_option_file(
-    tool: str, request: pytest.FixtureRequest, minio: MinioServer, bucket: str
+    request: pytest.FixtureRequest, minio: MinioServer, bucket: str
 ) -> None:
     """Names in lower case, pages of 8 KiB; filled time zone tables and their zones come along."""
     kept = ("--lower-case-table-names=1", "--innodb-page-size=8k")
-    with placed(tool, request, minio, bucket, options=(*RELAXED, *kept)) as place:
+    with placed("mysqldump", request, minio, bucket, options=(*RELAXED, *kept)) as place:
         restores, source = Restores(place, place.folder), place.source
         source.query(
             "INSERT INTO mysql.time_zone (Time_zone_id, Use_leap_seconds) VALUES (1, 'N')",
@@ -795,7 +797,7 @@ def test_a_real_server_of_another_series_is_refused(
         assert not (data / WORK).exists()
 
 
-@pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
+@pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
 def test_one_table_alone_is_restored(place: Place, restores: Restores) -> None:
     """Only its changes are applied, also after a kill; the server is marked."""
     place.source.query("CREATE TABLE shop.other (a INT PRIMARY KEY)")
@@ -882,7 +884,7 @@ def test_sigterm_while_the_server_is_started_ends_it(dumped: Restores) -> None:
         assert shown(state_of(server), state_of(dumped.place.source)) == {}
 
 
-@pytest.mark.parametrize("place", ["mysqldump", "mariadb-dump"], indirect=True)
+@pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
 def test_an_event_that_has_expired_since_is_as_on_the_source(
     place: Place, restores: Restores
 ) -> None:

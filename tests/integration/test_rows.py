@@ -129,8 +129,17 @@ def rows_in(done: Called) -> list[str]:
     return [line for line in done.out.splitlines() if line.startswith("###")]
 
 
+NEWEST, OLDER = ("mysql-9", "mariadb-11.8"), ("mysql-8.0.31", "mysql-5.7.22", "mariadb-10.11")
+
+
 @pytest.mark.parametrize(
-    ("image", "compressed"), [("FULL", "OFF"), ("FULL", "ON"), ("MINIMAL", "OFF")]
+    ("place", "image", "compressed"),
+    [
+        *((place, "FULL", "OFF") for place in NEWEST),
+        *((place, "FULL", "ON") for place in (*NEWEST, *OLDER)),
+        *((place, "MINIMAL", "OFF") for place in NEWEST),
+    ],
+    indirect=["place"],
 )
 def test_rows_are_those_of_mysqlbinlog(place: Place, image: str, compressed: str) -> None:
     """Of every type, with names, compressed or not, with whole and minimal images."""

@@ -142,7 +142,7 @@ def put_back_to_a_snapshot(
 
 @pytest.mark.parametrize(
     ("scene", "frozen"),
-    [("mysql", True), ("mysql-without-gtids", False), ("mariadb", True)],
+    [("mysql", True), ("mysql-without-gtids", False)],
     indirect=["scene"],
 )
 def test_a_replica_of_a_dead_branch_gets_nothing_of_the_other(
@@ -182,7 +182,6 @@ def test_a_replica_of_a_dead_branch_gets_nothing_of_the_other(
     ("scene", "by"),
     [
         ("mysql", "gtids"),
-        ("mysql-without-gtids", "position"),
         ("mariadb", "position"),
     ],
     indirect=["scene"],

@@ -1,27 +1,21 @@
 """Real replicas of what `pitr --output-dir` wrote, and what it leaves when it is killed."""
 
 import contextlib
-import json
 import os
-import shutil
-import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from lab.child import free_port
 from lab.disk import temporary_directory
-from lab.fault import Action, Gate, Request
 from lab.get import ServerBinaries
 from lab.mysql import MariadbServer, MysqlServer
-from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
 from tests.integration.stream_process import StreamProcess
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
 from tests.world.archive import wait_durable
 from tests.world.commands import Recovery, read_only
 from tests.world.pair import Pair
@@ -34,7 +28,7 @@ from tests.world.servers import (
     in_its_words,
     replica_status,
 )
-from tests.world.serving import Scene, Served, scene_of
+from tests.world.serving import Scene, Served
 
 BEATS = 5
 
@@ -235,65 +229,5 @@ def test_a_replica_by_position(
         scene.replicate((base[0], end))
         scene.wait_until_equal()
         target.query("STOP REPLICA IO_THREAD", "START REPLICA IO_THREAD")
-        scene.wait_until_equal()
-        assert scene.serve.end() == 0
-
-
-def test_a_run_that_is_killed(
-    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
-) -> None:
-    """`kill -9` in the middle: `serve` and the next run refuse what it left, and say what to do."""
-    bucket = minio.make_bucket()
-    with scene_of(MysqlServer, mysql_binaries, minio, bucket, disk_tmp_path) as scene:
-        names = []
-        for _ in range(6):
-            scene.write(5)
-            names.append(scene.pair.names[-1])
-            scene.source.query("FLUSH BINARY LOGS")
-        for name in names:
-            scene.stream.wait_for_event("binlog archived", binlog=name)
-        assert scene.stream.terminate() == 0
-        out = disk_tmp_path / "out"
-        recovery = Recovery(minio, scene.bucket, read_only(minio))
-        for _ in range(10):
-            gate = Gate(method="GET", path=f"binlogs/{names[2]}")
-
-            def hold(request: Request, gate: Gate = gate) -> Action | None:
-                return gate(request) if [*out.glob(f"*/{names[1]}")] else None
-
-            with RecordingProxy(minio.endpoint_url, [hold]) as proxy:
-                asked = ("--latest", f"--output-dir={out}", f"--endpoint-url={proxy.url}")
-                with recovery.started(None, *asked) as process:
-                    wait_until(lambda: list(out.glob(f"*/{names[1]}")), what="two files")
-                    process.send_signal(signal.SIGKILL)
-                    process.wait(PATIENCE)
-                gate.open()
-            if not (out / "manifest.json").exists():
-                break
-            shutil.rmtree(out)  # it had read ahead, and was quicker than the signal
-        else:
-            pytest.fail("it was never killed in the middle")
-        password = disk_tmp_path / "password"
-        password.write_text("x")
-        serve = ("serve", f"--dir={out}", f"--listen=127.0.0.1:{free_port()}", "--user=u")
-        done = command.run(*serve, f"--password-file={password}")
-        ended = json.loads(done.stderr)
-        assert done.returncode == 8
-        assert f"{out} is not complete: it has no manifest.json, which " in ended["error"]
-        assert "write the directory again" in ended["hint"]
-        said = recovery.refused(None, "--latest", f"--output-dir={out}")
-        assert "has what a run of pitr --output-dir left that did not end" in said
-        assert "hint: remove it" in said
-        done_again = recovery.run(None, "--latest", f"--output-dir={disk_tmp_path / 'again'}")
-        assert done_again.status == 0, done_again.stderr
-        (disk_tmp_path / "again" / "README.txt").unlink()  # people may do as they like with it
-        scene.serve.end()
-        scene.serve = Served(
-            disk_tmp_path / "dir",
-            ["--dir", str(disk_tmp_path / "again")],
-            command.environment(),
-        )
-        scene.serve.start()
-        scene.replicate()
         scene.wait_until_equal()
         assert scene.serve.end() == 0

@@ -3,7 +3,6 @@
 import contextlib
 import re
 import resource
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ from lab.s3 import MinioServer
 from tests.own_files import own
 from tests.waiting import PATIENCE, wait_until
 from tests.world.pair import Pair
-from tests.world.servers import replica_status, two
+from tests.world.servers import two
 from tests.world.serving import PASSWORD, Scene, scene_of
 from tests.world.writes import write_counting
 
@@ -107,80 +106,6 @@ def test_strangers_and_a_limit_of_threads_end_no_replica(scene: Scene) -> None:
     assert scene.serve.get("/health")[0] == 200, scene.serve.log()
     assert "a connection was turned away" in scene.serve.log()
     assert scene.serve.end() == 0
-
-
-def live_keys(scene: Scene) -> list[str]:
-    listed = scene.minio.client().list_objects_v2(Bucket=scene.bucket, Prefix="pre/live/test/")
-    keys = [one["Key"] for one in listed.get("Contents", [])]
-    return [key for key in keys if re.search(r"/\d{16}-\d{16}-[0-9a-f]{16}$", key)]
-
-
-def refusal(scene: Scene) -> str:
-    def said() -> str:
-        return str(replica_status(scene.target).get("Last_IO_Error") or "")
-
-    wait_until(lambda: "1236" in said(), what="a refusal")
-    return said()
-
-
-def test_a_damaged_chunk_of_a_source_without_checksums(scene: Scene) -> None:
-    """Nothing of it reaches the replica, which could not see the damage; then all does."""
-    scene.source.query("SET GLOBAL binlog_checksum = NONE")
-    scene.write(10)
-    scene.replicate()
-    scene.wait_until_equal()
-    scene.serve.end()
-    scene.write(30, 2000)
-    client = scene.minio.client()
-    size = scene.source.query("SHOW BINARY LOG STATUS")[0][1]
-    wait_until(
-        lambda: any(int(key[-33:-17]) >= int(str(size)) for key in live_keys(scene)),
-        what="it is streamed",
-    )
-    scene.stream.kill()
-    damaged = {}
-    for key in live_keys(scene):
-        body = client.get_object(Bucket=scene.bucket, Key=key)["Body"].read()
-        at = body.rfind(b"x" * 1000)
-        if at >= 0:
-            damaged[key] = body
-            wrong = body[:at] + b"y" + body[at + 1 :]
-            client.put_object(Bucket=scene.bucket, Key=key, Body=wrong)
-    assert damaged
-    scene.serve.start()
-    assert "is damaged" in refusal(scene)
-    assert scene.serve.get("/health")[0] == 503
-    assert scene.target.query("SELECT COUNT(*) FROM d.t WHERE x LIKE '%y%'")[0][0] == 0
-    for key, body in damaged.items():
-        client.put_object(Bucket=scene.bucket, Key=key, Body=body)
-    wait_until(lambda: scene.serve.get("/health")[0] == 200, what="it was repaired")
-    scene.target.query("START REPLICA")
-    scene.wait_until_equal()
-
-
-def test_damage_of_the_next_binlog_is_told(scene: Scene) -> None:
-    """Not taken for a binlog that comes later: health fails, and the replica gets the reason."""
-    scene.write(10)
-    scene.replicate()
-    scene.wait_until_equal()
-    process = scene.serve.process
-    assert process is not None
-    process.send_signal(signal.SIGSTOP)
-    client = scene.minio.client()
-    try:
-        for _ in range(2):
-            scene.source.query("FLUSH BINARY LOGS")
-            scene.write(5)
-        name = scene.pair.names[-2]
-        scene.stream.wait_for_event("binlog archived", binlog=name)
-        listed = client.list_objects_v2(Bucket=scene.bucket, Prefix="pre/archive/test/")
-        (entry,) = [one["Key"] for one in listed["Contents"] if one["Key"].endswith(f"{name}.json")]
-        client.put_object(Bucket=scene.bucket, Key=entry, Body=b"{")
-    finally:
-        process.send_signal(signal.SIGCONT)
-    assert name in refusal(scene)
-    wait_until(lambda: scene.serve.get("/health")[0] == 503, what="health says so")
-    assert name in scene.serve.status()["problem"]
 
 
 def test_strangers_do_not_block_a_recovery(mysql_binaries: Any, tmp_path: Path) -> None:

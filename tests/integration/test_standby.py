@@ -271,21 +271,6 @@ def take_over(scene: Scene, a: StreamProcess, b: StreamProcess, *, megabytes: in
     return seconds
 
 
-def test_a_restart_on_its_own_spool_does_not_wait(scene: Scene) -> None:
-    """kill -9 of the writer, and a start on the same spool: it is the writer again at once."""
-    options = {"heartbeat-interval": 600}
-    a = scene.writer(options=options)
-    write(scene.server, 1)
-    a.kill()
-    again = scene.start(spool=a.spool, options=options)
-    again.wait_for_event("the other writer is gone", why="it was the streamer of this spool")
-    again.wait_for_event("streaming")
-    assert not again.events("standing by")
-    write_binlog(scene.server, 1)
-    scene.compare(again)
-    assert again.terminate() == 0
-
-
 def test_two_standbys_at_once(scene: Scene) -> None:
     """The writer dies: one of them writes, the other one stands by beside it.
 

@@ -6,12 +6,10 @@ Real servers refuse real keys; ports are really closed, silent, or somebody else
 import contextlib
 import http.server
 import os
-import secrets
-import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,83 +64,6 @@ def refusal(store: S3Store) -> StoreError:
         store.check_access()
     assert caught.value.exit_code == 6
     return caught.value
-
-
-def test_the_bucket_is_missing(minio: MinioServer) -> None:
-    """Named, with what to do; for reading as for writing."""
-    store = root(minio, "no-such-bucket")
-    error = refusal(store)
-    assert isinstance(error, MendableError)
-    assert str(error) == f"there is no bucket 'no-such-bucket' at {minio.endpoint_url}"
-    assert "create it" in error.hint
-    assert "--s3-url" in error.hint
-    acts: list[Callable[[], object]] = [
-        lambda: store.put("a", b"x"),
-        lambda: store.get("a"),
-        lambda: store.create_upload("a"),
-        lambda: store.list_uploads("a"),
-        lambda: store.delete(["a"]),
-    ]
-    for act in acts:
-        with pytest.raises(MendableError, match="there is no bucket"):
-            act()
-
-
-def test_rights_are_missing(minio: MinioServer, bucket: str) -> None:
-    """Each denied operation names the right that is missing, and where."""
-    root(minio, bucket).put("archive/log", b"x")
-    keys: dict[str, Any] = minio.restricted(allow("s3:ListBucket", "s3:PutObject"))
-    store = open_store(bucket, minio.endpoint_url, **keys)
-    store.check_access()
-    upload_id = store.create_upload("archive/log")
-    acts: dict[str, Callable[[], object]] = {
-        "s3:GetObject": lambda: store.get("archive/log"),
-        "s3:GetObject and s3:ListBucket": lambda: store.head("archive/log"),
-        "s3:DeleteObject": lambda: store.delete(["archive/log"]),
-        "s3:AbortMultipartUpload": lambda: store.abort_upload("archive/log", upload_id),
-        "s3:ListBucketMultipartUploads": lambda: store.list_uploads("archive/log"),
-        "s3:ListMultipartUploadParts": lambda: store.list_parts("archive/log", upload_id),
-        "s3:GetObject and s3:PutObject": lambda: store.copy_part(
-            "archive/log", upload_id, 1, "archive/log", begin=0, end=1
-        ),
-    }
-    for action, act in acts.items():
-        with pytest.raises(MendableError, match="access denied") as caught:
-            act()
-        assert action in caught.value.hint
-        assert bucket in str(caught.value)
-        assert not caught.value.transient
-
-
-def test_listing_and_writing_are_not_allowed(minio: MinioServer, bucket: str) -> None:
-    """Without ListBucket the first look fails; without PutObject the first write does."""
-    keys: dict[str, Any] = minio.restricted(allow("s3:GetObject"))
-    store = open_store(bucket, minio.endpoint_url, **keys)
-    error = refusal(store)
-    assert isinstance(error, MendableError)
-    assert "s3:ListBucket" in error.hint
-    for act in (lambda: store.put("a", b"x"), lambda: store.create_upload("a")):
-        with pytest.raises(MendableError, match="access denied") as caught:
-            act()
-        assert "s3:PutObject" in caught.value.hint
-
-
-def test_the_secret_is_wrong(minio: MinioServer, bucket: str) -> None:
-    """A wrong secret and an unknown key are told apart; neither is ever shown."""
-    wrong = secrets.token_hex(16)
-    error = refusal(
-        open_store(bucket, minio.endpoint_url, access_key=minio.access_key, secret_key=wrong)
-    )
-    assert isinstance(error, MendableError)
-    assert "refuses the signature (SignatureDoesNotMatch)" in str(error)
-    assert "secret access key" in error.hint
-    unknown = secrets.token_hex(8)
-    stranger = refusal(open_store(bucket, minio.endpoint_url, access_key=unknown))
-    assert "does not know this access key id" in str(stranger)
-    assert "AWS_ACCESS_KEY_ID" in stranger.hint
-    for text in (str(error) + error.hint, str(stranger) + stranger.hint):
-        assert wrong not in text
-        assert unknown not in text
 
 
 def test_a_session_that_expired(minio: MinioServer, bucket: str) -> None:
@@ -200,16 +121,6 @@ def test_a_credential_process_that_fails(minio: MinioServer, bucket: str, tmp_pa
     assert (kind, code) == ("MendableError", "6")
     assert "credential_process failed" in message
     assert "s3cr3t" not in message + hint
-
-
-def test_the_clock_is_wrong(minio: MinioServer, bucket: str, faketime_library: Path) -> None:
-    """A host that is an hour ahead is told so, and by how much."""
-    fake = {"LD_PRELOAD": str(faketime_library), "FAKETIME": "+3600s", **minio.env()}
-    kind, message, hint, code = in_a_child(fake, bucket, minio.endpoint_url)
-    assert (kind, code) == ("MendableError", "6")
-    assert "differ too much: ours is 3" in message
-    assert "s ahead" in message
-    assert "timedatectl" in hint
 
 
 # Endpoints that are something else
@@ -270,52 +181,6 @@ def test_the_endpoint_is_a_web_server(status: int) -> None:
                 act()
 
 
-def test_the_port_is_closed() -> None:
-    """Connection refused is transient, and says where it was tried."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
-    error = refusal(open_store("binlogs", url))
-    assert type(error) is StoreError
-    assert error.transient
-    assert f"cannot reach the store at {url}" in str(error)
-    assert "refused" in str(error)
-    assert "--endpoint-url" in error.hint
-
-
-def test_the_name_is_unknown() -> None:
-    """A host that does not resolve is named; the resolver may come back, so it is transient."""
-    error = refusal(open_store("binlogs", "http://store.invalid:9000"))
-    assert error.transient
-    assert "cannot reach the store at http://store.invalid:9000" in str(error)
-    assert "name resolution" in error.hint
-
-
-def test_nobody_answers() -> None:
-    """A server that accepts and then is silent: a time-out, transient."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        error = refusal(open_store("binlogs", url, read_timeout_seconds=0.2))
-    assert error.transient
-    assert "did not answer list_objects_v2 in time" in str(error)
-    assert "firewall" in error.hint
-
-
-def test_packets_are_dropped() -> None:
-    """A port whose connections never come about: a time-out as well, after connect_timeout."""
-    with socket.socket() as full, contextlib.ExitStack() as clients:
-        full.bind(("127.0.0.1", 0))
-        full.listen(0)
-        for _ in range(4):  # fills the backlog: Linux then drops what comes
-            client = clients.enter_context(socket.socket())
-            client.setblocking(False)
-            client.connect_ex(full.getsockname())
-        url = f"http://127.0.0.1:{full.getsockname()[1]}"
-        error = refusal(open_store("binlogs", url, connect_timeout_seconds=0.3))
-    assert error.transient
-    assert "in time" in str(error)
-    assert "firewall" in error.hint
-
-
 def test_tls_to_a_plain_port(minio: MinioServer, bucket: str) -> None:
     """https:// to a port that speaks plain HTTP: the hint names both ways out."""
     url = minio.endpoint_url.replace("http://", "https://")
@@ -337,14 +202,6 @@ def test_another_key_encrypted_it(minio: MinioServer, bucket: str) -> None:
         store = root(minio, bucket, endpoint_url=proxy.url, **settings)
         with pytest.raises(StoreError, match=f"arn:aws:kms:other, not with {minio.kms_key_id}"):
             store.put("a", b"secret")
-
-
-def test_a_kms_key_that_does_not_exist(minio: MinioServer, bucket: str) -> None:
-    """The store's refusal names the key's setting."""
-    store = root(minio, bucket, sse="aws:kms", sse_kms_key_id="no-such-key")
-    with pytest.raises(MendableError, match="KMS") as caught:
-        store.put("a", b"secret")
-    assert "sse_kms_key_id" in caught.value.hint
 
 
 def test_a_store_without_keys(minio_binary: Path) -> None:

@@ -341,49 +341,6 @@ def abort_all(store: Store, bucket: str) -> int:
     return len(found)
 
 
-CRC64_HEADERS = {"x-amz-checksum-crc64nvme", "x-amz-checksum-algorithm", "x-amz-checksum-type"}
-
-
-class Without:
-    """A store that lacks these features, and says so; counts how often it was asked for each."""
-
-    def __init__(self, *features: str, crc64: Answer | None = None) -> None:
-        self._features = features
-        self._crc64 = crc64
-        self.hits: Counter[str] = Counter()
-
-    def __call__(self, request: Request) -> Action | None:
-        if self._crc64 is not None and CRC64_HEADERS & request.headers.keys():
-            self.hits["crc64nvme"] += 1
-            return self._crc64
-        asked = {kind(request), "condition" if "if-none-match" in request.headers else ""}
-        for feature in asked.intersection(self._features):
-            self.hits[feature] += 1
-            return says(501, "NotImplemented")
-        return None
-
-
-LEAST = {
-    "the least": ("condition", "list uploads", "delete objects", "crc64nvme"),
-    "no copies": ("copy", "list uploads"),
-}
-
-
-@pytest.mark.parametrize("lacks", LEAST)
-def test_a_store_that_has_the_least(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, lacks: str
-) -> None:
-    """Without each of these (501, or 400 for a checksum) all arrives, and no upload is left."""
-    refused = says(400, "InvalidRequest") if "crc64nvme" in LEAST[lacks] else None
-    bare = Without(*LEAST[lacks], crc64=refused)
-    with proxied(disk_tmp_path, mysql, minio, bucket, [bare]) as (stream, _):
-        stream.wait_for_event("new lineage")
-        write_for_all(mysql, minio, bucket)
-        settle(stream, mysql, minio, bucket)
-        assert lacks == "the least" or stream.wait_for_event("binlog archived", copied=0)
-    assert bare.hits.keys() == {*LEAST[lacks]}
-
-
 def test_what_is_foreign_is_left_alone(
     mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:

@@ -55,7 +55,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
     "mariadb-11.8": MARIADB,
 }
 NEWEST = pytest.mark.parametrize("place", ["mysql-9", "mariadb-11.8"], indirect=True)
-"""What `undo` decides by itself, whatever the release of the server."""
+"""What `undo` decides by itself, whatever the release of the server: it asks for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +186,7 @@ K = ("CREATE TABLE k (id INT PRIMARY KEY, a INT, b VARCHAR(20), KEY (a))",
      "INSERT INTO k VALUES (1,1,'x'),(2,2,'x'),(3,3,'x'),(4,4,NULL)")  # fmt: skip
 
 
+@NEWEST
 @pytest.mark.parametrize(
     "accident",
     [
@@ -245,7 +246,18 @@ EVERY = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(("names", "compressed"), [("FULL", False), ("MINIMAL", True)])
+@pytest.mark.parametrize(
+    ("place", "names", "compressed"),
+    [
+        ("mysql-9", "FULL", False),
+        ("mysql-9", "MINIMAL", True),
+        ("mysql-8.0.31", "MINIMAL", True),
+        ("mariadb-10.11", "FULL", False),
+        ("mariadb-11.8", "FULL", False),
+        ("mariadb-11.8", "MINIMAL", True),
+    ],
+    indirect=["place"],
+)
 def test_rows_of_every_type_are_taken_back(place: Place, names: str, compressed: bool) -> None:
     """NULLs, generated columns, all types of the manuals; compressed or not; with names or not."""
     if place.is_mariadb:
@@ -318,6 +330,7 @@ def settable_of(place: Place) -> dict[str, str]:
     return {name: kind for name, kind in place.columns.items() if "GENERATED" not in kind}
 
 
+@NEWEST
 def test_a_stretch_of_one_table_is_taken_back(place: Place) -> None:
     """From one transaction to another, in the order of the binlog; other tables stay."""
     place.begin(*K, "CREATE TABLE other (id INT PRIMARY KEY)")
@@ -337,6 +350,7 @@ def test_a_stretch_of_one_table_is_taken_back(place: Place) -> None:
     place.refused("--table=shop.k", f"--from-gtid={last}", f"--to-gtid={first}", why="before")
 
 
+@NEWEST
 def test_conflicts_can_be_left_out(place: Place) -> None:
     """The other rows are undone, those that were changed since stay; they are named."""
     place.begin(*K)
@@ -350,6 +364,7 @@ def test_conflicts_can_be_left_out(place: Place) -> None:
     assert "(id=2) changed" in done.out
 
 
+@NEWEST
 def test_a_row_that_is_left_out_is_left_out_as_a_whole(place: Place) -> None:
     """Though it looks as an earlier change of the same transaction left it."""
     place.begin(*K)
@@ -370,6 +385,7 @@ def test_a_row_that_is_left_out_is_left_out_as_a_whole(place: Place) -> None:
     assert "5 rows left out" in done.out
 
 
+@NEWEST
 def test_rows_that_were_compared_cannot_change_any_more(place: Place) -> None:
     """They are locked until the end, equal ones too; the scratch table is not."""
     place.begin(*K, "CREATE TABLE s LIKE k", "INSERT INTO s SELECT * FROM k WHERE id < 3")
@@ -396,6 +412,7 @@ def test_rows_that_were_compared_cannot_change_any_more(place: Place) -> None:
         assert cursor.fetchall() == ((0, 2),)
 
 
+@NEWEST
 def test_several_transactions_are_undone_in_reverse_order(place: Place) -> None:
     """Whatever the order of the options; only all together if they depend on each other."""
     place.begin(*K)
@@ -407,6 +424,7 @@ def test_several_transactions_are_undone_in_reverse_order(place: Place) -> None:
     assert place.state("k") == before
 
 
+@NEWEST
 def test_only_one_table_is_undone(place: Place) -> None:
     """Of a transaction that changed others, too."""
     place.begin(*K, "CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (1)")
@@ -417,6 +435,7 @@ def test_only_one_table_is_undone(place: Place) -> None:
     assert place.server.query("SELECT * FROM shop.o") == []
 
 
+@NEWEST
 def test_a_stretch_of_one_table_is_undone(place: Place) -> None:
     """What happened to other tables meanwhile does not matter, DDL of them included."""
     place.begin(*K, "CREATE TABLE o (id INT PRIMARY KEY)", "INSERT INTO o VALUES (1)")
@@ -458,6 +477,7 @@ def test_keys_that_changed_places_are_set_back(place: Place) -> None:
     assert place.state("k") == before
 
 
+@NEWEST
 def test_a_unique_key_that_was_used_since_is_a_conflict(place: Place) -> None:
     """Another row has the value: everything is rolled back."""
     place.begin("CREATE TABLE k (id INT PRIMARY KEY, u INT UNIQUE)", "INSERT INTO k VALUES (1, 1)",
@@ -532,6 +552,7 @@ def test_large_values_and_impossible_dates(place: Place) -> None:
     assert place.server.query("CHECKSUM TABLE shop.k EXTENDED") == before
 
 
+@NEWEST
 def test_rows_that_triggers_changed_are_undone_and_none_fires(place: Place) -> None:
     """They are in the transaction itself."""
     place.begin(*K, "CREATE TABLE log (id INT PRIMARY KEY AUTO_INCREMENT, what VARCHAR(20))",
@@ -564,6 +585,7 @@ def test_what_would_cascade_is_refused(place: Place, action: str, accident: str)
     place.undone(renamed)
 
 
+@NEWEST
 def test_updates_that_would_cascade_are_refused(place: Place) -> None:
     """Only those: rows that are inserted or deleted cascade nothing."""
     place.begin(*(one.format("ON UPDATE CASCADE") for one in FAMILY))
@@ -576,6 +598,7 @@ def test_updates_that_would_cascade_are_refused(place: Place) -> None:
     assert place.state("p") == before
 
 
+@NEWEST
 def test_a_foreign_key_is_checked(place: Place) -> None:
     """Also if the accident did not: a child of a row that is gone does not come back alone."""
     place.begin(*(one.format("") for one in FAMILY), "INSERT INTO c VALUES (10, 1)")
@@ -589,6 +612,7 @@ def test_a_foreign_key_is_checked(place: Place) -> None:
     assert place.state("p", "c") == before
 
 
+@NEWEST
 @pytest.mark.parametrize(
     ("later", "why"),
     [
@@ -616,6 +640,7 @@ UNKNOWN = {
 }
 
 
+@NEWEST
 @pytest.mark.parametrize("table", UNKNOWN)
 def test_tables_whose_rows_cannot_be_told_apart_are_refused(place: Place, table: str) -> None:
     """And those whose engine does not roll back."""
@@ -672,6 +697,7 @@ def test_servers_that_would_not_undo_exactly_are_refused(place: Place) -> None:
             place.server.query(f"SET GLOBAL {name} = {value}")
 
 
+@NEWEST
 def test_names_of_tenants_are_data(place: Place) -> None:
     """Quotes, percent signs and control characters in names reach SQL only as identifiers."""
     name, column = "k`'; DROP TABLE x; -- %s {}", "c`'%s{t}"
@@ -684,6 +710,7 @@ def test_names_of_tenants_are_data(place: Place) -> None:
     assert place.server.query(f"SELECT * FROM shop.`{quoted}`") == before
 
 
+@NEWEST
 def test_the_undo_is_written_as_a_binlog(place: Place, tmp_path: Path) -> None:
     """mysqlbinlog reads it; what it prints, a server executes."""
     place.begin(*K)
@@ -704,6 +731,7 @@ def test_the_undo_is_written_as_a_binlog(place: Place, tmp_path: Path) -> None:
     assert place.state("k") == before
 
 
+@NEWEST
 def test_a_plan_changes_nothing_and_needs_only_to_read(place: Place) -> None:
     """--dry-run and --json; no scratch table, no lock, no GTID."""
     place.begin(*K)
@@ -807,6 +835,7 @@ def waiting_for_a_lock(place: Place) -> bool:
     return bool(rows[0][0])
 
 
+@NEWEST
 @pytest.mark.gate
 def test_an_undo_that_is_killed_changes_nothing(place: Place) -> None:
     """kill -9 when other rows are undone already; the next undo removes what is left."""
@@ -870,6 +899,7 @@ class Cut(Switch):
         self._close(client, server)
 
 
+@NEWEST
 def test_a_lost_answer_of_commit_is_told(place: Place) -> None:
     """It says that it was committed, by the rows; and it is never done twice."""
     place.begin(*K)

@@ -16,8 +16,7 @@ from lab.mysql import MariadbServer, MysqlServer
 from lab.proxy import RecordingProxy
 from lab.s3 import MinioServer, allow, environment_for
 from tests import command
-from tests.damage import BYTES, DAMAGES, NEW, OLD, fill
-from tests.integration.bucket import of_its_bytes
+from tests.damage import NEW, OLD, fill
 from tests.integration.stream_process import StreamProcess
 from tests.waiting import wait_until
 from tests.world.commands import opened, where
@@ -94,12 +93,6 @@ def contents(minio: MinioServer, bucket: str) -> dict[str, str]:
         return found
 
 
-def bare(minio: MinioServer, bucket: str, key: str, data: bytes) -> None:
-    """Put an object of which the store keeps no CRC64NVME."""
-    with closing(minio.client(request_checksum_calculation="when_required")) as client:
-        client.put_object(Bucket=bucket, Key=key, Body=data)
-
-
 @pytest.mark.gate
 def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify: Verify) -> None:
     """Exit 0, only GET and HEAD on the wire, and nothing in the bucket has changed."""
@@ -126,66 +119,8 @@ def test_a_sound_archive(minio: MinioServer, bucket: str, store: S3Store, verify
     assert text.stderr == ""
 
 
-ROTTEN = next(iter(BYTES))
-CHOSEN = {
-    ROTTEN: BYTES[ROTTEN],
-    **{
-        name: DAMAGES[name]
-        for name in ("a truncated object", "a rotten chunk", "foreign in the archive")
-    },
-}
-"""Kinds that a process of its own is started for; else: tests/unit/inspect/test_verify.py."""
-
-
-@pytest.mark.parametrize("name", CHOSEN)
-def test_damage_is_found(name: str, store: S3Store, verify: Verify) -> None:
-    """Exit 7, each defect with object, what follows and what to do; by looking or by reading."""
-    damage = CHOSEN[name]
-    damage.act(fill(store))
-    for arguments, expected in (((), damage.looked), (("--deep",), damage.deep)):
-        done = verify.json(*arguments)
-        assert done.kinds() == expected
-        assert done.status == (7 if expected else 0)
-        for one in done.source["defects"]:
-            assert one["object"].startswith("pre/")
-            assert all(one[field] for field in ("text", "follows", "todo"))
-
-
-def test_other_bytes_of_which_the_store_knows_no_checksum(
-    minio: MinioServer, bucket: str, store: S3Store, verify: Verify
-) -> None:
-    """Then a look finds nothing, and only --deep does."""
-    BYTES[ROTTEN].act(fill(store, lambda key, data: bare(minio, bucket, key, data)))
-    assert verify.json().kinds() == set()
-    assert verify.json("--deep").kinds() == {"bytes"}
-
-
 def repairing(minio: MinioServer, verify: Verify) -> None:
     verify.rights = environment_for(**minio.restricted(allow(*READ_ONLY, "s3:PutObject")))
-
-
-def test_repair(minio: MinioServer, bucket: str, store: S3Store, verify: Verify) -> None:
-    """Entries that lack are what they were; nothing else has changed; then nothing is wrong."""
-    archive = fill(store)
-    keys = [archive.entry(OLD, 1), archive.entry(OLD, 3), archive.entry(NEW, 3)]
-    before = {key: json.loads(store.get(key)) for key in keys}
-    rest = {key: sha for key, sha in contents(minio, bucket).items() if key not in keys}
-    store.delete(keys)
-    refused = verify.run("--repair")
-    assert refused.status == 6
-    assert "access denied" in refused.stderr
-    assert "s3:PutObject" in refused.stderr
-    repairing(minio, verify)
-    done = verify.json("--repair")
-    assert (done.status, done.kinds()) == (0, set())
-    assert {one["object"] for one in done.source["repaired"]} == set(keys)
-    for key in keys:
-        after = json.loads(store.get(key))
-        assert of_its_bytes(after) == of_its_bytes(before[key])
-    now = contents(minio, bucket)
-    assert {key: sha for key, sha in now.items() if key not in keys} == rest
-    assert verify.json("--deep").status == 0
-    assert contents(minio, bucket) == now
 
 
 def test_can_this_backup_be_brought_to_now(store: S3Store, verify: Verify) -> None:
@@ -266,58 +201,6 @@ def test_beside_a_stream_and_against_the_server(
     asked = verify.json(f"--from-backup={dump}", "--source=test")
     assert asked.status == 7
     assert not asked.source["answer"]["possible"]
-
-
-def test_the_newest_entry_is_lost(
-    mysql: MysqlServer, minio: MinioServer, bucket: str, disk_tmp_path: Path, verify: Verify
-) -> None:
-    """On its way while its writer lives; missing when that is dead; then made again as it was."""
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket, options=BUSY) as stream:
-        lineage = str(stream.wait_for_event("new lineage")["lineage"])
-        mysql.query("CREATE DATABASE d", "CREATE TABLE d.t (a INT PRIMARY KEY)")
-        for number in range(3):
-            mysql.query(f"INSERT INTO d.t VALUES ({number})", "FLUSH BINARY LOGS")
-        closed = [name for name, *_ in mysql.binlogs()[:-1]]
-        for name in closed:
-            stream.wait_for_event("binlog archived", binlog=name)
-        key = f"pre/archive/test/{lineage}/entries/{closed[-1]}.json"
-        with closing(minio.client()) as client:
-            before = json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
-            client.delete_object(Bucket=bucket, Key=key)
-        living = verify.json()
-        assert living.source["defects"] == []
-        assert any("its entry comes next" in note for note in living.source["notes"])
-        stream.kill()
-
-    def is_missing() -> bool:
-        return verify.json().kinds() == {"entry-missing"}
-
-    wait_until(is_missing, 120, "its writer counts as dead")
-    text = verify.run()
-    assert text.status == 7
-    assert f"DEFECT entry-missing: {key}\n" in text.stdout
-    assert "to do: verify --repair makes the entry again" in text.stdout
-    repairing(minio, verify)
-    mended = verify.json("--repair")
-    assert (mended.status, [one["object"] for one in mended.source["repaired"]]) == (0, [key])
-    with closing(minio.client()) as client:
-        after = json.loads(client.get_object(Bucket=bucket, Key=key)["Body"].read())
-    assert after["archived_at"] > before["archived_at"]
-    assert of_its_bytes(after) == of_its_bytes(before)
-    assert verify.json("--deep").source["defects"] == []
-    with StreamProcess(disk_tmp_path, mysql, minio, bucket) as stream:
-        mysql.query("INSERT INTO d.t VALUES (9)", "FLUSH BINARY LOGS")
-        stream.wait_for_event("binlog archived", binlog=f"mysql-bin.{len(closed) + 1:06d}")
-        assert stream.terminate() == 0
-    assert verify.json("--deep", *source_options(mysql)).status == 0
-    with closing(minio.client()) as client:
-        listed = client.list_objects_v2(Bucket=bucket, Prefix="pre/live/test/writers/")
-        for row in listed["Contents"]:
-            client.delete_object(Bucket=bucket, Key=row["Key"])
-    alone = verify.run()
-    assert (alone.status, alone.stderr) == (0, "")
-    assert "note: no writer's object is below pre/live/test/writers/" in alone.stdout
-    assert "no defects" in alone.stdout
 
 
 def test_a_mariadb_and_a_repair_while_it_streams(

@@ -196,10 +196,10 @@ def test_events_come_whole_or_in_parts(sizes: list[int], cuts: list[int]) -> Non
         struct.pack("<IBIIIH", 1, 2, 3, size, 0, 0) + bytes([size % 251]) * (size - 19)
         for size in sizes
     ]
-    data, parts, number = b"".join(every), list[Checked](), 0
-    while data:
-        parts.append(Checked(data=data[: cuts[number % len(cuts)]]))
-        data, number = data[len(parts[-1].data) :], number + 1
+    data, parts, at = b"".join(every), list[Checked](), 0
+    while at < len(data):
+        parts.append(Checked(data=data[at : at + cuts[len(parts) % len(cuts)]]))
+        at += len(parts[-1].data)
     found = [(bytes(part.data), part.size) for part in events(parts)]
     assert b"".join(piece for piece, _ in found) == b"".join(every)
     assert [size for _, size in found if size] == sizes
