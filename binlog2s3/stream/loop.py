@@ -329,7 +329,7 @@ class Loop:
         return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
-        sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
+        sight, lineage = self._watch.sight, self._intake.newest_lineage
         coverage = self._intake.coverage
         status = None
         if self._board is None:

@@ -255,7 +255,7 @@ class Reporter:
         state, troubles = judge(self.vitals(), config.timing)
         coverage = self._intake.coverage
         durable = coverage.durable if coverage is not None else None
-        lineage = self._intake.lineage or self._intake.left
+        lineage = self._intake.newest_lineage
         named = lineage.id if lineage is not None else None
         covered = self._writer.furthest_covered(named, self._intake.covered_until())
         lag = self._lag(now, sight, stock, durable, covered)
@@ -332,7 +332,7 @@ class Reporter:
         return None if at is None else datetime.now(UTC) - timedelta(seconds=now - at)
 
     def _source(self, now: float, sight: Sight) -> SourceStatus:
-        at, lineage = sight.position, self._intake.lineage or self._intake.left
+        at, lineage = sight.position, self._intake.newest_lineage
         return SourceStatus(
             uuid=self._intake.server_uuid,
             flavour=lineage.flavour if lineage is not None else None,

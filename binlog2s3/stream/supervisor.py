@@ -307,7 +307,7 @@ class Supervisor:
             self._intake.saw_no_binlog(error.uuid, self._watch.newest)
             raise
         self._intake.known = tip
-        self._lessons = self._lessons.asked_at(self._intake.read_up_to)
+        self._lessons = self._lessons.asked_at(tip.read if tip is not None else None)
         return heading
 
     def _turn(self, heading: Heading) -> Track | None:

@@ -89,8 +89,8 @@ class Parts:
         self.intake: Any = SimpleNamespace(
             coverage=self.coverage,
             covered_until=lambda: self.covered,
-            lineage=replace(LINEAGE, first_binlog=name(1)),
-            left=None,
+            lineage=(grows := replace(LINEAGE, first_binlog=name(1))),
+            newest_lineage=grows,
             server_uuid=UUID,
             is_behind=False,
         )
@@ -430,7 +430,7 @@ def test_before_the_source_and_the_lineage_are_known() -> None:
     """None, not 0."""
     parts = Parts()
     parts.watch.sight = Sight()
-    parts.intake.coverage = parts.intake.lineage = None
+    parts.intake.coverage = parts.intake.lineage = parts.intake.newest_lineage = None
     parts.supervisor.reached = lambda: None
     status = parts.status
     assert status.lag == Lag()

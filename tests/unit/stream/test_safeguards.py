@@ -1155,7 +1155,7 @@ def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> No
     connections = [Asked(FACTS, b""), Asked(new, b"")]
     connections[1].close()  # it is made anew
     supervisor._connect = lambda: connections.pop(0)
-    supervisor._intake.last = supervisor._intake.lineage = None
+    supervisor._intake.lineage = None
     supervisor._pilot.heading = lambda server, *_: server.facts()
     assert [supervisor._ask(), supervisor._ask()] == [FACTS, new]
 
@@ -1172,7 +1172,7 @@ def test_the_loop_goes_on_while_the_source_is_asked(supervisor: Any) -> None:
     stepped = threading.Event()
     supervisor._uploads.step = lambda _: stepped.set()
     supervisor._connect = lambda: Asked(FACTS, b"")
-    supervisor._intake.last = supervisor._intake.lineage = None
+    supervisor._intake.lineage = None
 
     def heading(*_: object) -> str:
         for _ in range(3):
@@ -1200,7 +1200,7 @@ def test_what_is_read_again_does_not_shorten_what_is_known(
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
     supervisor._intake.known = tip
-    supervisor._intake.lineage, supervisor._intake.last = HISTORY, again
+    supervisor._intake.lineage, supervisor._intake._handed = HISTORY, again
     supervisor._connect = lambda: Asked(FACTS, b"")
     supervisor._pilot.heading = lambda _, tip, __: tip
     asked = supervisor._ask()
@@ -1239,7 +1239,7 @@ def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(supervisor: 
 
     supervisor._uploads.step = step
     supervisor._connect = lambda: Asked(FACTS, b"")
-    supervisor._intake.last = supervisor._intake.lineage = None
+    supervisor._intake.lineage = None
     supervisor._pilot.heading = heading
     with pytest.raises(SourceError, match="the histories part"):
         supervisor._ask()
