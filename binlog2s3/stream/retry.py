@@ -19,7 +19,7 @@ from binlog2s3.workers import start_thread
 
 T = TypeVar("T")
 U = TypeVar("U")
-_log = Log("supervisor")
+_log = Log("run")
 _MOST_DOUBLINGS = 64
 
 

@@ -128,7 +128,8 @@ class Intake:
 
         Called by any thread, too: a binlog is handed on before it no longer waits.
         """
-        return (self._waiting[-1:] or [self._handed])[0]
+        waiting = self._waiting[-1:]
+        return waiting[0] if waiting else self._handed
 
     @property
     def end(self) -> Tip | None:
