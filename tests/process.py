@@ -30,13 +30,13 @@ from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Doubt, Heading, Pilot
+from binlog2s3.stream.run import Runs
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import find
 from binlog2s3.stream.startup import StartResult, Startup
-from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Notifier
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import LiveKeys, Uploader
@@ -364,8 +364,8 @@ class AtOnce(Uploader):
         super().hand_in(replace(listing, asked_at=self._clock()))
 
 
-class Reading(Supervisor):
-    """The supervisor, with that child, and without waiting."""
+class Reading(Runs):
+    """The runs, with that child, and without waiting."""
 
     process: "Process"
     noting: Noting
@@ -492,7 +492,7 @@ class Process(Loop):
             known=begun.tip,
         )
         self.pilot = Steering(made, Catalog(store, self._layout))
-        self._supervisor = self.supervisor = Reading(
+        self._runs = self.runs = Reading(
             made,
             spool=spool,
             intake=self._intake,
@@ -504,8 +504,8 @@ class Process(Loop):
             stop=clock,
             heading=begun.heading,
         )
-        self.supervisor.process = self
-        self.supervisor.noting = noting
+        self.runs.process = self
+        self.runs.noting = noting
         self._board = None
         self._pulse, self._ended = Pulse(), threading.Event()
         self._reporter = self._report()
@@ -545,7 +545,7 @@ class Process(Loop):
         if self.ended:
             return
         try:
-            self.supervisor.round(0.0)
+            self.runs.round(0.0)
         except SupersededError as error:
             self._stop.fail(error)
 
@@ -563,12 +563,12 @@ class Process(Loop):
     def has_all(self) -> bool:
         """Whether all that the source has is read and in the bucket, archived what is closed."""
         last = self.shown.open
-        there = self.supervisor.reached() == (last, self.shown.size(last))
+        there = self.runs.reached() == (last, self.shown.size(last))
         return there and self.intake.done
 
     def close(self) -> None:
         """Nothing stays open behind it."""
-        self.supervisor.close()
+        self.runs.close()
         if hasattr(self, "child"):
             self.child.close()
         self._spool.close()

@@ -257,7 +257,7 @@ class Streamer:
         return tip_of_archive(self._catalog, known)
 
     def _begin_run(self, tip: Tip | None) -> None:
-        """mysqlbinlog is started where the source goes on: as the supervisor does it."""
+        """mysqlbinlog is started where the source goes on: as a run begins."""
         begin, overlap = FIRST, None
         if tip is not None:
             course = same_server(tip, tuple(self.source.listed().values()), self.source.before)
@@ -326,7 +326,7 @@ class Streamer:
         """mysqlbinlog writes some bytes, or goes on to the next file; whether there was anything.
 
         It writes into an open file: that this was deleted does not show. Where that comes before
-        the tailer has opened it, nothing is ever read, and the supervisor ends the run.
+        the tailer has opened it, nothing is ever read, and the run is ended.
         """
         if self.paused:
             return False

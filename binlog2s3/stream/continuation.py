@@ -47,6 +47,11 @@ class Tip:
         return FilePosition(self.last or self.following, self.size)
 
     @property
+    def read(self) -> FilePosition:
+        """Up to where the source was read; the bucket has more of a binlog that is read again."""
+        return FilePosition(self.end.binlog, self.overlap.end) if self.overlap else self.end
+
+    @property
     def following(self) -> BinlogName:
         """The first binlog of which nothing is known."""
         return self.last.next() if self.last else self.lineage.begin

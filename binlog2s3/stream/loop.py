@@ -1,7 +1,7 @@
 """One stream, from the claim to its end: the loop that owns all of its state.
 
-The supervisor reads, the uploads upload; the watch, the heartbeat and the workers have threads of
-their own.
+The runs of mysqlbinlog read, the uploads upload; the watch, the heartbeat and the workers have
+threads of their own.
 
 Law: the end is the same after SIGTERM, after a defect and after an error: stop reading, give what
 is in flight a few seconds, make the spool durable, say so in the bucket. What was not uploaded is
@@ -37,12 +37,12 @@ from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.reporter import Pulse, Reporter, position_of
 from binlog2s3.stream.resume import Pilot
 from binlog2s3.stream.retry import wait_for
+from binlog2s3.stream.run import Runs
 from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.source_watch import Watch
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import mend_entries, sweep_spool
 from binlog2s3.stream.startup import StartResult
-from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.systemd import Alive, Notifier
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Uploader
@@ -124,7 +124,7 @@ class Loop:
             known=begun.tip,
         )
         self._pager = Pager(store=self._store, layout=layout, intake=self._intake, stop=stop)
-        self._supervisor = Supervisor(
+        self._runs = Runs(
             config,
             spool=spool,
             intake=self._intake,
@@ -143,7 +143,7 @@ class Loop:
         return Reporter(
             self._config,
             watch=self._watch,
-            supervisor=self._supervisor,
+            runs=self._runs,
             intake=self._intake,
             uploads=self._uploads,
             writer=self._writer,
@@ -206,7 +206,7 @@ class Loop:
     def _serve(self) -> None:
         if self._begun.refusal is not None:
             raise self._begun.refusal
-        self._supervisor.supervise()
+        self._runs.supervise()
 
     def _take_in(self) -> None:
         """Take in what the start found in the bucket and the spool."""
@@ -247,7 +247,7 @@ class Loop:
             self._intake.abandon(last)
         try:
             while not (self._stop.event.is_set() or self._intake.done):
-                self._supervisor.work(_POLL_SECONDS)
+                self._runs.work(_POLL_SECONDS)
         except Binlog2s3Error as error:
             _log.error("not all of the spool could be uploaded", error)
 
@@ -259,7 +259,7 @@ class Loop:
         self._stop.event.set()
         if not superseded:
             self._in_order(lambda: self._drain(reading=self._stop.error is None))
-        self._in_order(self._supervisor.close)
+        self._in_order(self._runs.close)
         self._in_order(self._spool.sync)
         if not superseded:
             farewell = threading.Thread(
@@ -303,7 +303,7 @@ class Loop:
         """Give running requests their time. Read what is there, unless reading has failed."""
         while not self._uploads.is_drained():
             self._uploads.flush()
-            more = reading and self._supervisor.round(_POLL_SECONDS)
+            more = reading and self._runs.round(_POLL_SECONDS)
             if not reading:
                 self._uploads.step(_POLL_SECONDS)
             if not more and self._intake.done:
@@ -312,7 +312,7 @@ class Loop:
     def _reached(self) -> FilePosition | None:
         """How far the source was read; between two runs, how far by the last one."""
         last = self._intake.last
-        return self._supervisor.reached() or (last.end if last is not None else None)
+        return self._runs.reached() or (last.end if last is not None else None)
 
     def _look(self) -> float:
         """Let the watch look, and the intake know what it sees. Called by the thread `watch`."""
@@ -329,7 +329,7 @@ class Loop:
         return _NAME_SECONDS
 
     def _progress(self, beat: Heartbeat) -> Heartbeat:
-        sight, lineage = self._watch.sight, self._intake.lineage or self._intake.left
+        sight, lineage = self._watch.sight, self._intake.newest_lineage
         coverage = self._intake.coverage
         status = None
         if self._board is None:

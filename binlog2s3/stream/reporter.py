@@ -51,10 +51,10 @@ from binlog2s3.status.model import (
     latest_of,
     writer_status,
 )
+from binlog2s3.stream.run import Runs
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.source_watch import Sight, Watch
 from binlog2s3.stream.spool import Room
-from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Stock, Uploader, least
 from binlog2s3.stream.writer import Writer
@@ -120,7 +120,7 @@ class Reporter:
         config: Config,
         *,
         watch: Watch,
-        supervisor: Supervisor,
+        runs: Runs,
         intake: Intake,
         uploads: Uploader,
         writer: Writer,
@@ -130,7 +130,7 @@ class Reporter:
     ) -> None:
         self._config = config
         self._watch = watch
-        self._supervisor = supervisor
+        self._runs = runs
         self._intake = intake
         self._uploads = uploads
         self._writer = writer
@@ -168,18 +168,18 @@ class Reporter:
     def vitals(self) -> Vitals:
         """The measurements that state and troubles follow from."""
         now, sight = self._clock(), self._watch.sight
-        at, reached = sight.position, self._supervisor.reached()
+        at, reached = sight.position, self._runs.reached()
         place = at.place if at is not None else None
         self._answered_at = max(self._answered_at, sight.position_at)
         ahead = place is not None and (reached is None or reached < place)
-        paused = self._supervisor.pressure.paused
+        paused = self._runs.pressure.paused
         self._ahead_since = (self._ahead_since or now) if ahead and not paused else None
         self._paused_since = (self._paused_since or now) if paused else None
-        if paused or self._supervisor.is_running:
+        if paused or self._runs.is_running:
             self._running_at = now
-        self._has_run |= self._supervisor.run is not None or self._supervisor.restarts > 0
+        self._has_run |= self._runs.run is not None or self._runs.restarts > 0
         self._note_work(now)
-        stock, pulse, child_error = self._uploads.stock, self._pulse, self._supervisor.last_error
+        stock, pulse, child_error = self._uploads.stock, self._pulse, self._runs.last_error
         due = _due(stock)
         silent = self._since(now, self._work_since, self._act_at)
         job = stock.failing if stock else None
@@ -202,7 +202,7 @@ class Reporter:
             source_hint=getattr(sight.error, "hint", ""),
             source_silent=now - self._answered_at,
             unlogged=isinstance(sight.error, UnloggedError),
-            read_idle=self._since(now, self._ahead_since, self._supervisor.read_at),
+            read_idle=self._since(now, self._ahead_since, self._runs.read_at),
             store_error=error,
             store_hint=hint,
             store_takes=self._takes(now),
@@ -255,13 +255,13 @@ class Reporter:
         state, troubles = judge(self.vitals(), config.timing)
         coverage = self._intake.coverage
         durable = coverage.durable if coverage is not None else None
-        lineage = self._intake.lineage or self._intake.left
+        lineage = self._intake.newest_lineage
         named = lineage.id if lineage is not None else None
         covered = self._writer.furthest_covered(named, self._intake.covered_until())
         lag = self._lag(now, sight, stock, durable, covered)
         me = self._writer.me
         text, moment, _ = self._store_error()
-        child, run, source = self._supervisor, self._supervisor.run, self._source(now, sight)
+        child, run, source = self._runs, self._runs.run, self._source(now, sight)
         paused = child.pressure.paused
         newest, at = stock.newest_commit_us if stock else None, datetime.now(UTC)
         return Status(
@@ -318,7 +318,7 @@ class Reporter:
 
     def _totals(self) -> Totals:
         counts = self._uploads.counts
-        read, transactions = self._supervisor.read_totals
+        read, transactions = self._runs.read_totals
         return Totals(
             read_bytes=read,
             sent_bytes=counts.sent_bytes,
@@ -332,7 +332,7 @@ class Reporter:
         return None if at is None else datetime.now(UTC) - timedelta(seconds=now - at)
 
     def _source(self, now: float, sight: Sight) -> SourceStatus:
-        at, lineage = sight.position, self._intake.lineage or self._intake.left
+        at, lineage = sight.position, self._intake.newest_lineage
         return SourceStatus(
             uuid=self._intake.server_uuid,
             flavour=lineage.flavour if lineage is not None else None,
@@ -382,7 +382,7 @@ class Reporter:
             return Lag(seconds=seconds)
         sizes = {row.name: row.size for row in sight.listed}
         # what was read since then is committed, too
-        place = max(at.place, self._supervisor.reached() or at.place)
+        place = max(at.place, self._runs.reached() or at.place)
         behind = lag_bytes(here or FilePosition(coverage.following, 0), place, sizes)
         waiting = None
         if durable is None or durable.gtid_set:

@@ -7,10 +7,9 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from itertools import count
 from queue import SimpleQueue
 from typing import TypeVar, cast
-
-import tenacity
 
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.errors import SourceError, StoreError
@@ -19,7 +18,7 @@ from binlog2s3.workers import start_thread
 
 T = TypeVar("T")
 U = TypeVar("U")
-_log = Log("supervisor")
+_log = Log("retry")
 _MOST_DOUBLINGS = 64
 
 
@@ -54,33 +53,28 @@ def wait_for(
 
     Raises an error that does not pass, and the last error when `stop` is set.
     """
-    began, waited = time.monotonic(), {"store": False, "source": False}
-
-    def say(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        if error is not None:
+    began, for_store, for_source = time.monotonic(), False, False
+    for failures in count(1):
+        try:
+            answer = ask()
+        except Exception as error:
+            if not passes(error) or stop.is_set():
+                raise
             tell(error)
-        hint = getattr(error, "hint", "")
-        if isinstance(error, StoreError):
-            waited["store"] = True
-            _log.recurring("waiting for the store", error=error, hint=hint)
+            hint = getattr(error, "hint", "")
+            if isinstance(error, StoreError):
+                for_store = True
+                _log.recurring("waiting for the store", error=error, hint=hint)
+            else:
+                for_source = True
+                _log.recurring("waiting for the source", error=error, hint=hint)
+            stop.wait(delay(failures, timing))
         else:
-            waited["source"] = True
-            _log.recurring("waiting for the source", error=error, hint=hint)
-
-    retrying = tenacity.Retrying(
-        retry=tenacity.retry_if_exception(passes),
-        stop=tenacity.stop_when_event_set(stop),
-        wait=lambda state: delay(state.attempt_number, timing),
-        sleep=tenacity.sleep_using_event(stop),
-        before_sleep=say,
-        reraise=True,
-    )
-    answer = retrying(ask)
+            break
     after = round(time.monotonic() - began, 1)
-    if waited["store"]:
+    if for_store:
         _log.over("the store answers again", "waiting for the store", after_seconds=after)
-    if waited["source"]:
+    if for_source:
         _log.over("the server answers again", "waiting for the source", after_seconds=after)
     return answer
 

@@ -19,7 +19,7 @@ from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.writers import Position, Unlogged
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.binlog.names import BinlogName, FilePosition
+from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, differs
 from binlog2s3.errors import (
     ElsewhereError,
@@ -56,11 +56,10 @@ class Intake:
     """Follows binlogs until they are closed.
 
     `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
-    `last` is the last binlog that was taken in, as long as the history ends with it. `left` is the
-    lineage that grew before this one. `unlogged`: the lineage's source was seen without a binlog.
-    `leaves_out`: what the source said its binlogs do not have, None if it was not asked yet.
-    `time_zone`: the source's, when the last run began; `started_at`: since when it is that.
-    `known` is where the known history ended before what was taken in: see `end`.
+    `unlogged`: the lineage's source was seen without a binlog. `leaves_out`: what the source said
+    its binlogs do not have, None if it was not asked yet. `time_zone`: the source's, when the last
+    run began; `started_at`: since when it is that. `known` is where the known history ended before
+    what was taken in: see `end`.
     """
 
     def __init__(
@@ -98,10 +97,8 @@ class Intake:
         self._witnessed = ""  # the lineage that `unlogged` is of
         self.unlogged: Unlogged | None = None
         self.leaves_out: tuple[str, ...] | None = None
-        self.left: Lineage | None = None
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
-        self.last: Track | None = None
         self.known = known
         self.time_zone: SystemZone | None = None
         self._gtids_outside = ""
@@ -126,16 +123,27 @@ class Intake:
         return not self._waiting and self._uploads.done
 
     @property
+    def last(self) -> Track | None:
+        """The last binlog that was taken in and still belongs to the history.
+
+        Called by any thread, too: a binlog is handed on before it no longer waits.
+        """
+        waiting = self._waiting[-1:]
+        return waiting[0] if waiting else self._handed
+
+    @property
     def end(self) -> Tip | None:
         """Where the known history ends; None if nothing is known of any."""
         return _end(self.lineage, self.last, self.known)
 
     @property
-    def read_up_to(self) -> FilePosition | None:
-        """How far the source has been read; if nothing was, where the known history ends."""
-        if self.last is not None:
-            return self.last.end
-        return self.known.end if self.known is not None else None
+    def newest_lineage(self) -> Lineage | None:
+        """The lineage that grows; while a new one has no binlog yet, the one that was left.
+
+        Called by any thread.
+        """
+        lineage, known = self.lineage, self.known
+        return lineage or (known.lineage if known is not None else None)
 
     def resume_after(self, tip: Tip) -> None:
         """Continue a lineage of the bucket after the end that is known of it."""
@@ -208,8 +216,7 @@ class Intake:
         self._waiting.clear()
         self._unsure.clear()
         self._handed = None
-        self.left = self.lineage or self.left
-        self.lineage = self.coverage = self.last = None
+        self.lineage = self.coverage = None
 
     def abandon(self, track: Track) -> None:
         """Give up a binlog that the source cannot finish: its bytes stay as chunks."""
@@ -226,13 +233,12 @@ class Intake:
         self._uploads.drop(track)
         if self._handed is track:
             self._handed = None
-        if self.last is track:
-            self.last = self._handed
 
     def forget_from(self, name: BinlogName) -> None:
         """Forget a binlog and all after it: they are of another history than the bucket's."""
-        for track in {*self._waiting, *self._open, self._handed, self.last} - {None}:
-            if track is not None and track.name >= name:
+        handed = [self._handed] if self._handed is not None else []
+        for track in {*self._waiting, *self._open, *handed}:
+            if track.name >= name:
                 self.forget(track)
 
     def go_back(self) -> None:
@@ -243,7 +249,6 @@ class Intake:
                 self._spool.release(track.name, self.lineage.id)
         for track in [*self._open]:
             self.abandon(track)
-        self.last = self.last or self._handed
 
     def covered_until(self) -> datetime | None:
         """The time up to which every commit of the lineage is in the bucket.
@@ -277,7 +282,7 @@ class Intake:
         `newest` is the newest binlog that it was seen to write. What it leaves out lies before the
         next one that a start of the server begins.
         """
-        lineage, last = self.lineage or self.left, self.last
+        lineage, last = self.newest_lineage, self.last
         if lineage is None or uuid != lineage.server_uuid:
             return
         known = [name for name in (last and last.name.next(), newest and newest.next()) if name]
@@ -342,7 +347,6 @@ class Intake:
         before = self._said if track.name == self._following else None
         track.leaves_out = _all_of(before, self.leaves_out)
         track.gtids_outside = self._gtids_outside
-        self.last = track
         self._open.append(track)
         self._waiting.append(track)
 
@@ -363,7 +367,8 @@ class Intake:
                     raise LeftOutError(why)
                 break
             self._hand_on(self._waiting[0])
-            self._handed = self._waiting.pop(0)
+            self._handed = self._waiting[0]
+            del self._waiting[0]
         return unsure
 
     def _unproved(self, track: Track) -> bool:
@@ -448,14 +453,14 @@ class Intake:
 
     def _pass_on_witness(self, lineage: Lineage, track: Track) -> None:
         """A source that was started twice may have left rows out before the second start."""
-        unlogged, parent, left = self.unlogged, lineage.parent, self.left
+        unlogged, parent, left = self.unlogged, lineage.parent, self.known
         if unlogged is None or lineage.id == self._witnessed:
             return
         is_ours = (
             parent is not None
             and (parent.lineage, parent.join != "unknown") == (self._witnessed, True)
             and left is not None
-            and left.server_uuid == lineage.server_uuid
+            and left.lineage.server_uuid == lineage.server_uuid
         )
         self._witnessed = lineage.id
         if unlogged.covers(track.name):
@@ -485,10 +490,12 @@ class Intake:
 
         A server that wrote no binlog, and then others of another name: GTIDs show no gap.
         """
-        parent, unlogged, left = self._parent, self.unlogged, self.left
+        parent, unlogged, left = self._parent, self.unlogged, self.known
         if parent is None or unlogged is None or left is None:
             return parent
-        is_ours = parent.lineage == self._witnessed and left.server_uuid == self._server_uuid
+        is_ours = (
+            parent.lineage == self._witnessed and left.lineage.server_uuid == self._server_uuid
+        )
         if not is_ours or not unlogged.is_renamed(first.name):
             return parent
         return replace(parent, join="unknown" if parent.join == "unknown" else "gap", unlogged=True)

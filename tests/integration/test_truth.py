@@ -63,7 +63,7 @@ Fault = Callable[[Scene], AbstractContextManager[object]]
 
 @contextmanager
 def frozen_child(scene: Scene) -> Iterator[None]:
-    """SIGSTOP of mysqlbinlog; the supervisor may have another one by the end."""
+    """SIGSTOP of mysqlbinlog; there may be another one by the end."""
     pid = scene.monitor.status()["child"]["pid"]
     os.kill(pid, signal.SIGSTOP)
     yield

@@ -98,7 +98,7 @@ def script(process: Process) -> Iterator[None]:
     shown.show(GROWS, 22)  # full chunks
     yield from rounds(3)
     process.beat()
-    process.supervisor.pressure.paused = True  # room is wanted, and mysqlbinlog begins again
+    process.runs.pressure.paused = True  # room is wanted, and mysqlbinlog begins again
     process.child.status = 1
     yield
     process.child.fetch(1)

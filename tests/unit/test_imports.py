@@ -41,7 +41,7 @@ ROOMS = {
     "prometheus_client": {"serve", "status"},
     "pymysql": {"server"},
     "rich": {"", "cli"},
-    "tenacity": {"store", "stream"},
+    "tenacity": {"store"},
     "zstandard": {"binlog"},
     "cryptography": {"replication", "server"},
 }

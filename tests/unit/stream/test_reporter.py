@@ -76,7 +76,7 @@ class Parts:
         )
         self.covered: datetime | None = None
         self.watch: Any = SimpleNamespace(sight=Sight())
-        self.supervisor: Any = SimpleNamespace(
+        self.runs: Any = SimpleNamespace(
             reached=lambda: FilePosition(name(3), 500),
             pressure=SimpleNamespace(paused=False),
             run=SimpleNamespace(child=SimpleNamespace(pid=77)),
@@ -89,8 +89,8 @@ class Parts:
         self.intake: Any = SimpleNamespace(
             coverage=self.coverage,
             covered_until=lambda: self.covered,
-            lineage=replace(LINEAGE, first_binlog=name(1)),
-            left=None,
+            lineage=(grows := replace(LINEAGE, first_binlog=name(1))),
+            newest_lineage=grows,
             server_uuid=UUID,
             is_behind=False,
         )
@@ -115,7 +115,7 @@ class Parts:
         self.reporter = Reporter(
             made,
             watch=self.watch,
-            supervisor=self.supervisor,
+            runs=self.runs,
             intake=self.intake,
             uploads=self.uploads,
             writer=self.writer,
@@ -204,7 +204,7 @@ def test_a_source_that_writes_on_unread_is_a_stall() -> None:
     position = replace(position, asked_at=parts.covered + timedelta(seconds=35))
     parts.watch.sight = replace(parts.watch.sight, position=position)
     assert parts.status.lag.seconds == pytest.approx(35, abs=1)
-    parts.supervisor.read_at = parts.now
+    parts.runs.read_at = parts.now
     assert parts.codes == []
 
 
@@ -332,7 +332,7 @@ def test_a_request_that_failed_for_a_while_is_over_when_it_succeeds() -> None:
 def test_a_pause_that_makes_room_is_well() -> None:
     """A catch-up through a small spool pauses all the time; it is ill when nothing leaves."""
     parts = Parts()
-    parts.supervisor.pressure.paused = True
+    parts.runs.pressure.paused = True
     parts.answer(offset=900)
     for _ in range(20):
         parts.counts.acts += 1
@@ -341,8 +341,8 @@ def test_a_pause_that_makes_room_is_well() -> None:
     parts.go(61)
     assert ("paused", "critical") in parts.codes
     assert ("stalled", "critical") not in parts.codes
-    parts.supervisor.pressure.paused = False
-    parts.supervisor.read_at = parts.now
+    parts.runs.pressure.paused = False
+    parts.runs.read_at = parts.now
     parts.go(1)
     assert parts.status.healthy
 
@@ -368,8 +368,8 @@ def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
     """Not at once: between two runs there is none. In a pause none is wanted."""
     parts = Parts()
     parts.go(3)
-    parts.supervisor.run, parts.supervisor.is_running = None, False
-    parts.supervisor.last_error = (TIME, "not found")
+    parts.runs.run, parts.runs.is_running = None, False
+    parts.runs.last_error = (TIME, "not found")
     parts.go(4)
     assert parts.codes == []
     parts.go(10)
@@ -377,7 +377,7 @@ def test_a_mysqlbinlog_that_does_not_run_is_told() -> None:
     assert "not found" in parts.status.troubles[0].text
     parts.go(20)
     assert parts.codes == [("source", "critical")]
-    parts.supervisor.pressure.paused = True
+    parts.runs.pressure.paused = True
     parts.go(1)
     assert parts.codes == [("paused", "warning")]
 
@@ -430,8 +430,8 @@ def test_before_the_source_and_the_lineage_are_known() -> None:
     """None, not 0."""
     parts = Parts()
     parts.watch.sight = Sight()
-    parts.intake.coverage = parts.intake.lineage = None
-    parts.supervisor.reached = lambda: None
+    parts.intake.coverage = parts.intake.lineage = parts.intake.newest_lineage = None
+    parts.runs.reached = lambda: None
     status = parts.status
     assert status.lag == Lag()
     assert (status.durable, status.lineage, status.purge.seconds) == (None, None, None)

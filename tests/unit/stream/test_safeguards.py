@@ -50,16 +50,14 @@ from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolic
 from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.continuation import unservable
-from binlog2s3.stream.lessons import EndAction, Lessons, judge
-from binlog2s3.stream.live_run import LiveRun, RunState
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.retry import delay
+from binlog2s3.stream.run import EndAction, Event, Memory, Run, Runs, State
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import PROBE, find
 from binlog2s3.stream.startup import Startup
-from binlog2s3.stream.supervisor import Supervisor
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState, overlap_of
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.upload_counts import Counts
@@ -619,7 +617,7 @@ child._process.wait()
 """
 
 
-def runs(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process is there and has not ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -645,7 +643,7 @@ def test_the_child_ends_with_the_process_that_started_it(tmp_path: Path) -> None
             wait_until((tmp_path / "runs").exists, what="the child runs")
             parent.kill()
             parent.wait()
-            wait_until(lambda: not runs(pid), what="the child's end")
+            wait_until(lambda: not is_alive(pid), what="the child's end")
         finally:
             parent.kill()
             with suppress(ProcessLookupError):
@@ -894,7 +892,7 @@ def test_a_start_clears_what_it_writes_the_entry_of(tmp_path: Path) -> None:
     assert not [key for key in store.objects if key.startswith(CHUNKS)]
 
 
-# The supervisor
+# The runs
 
 
 FACTS = ServerFacts(
@@ -929,7 +927,7 @@ class Asked:
 
 
 @pytest.fixture
-def supervisor(tmp_path: Path) -> Iterator[Any]:
+def runs(tmp_path: Path) -> Iterator[Any]:
     """One that neither runs nor asks by itself; `watch` is what the watch says."""
     spool = Spool(tmp_path)
     watch = SimpleNamespace(
@@ -946,7 +944,7 @@ def supervisor(tmp_path: Path) -> Iterator[Any]:
     nothing: Any = SimpleNamespace(counts=Counts())
     intake = Intake(store=nothing, layout=LAYOUT, spool=spool, writer=nothing, uploads=nothing)
     intake.judge = lambda *_, **__: False  # type: ignore[method-assign]
-    yield Supervisor(
+    yield Runs(
         config,  # type: ignore[arg-type]
         spool=spool,
         intake=intake,
@@ -977,7 +975,7 @@ def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, *
     sight = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
     watch: Any = SimpleNamespace(sight=SimpleNamespace(**sight), heard_at=heard_at)
     heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
-    run = LiveRun(SimpleNamespace(), heading, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
+    run = Run(SimpleNamespace(), heading, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
     run.started = run.moved = run.ahead = time.monotonic() - silent_seconds
     run.look_after(watch, 60.0, patience)
     return run.ahead is not None
@@ -987,8 +985,8 @@ def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path
     """mysqlbinlog runs on and on: a binlog that is archived and deleted takes no memory."""
     heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
     tailer: Any = SimpleNamespace(take_new=list)
-    run = LiveRun(SimpleNamespace(), heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
-    run.state = RunState.READING
+    proved = SimpleNamespace(facts=SimpleNamespace(lineage=LINEAGE))
+    run = Run(proved, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
     known: list[weakref.ref[Track]] = []
     for number in range(1, 20):
         path = tmp_path / str(number)
@@ -1005,17 +1003,17 @@ def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path
 
 def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
     """A large event comes when it is whole: each time from the same place it has longer."""
-    lessons = Lessons().asked_at(FilePosition(FIRST, 100))
+    memory = Memory().asked_at(FilePosition(FIRST, 100))
     for limit in (60, 120):
-        patience = lessons.patience
+        patience = memory.patience
         assert look_after(silent_seconds=limit - 1, patience=patience, at=200)
         with pytest.raises(SourceError, match="although the server writes") as ended:
             look_after(silent_seconds=limit + 1, patience=patience, at=200)
-        lessons, verdict = judge(lessons, ended.value, None)
-        assert verdict is EndAction.KEEP
-        assert look_after(silent_seconds=limit + 1, patience=lessons.patience, at=200)
-    assert lessons.asked_at(FilePosition(FIRST, 100)).patience == 4
-    assert lessons.asked_at(FilePosition(FIRST, 101)).patience == 1
+        memory, action = memory.learned(ended.value, None)
+        assert action is EndAction.KEEP
+        assert look_after(silent_seconds=limit + 1, patience=memory.patience, at=200)
+    assert memory.asked_at(FilePosition(FIRST, 100)).patience == 4
+    assert memory.asked_at(FilePosition(FIRST, 101)).patience == 1
 
 
 @pytest.mark.parametrize(
@@ -1052,17 +1050,17 @@ def two_of_a_server(timestamp: int) -> tuple[BinlogWriter, BinlogWriter]:
     return made
 
 
-def begun(directory: Path, sent: BinlogWriter, overlap: Overlap | None) -> LiveRun:
+def begun(directory: Path, sent: BinlogWriter, overlap: Overlap | None) -> Run:
     """A run that has brought this binlog, or what comes from the overlap on."""
     heading = Heading(
         facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST, overlap=overlap
     )
-    run = SpoolRun(directory, replace(RUN, position=heading.position))
+    run = SpoolRun(directory, replace(RUN, position=heading.position, lineage=PROBE))
     data = sent.from_position(overlap.begin) if overlap else bytes(sent.data)
     (directory / str(FIRST)).write_bytes(data)
     track = begun_track(sent, overlap.end) if overlap else None
     tailer = Tailer(run, Grid(5 << 20), overlap=overlap, track=track)
-    return LiveRun(run, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
+    return Run(run, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
 
 
 def begun_track(made: BinlogWriter, end: int) -> Track:
@@ -1085,7 +1083,7 @@ def begun_track(made: BinlogWriter, end: int) -> Track:
 )
 @pytest.mark.parametrize("short", [False, True], ids=["no-overlap", "short-overlap"])
 def test_what_a_run_begins_with_is_confirmed_on_a_new_connection(
-    supervisor: Any, tmp_path: Path, then: ServerFacts, timestamp: int, words: str, *, short: bool
+    runs: Any, tmp_path: Path, then: ServerFacts, timestamp: int, words: str, *, short: bool
 ) -> None:
     """The one that is kept still leads to the server that was asked; mysqlbinlog's does not.
 
@@ -1096,14 +1094,14 @@ def test_what_a_run_begins_with_is_confirmed_on_a_new_connection(
     run = begun(tmp_path, ours, overlap_of(begun_track(ours, ours.ends[3])) if short else None)
     while run.read(lambda _: ()):
         assert run.take_new() == []
-    assert run.state is RunState.CONFIRMING
-    supervisor._connect = lambda: Asked(FACTS, bytes(ours.data) + b"and more")
-    supervisor._confirm(run)
-    supervisor._connect = lambda: Asked(then, bytes(theirs.data))
+    assert (run.shown, run.can_be_confirmed) == (Event.SAME_BEGINNING if short else None, True)
+    runs._connect = lambda: Asked(FACTS, bytes(ours.data) + b"and more")
+    runs._confirm(run)
+    runs._connect = lambda: Asked(then, bytes(theirs.data))
     if short:  # its file begins with an event that mysqlbinlog made up
         words = words.partition(", .*")[0]
     with pytest.raises(SourceError, match=words) as refused:
-        supervisor._confirm(run)
+        runs._confirm(run)
     assert refused.value.transient
     assert refused.value.hint
 
@@ -1120,20 +1118,20 @@ def test_a_long_overlap_proves_a_run_by_itself(tmp_path: Path) -> None:
     run = begun(tmp_path, ours, overlap)
     while run.read(lambda _: ()):
         pass
-    assert run.state is RunState.READING
+    assert run.shown is Event.SAME
 
 
-def test_a_run_that_cannot_be_noted_is_not_read_on(supervisor: Any, tmp_path: Path) -> None:
+def test_a_run_that_cannot_be_noted_is_not_read_on(runs: Any, tmp_path: Path) -> None:
     """The disk is full: a start would discard what came, so nothing of it is taken in."""
     ours, _ = two_of_a_server(NOW)
     track = begun_track(ours, ours.ends[3])
     run = begun(tmp_path, ours, overlap_of(track))
-    run.run = replace(run.run, facts=replace(run.run.facts, lineage=PROBE))
-    supervisor.run, supervisor._connect = run, lambda: Asked(FACTS, bytes(ours.data))
+    runs.memory = Memory(state=State.COMPARING)
+    runs.run, runs._connect = run, lambda: Asked(FACTS, bytes(ours.data))
 
     def rounds() -> None:
         for _ in range(9):
-            supervisor.round(0.0)
+            runs.round(0.0)
 
     room = tmp_path / "run.json.new"
     room.mkdir()  # no note can be written
@@ -1144,20 +1142,20 @@ def test_a_run_that_cannot_be_noted_is_not_read_on(supervisor: Any, tmp_path: Pa
     assert current is not None
     assert current.size == ours.ends[3]
     room.rmdir()
-    assert supervisor.round(0.0)
+    assert runs.round(0.0)
     assert json.loads((tmp_path / "run.json").read_text())["lineage"] is None
     assert current.size == len(ours.data)
 
 
-def test_a_run_begins_with_a_question_on_a_new_connection(supervisor: Any) -> None:
+def test_a_run_begins_with_a_question_on_a_new_connection(runs: Any) -> None:
     """After a fail-over by DNS the old primary may live on, and keep the connection open."""
     new = replace(FACTS, uuid=UUID_B)
     connections = [Asked(FACTS, b""), Asked(new, b"")]
     connections[1].close()  # it is made anew
-    supervisor._connect = lambda: connections.pop(0)
-    supervisor._intake.last = supervisor._intake.lineage = None
-    supervisor._pilot.heading = lambda server, *_: server.facts()
-    assert [supervisor._ask(), supervisor._ask()] == [FACTS, new]
+    runs._connect = lambda: connections.pop(0)
+    runs._intake.lineage = None
+    runs._pilot.heading = lambda server, *_: server.facts()
+    assert [runs._ask(), runs._ask()] == [FACTS, new]
 
 
 @pytest.mark.parametrize("failures", [0, 1, 10, 1023, 1024, 10**6])
@@ -1167,12 +1165,12 @@ def test_a_source_or_a_store_may_be_away_for_days(failures: int) -> None:
     assert all(0 <= wait <= 1 for wait in waits)
 
 
-def test_the_loop_goes_on_while_the_source_is_asked(supervisor: Any) -> None:
+def test_the_loop_goes_on_while_the_source_is_asked(runs: Any) -> None:
     """Whole binlogs may be compared for the answer: uploads and watchdog do not wait for it."""
     stepped = threading.Event()
-    supervisor._uploads.step = lambda _: stepped.set()
-    supervisor._connect = lambda: Asked(FACTS, b"")
-    supervisor._intake.last = supervisor._intake.lineage = None
+    runs._uploads.step = lambda _: stepped.set()
+    runs._connect = lambda: Asked(FACTS, b"")
+    runs._intake.lineage = None
 
     def heading(*_: object) -> str:
         for _ in range(3):
@@ -1180,14 +1178,12 @@ def test_the_loop_goes_on_while_the_source_is_asked(supervisor: Any) -> None:
             assert stepped.wait(20), "nobody works meanwhile"
         return "there"
 
-    supervisor._pilot.heading = heading
-    assert supervisor._ask() == "there"
+    runs._pilot.heading = heading
+    assert runs._ask() == "there"
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_what_is_read_again_does_not_shorten_what_is_known(
-    supervisor: Any, *, closed: bool
-) -> None:
+def test_what_is_read_again_does_not_shorten_what_is_known(runs: Any, *, closed: bool) -> None:
     """A lineage that begins when the source gives no more of it follows all that the bucket has.
 
     A run continues where the reading has come to. One that has ended there is that long.
@@ -1199,12 +1195,12 @@ def test_what_is_read_again_does_not_shorten_what_is_known(
     again.feed(memoryview(bytes(made.data[: made.ends[3]])))
     again.state = TrackState.CLOSED if closed else again.state
     assert again.size < known.size
-    supervisor._intake.known = tip
-    supervisor._intake.lineage, supervisor._intake.last = HISTORY, again
-    supervisor._connect = lambda: Asked(FACTS, b"")
-    supervisor._pilot.heading = lambda _, tip, __: tip
-    asked = supervisor._ask()
-    assert supervisor._lessons.at == (FIRST, again.size)
+    runs._intake.known = tip
+    runs._intake.lineage, runs._intake._handed = HISTORY, again
+    runs._connect = lambda: Asked(FACTS, b"")
+    runs._pilot.heading = lambda _, tip, __: tip
+    asked = runs._ask()
+    assert runs.memory.at == (FIRST, again.size)
     assert asked.overlap.end == again.size
     if closed:
         assert (asked.size, asked.gtids) == (again.size, again.gtids_after())
@@ -1218,7 +1214,7 @@ def test_what_is_read_again_does_not_shorten_what_is_known(
         assert given_up.parent.offset == known.size
 
 
-def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(supervisor: Any) -> None:
+def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(runs: Any) -> None:
     """The answer is out of date: it was given to another question."""
     asked = threading.Event()
     doubts: list[Any] = []
@@ -1237,13 +1233,13 @@ def test_what_is_learned_while_the_source_is_asked_is_not_forgotten(supervisor: 
             learned.set()
             raise ForkError("two histories")
 
-    supervisor._uploads.step = step
-    supervisor._connect = lambda: Asked(FACTS, b"")
-    supervisor._intake.last = supervisor._intake.lineage = None
-    supervisor._pilot.heading = heading
+    runs._uploads.step = step
+    runs._connect = lambda: Asked(FACTS, b"")
+    runs._intake.lineage = None
+    runs._pilot.heading = heading
     with pytest.raises(SourceError, match="the histories part"):
-        supervisor._ask()
-    assert supervisor._ask() == "there"
+        runs._ask()
+    assert runs._ask() == "there"
     assert [doubt and doubt.why for doubt in doubts] == [None, "two histories"]
 
 

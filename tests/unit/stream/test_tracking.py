@@ -22,6 +22,7 @@ from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.zone import SystemZone
 from binlog2s3.errors import ElsewhereError, ForkError, LeftOutError, PreconditionError
 from binlog2s3.server.connection import ServerBinlog, ServerPosition
+from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.tail import Track, TrackState
@@ -296,6 +297,19 @@ def test_a_binlog_that_is_forgotten_leaves_no_trace(bench: Bench) -> None:
     assert bench.readable(bench.lineage) == {"b.000001": "open", "b.000002": "open"}
 
 
+def test_the_history_ends_with_what_still_waits(bench: Bench) -> None:
+    """The binlog after it is read again: a run goes on behind it, and brings it no second time."""
+    first = begin(bench)
+    first.state = TrackState.PASSED  # it has no end: what follows waits for its proof
+    second, third = bench.admit(2), bench.admit(3)
+    bench.intake.forget(third)
+    assert bench.intake.last is second
+    assert bench.intake.end is not None
+    assert bench.intake.end.end == (name(2), second.size)
+    bench.intake.forget(second)
+    assert bench.intake.last is first
+
+
 @pytest.mark.parametrize("contradicts", [False, True])
 def test_a_history_that_ends_is_brought_in_as_far_as_it_goes(
     bench: Bench, *, contradicts: bool
@@ -479,6 +493,7 @@ def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
     durable = Position(binlog=name(newest), offset=4, gtid_set="")
     bench.said |= {"time_zone": zone, "server": None, "durable": durable}
     bench.intake.unlogged, bench.intake._witnessed = None, ""
+    bench.intake.known = Tip(lineage=lineage, last=name(newest), size=4)
     bench.intake.resume(lineage, None, name(newest), described=True)
 
 
