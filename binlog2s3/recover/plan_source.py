@@ -10,27 +10,23 @@ target has executed, because the target's disk may have no space for more.
 import ssl
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.binlog.walk import EventPart, EventSplitter
-from binlog2s3.errors import ArchiveError
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.replication.events import GTID_EVENTS, WHOLE_MOST, heartbeat_event
 from binlog2s3.replication.feed import Feed, NotServedError
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
+from binlog2s3.replication.send import Sender, SentBinlog
 from binlog2s3.replication.source import Client, Source
 
 AHEAD_MOST = 128 << 20
 """The most bytes of binlog that are sent and not executed; one transaction may exceed it."""
 
-_HEARTBEAT_SECONDS = (0.5, 30.0)
 _MARKS = 100  # of a part, about
-_TYPE = 4  # offset of the type in an event's header
 
 OpenStream = Callable[
     [Sequence[PlanPiece]], Generator[tuple[PlanPiece, Iterator[Checked]], None, None]
@@ -89,7 +85,7 @@ class Window:
             self._ended = True
             self._changed.notify_all()
 
-    def has_room(self, sent: int, *, wait_seconds: float) -> bool:
+    def has_room(self, sent: int, wait_seconds: float) -> bool:
         """Whether the source may send more; waits up to `wait_seconds` for it. True after `end`."""
         with self._changed:
             return self._changed.wait_for(
@@ -160,7 +156,14 @@ class PlanSource(Source):
         if why:
             raise NotServedError(why)
         self.has_client.set()
-        self._dump(client, dump)
+        served = self._served
+        feed = Feed(server_id=self._who.server_id, checksum=dump.checksum, not_of=served.not_of)
+        room = self.window.has_room
+        sender = Sender(client, dump, feed, ended=self.ended.wait, has_room=room)
+        with closing(served.open(served.pieces)) as stream:
+            sender.send(binlogs(stream, served.name_of, self.window))
+        self.has_sent_all.set()
+        sender.wait(self.ended.wait)
 
     def _refusal(self, dump: Dump) -> str:
         """Why this cannot be served; "" if it can."""
@@ -176,84 +179,55 @@ class PlanSource(Source):
             return f"{dump.name[:100]}:{dump.position} is not served"
         return ""
 
-    def _dump(self, client: Client, dump: Dump) -> None:
-        feed = Feed(
-            server_id=self._who.server_id, checksum=dump.checksum, not_of=self._served.not_of
-        )
-        least, most = _HEARTBEAT_SECONDS
-        beat = min(max(dump.heartbeat, least), most)
 
-        def heartbeat() -> None:
-            if dump.heartbeat and feed.name:
-                client.send_event(heartbeat_event(
-                    feed.name, feed.position, server_id=self._who.server_id,
-                    checksum=feed.checksum, version_2=dump.heartbeat_v2,
-                ))  # fmt: skip
-                client.flush()
+def binlogs(
+    stream: Stream, name_of: Callable[[PlanPiece], str], window: Window
+) -> Iterator[SentBinlog]:
+    """The pieces of a plan as a source of binlogs. `name_of`: their names at the replica.
 
-        with closing(self._served.open(self._served.pieces)) as stream:
-            for part in parts(feed, self._marked(stream), self._served.name_of):
-                begins = part.size and part.data[_TYPE] in GTID_EVENTS
-                if begins and not self.window.has_room(feed.sent, wait_seconds=0):
-                    client.flush()
-                    while not self.window.has_room(feed.sent, wait_seconds=beat):
-                        heartbeat()
-                client.send_event(part.data, part.size)
-        client.flush()
-        self.has_sent_all.set()
-        while not self.ended.wait(beat):
-            heartbeat()
-
-    def _marked(self, stream: Stream) -> Stream:
-        """The same stream, with a mark for each part in which transactions end and for each end."""
-        size = transactions = 0
-        for piece, data in stream:
-            counted = Marked(self.window, self._served.name_of(piece), size, transactions)
-            yield piece, counted.through(piece, data)
-            size += piece.size
-            transactions += piece.transactions
+    The window gets a mark for each end of a piece, and for each part in which transactions end.
+    """
+    size = transactions = 0
+    for piece, data in stream:
+        head = next(data).data
+        is_whole = piece.begin < len(head)  # the piece has the binlog's own first bytes
+        name = name_of(piece)
+        yield SentBinlog(
+            name=name,
+            begin=0 if is_whole else piece.begin,
+            head=head[len(MAGIC) :],
+            blocks=_marked(
+                piece, name, data, window, size=size, head=len(head) if is_whole else 0,
+                transactions=transactions,
+            ),
+            end=piece.end,
+        )  # fmt: skip
+        size += piece.size
+        transactions += piece.transactions
 
 
-class Marked:
-    """Makes the marks of one piece; `size` bytes and `transactions` come before it."""
+def _marked(
+    piece: PlanPiece,
+    name: str,
+    data: Iterator[Checked],
+    window: Window,
+    *,
+    size: int,
+    head: int,
+    transactions: int,
+) -> Iterator[bytes]:
+    """The bytes of a piece behind its head; marks before each part, where its transactions end.
 
-    def __init__(self, window: Window, name: str, size: int, transactions: int) -> None:
-        self._window = window
-        self._name = name
-        self._size = size
-        self._transactions = transactions
+    `size` bytes and `transactions` come before the piece, and `head` bytes of it before these. The
+    first transaction is marked because the source may wait there, until it has been executed;
+    others because a target may need long for the thousands that a part can have. The size of a mark
+    is that of what comes before its transaction; the last one's is all of the part.
+    """
 
-    def through(self, piece: PlanPiece, data: Iterator[Checked]) -> Iterator[Checked]:
-        """The same data; marks before each part, where some of its transactions end.
-
-        The first is marked because the source may wait there, until it has been executed; others
-        because a target may need long for the thousands that a part can have. The size of a mark
-        is that of what comes before its transaction; the last one's is all of the part.
-        """
-        size, most = self._size, self._size + piece.size
-        transactions, commit_us = self._transactions, None
-        is_head = True
-        for checked in data:
-            before = size
-            if not (is_head and piece.begin >= len(checked.data)):
-                size += len(checked.data)
-            is_head = False
-            done, last = before, len(checked.done) - 1
-            step = max(1, len(checked.done) // _MARKS)
-            for number, one in enumerate(checked.done):
-                commit_us = one.commit_us
-                if number % step == 0 or number == last:
-                    reached = min(size if number == last else done, size, most)
-                    self._mark(one.end, reached, transactions + number + 1, commit_us)
-                done += one.end - one.begin
-            transactions += len(checked.done)
-            yield checked
-        self._mark(piece.end, most, self._transactions + piece.transactions, commit_us)
-
-    def _mark(self, position: int, size: int, transactions: int, commit_us: int | None) -> None:
-        self._window.mark(
+    def mark(position: int, size: int, transactions: int) -> None:
+        window.mark(
             SentMark(
-                name=self._name,
+                name=name,
                 position=position,
                 size=size,
                 transactions=transactions,
@@ -261,36 +235,20 @@ class Marked:
             )
         )
 
-
-def parts(feed: Feed, stream: Stream, name_of: Callable[[PlanPiece], str]) -> Iterator[EventPart]:
-    """All that is sent. `name_of`: the name of a piece's binlog at the replica.
-
-    Raises what the stream raises, and ArchiveError for bad events.
-    """
-    before: PlanPiece | None = None
-    for piece, data in stream:
-        checked = iter(data)
-        head = next(checked).data
-        is_whole = piece.begin < len(head)  # the piece has the binlog's own first bytes
-        yield from feed.begin(name_of(piece), 0 if is_whole else piece.begin, head[len(MAGIC) :])
-        for part in events(checked):
-            yield from feed.event(part)
-        before = piece
-    if before is not None:
-        feed.position = max(feed.position, before.end)
-        yield from feed.settled()
-
-
-def events(data: Iterable[Checked]) -> Iterator[EventPart]:
-    """The events of a piece's bytes: small ones whole, large ones in parts.
-
-    Raises ArchiveError if the bytes are no events, or do not end with an event.
-    """
-    splitter = EventSplitter(most=WHOLE_MOST)
+    most, of_all = size + piece.size, transactions + piece.transactions
+    size += head
+    commit_us = None
     for checked in data:
-        try:
-            yield from splitter.feed(checked.data)
-        except ValueError as error:
-            raise ArchiveError(str(error)) from error
-    if not splitter.is_between:
-        raise ArchiveError("the bytes of a piece end within an event")
+        done = size
+        size += len(checked.data)
+        last = len(checked.done) - 1
+        step = max(1, len(checked.done) // _MARKS)
+        for number, one in enumerate(checked.done):
+            commit_us = one.commit_us
+            if number % step == 0 or number == last:
+                reached = min(size if number == last else done, size, most)
+                mark(one.end, reached, transactions + number + 1)
+            done += one.end - one.begin
+        transactions += len(checked.done)
+        yield checked.data
+    mark(piece.end, most, of_all)

@@ -5,7 +5,7 @@ the true position and a format event follow, so that a reconnect by position ask
 position. Memory is bounded by one event of up to 64 KiB.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -34,6 +34,11 @@ from binlog2s3.replication.events import (
 
 _WRAP = 1 << 32
 _RUN_MOST = 1 << 18
+_RUN_ENOUGH = _RUN_MOST // 2
+"""After so many bytes a run ends before the next transaction, where a source may have to wait.
+
+One that began within a transaction ends before the next one, whatever its size."""
+_TYPE = 4  # offset of the type in an event's header
 _DECIDED = frozenset({EventType.ROTATE, EventType.FORMAT_DESCRIPTION, EventType.GTID_LIST})
 """Types that `event` has to look at."""
 _NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTIDS})
@@ -199,23 +204,30 @@ class Feed:
 
         It does for many events at once what `event` does for each, and is much faster. It ends
         before the first event that only `event` can decide, that is larger than `WHOLE_MOST`, or
-        that is not complete; and after `_RUN_MOST` bytes.
+        that is not complete; before a transaction as `_RUN_ENOUGH` says, and anywhere after
+        `_RUN_MOST` bytes.
         """
-        if not self.verbatim or self._skipping or self.at or self._told != self.position:
+        if self._skipping or self.at or self._told != self.position:
             return []
         sizes: list[int] = []
+        decided = _DECIDED if self.verbatim else _DECIDED | _NOT_SENT
+        enough = _RUN_ENOUGH if begins_transaction(data) else 1
         unpack, position, at = HEADER.unpack_from, self.position, 0
         last_header = min(len(data) - HEADER_SIZE, _RUN_MOST)
         while at <= last_header:
             _, kind, server_id, size, end, _ = unpack(data, at)
             until = at + size
-            if not HEADER_SIZE <= size <= WHOLE_MOST or until > len(data) or kind in _DECIDED:
+            if not HEADER_SIZE <= size <= WHOLE_MOST or until > len(data) or kind in decided:
+                break
+            if server_id == self.not_of:
                 break
             if end and (end - size - position) % _WRAP:
                 break
-            if kind in GTID_EVENTS and self.has is not None:
+            if kind in GTID_EVENTS:
+                if at >= enough:
+                    break
                 gtid = self._gtid(kind, server_id, data[at:until])
-                if gtid is not None and self.has.has(gtid):
+                if gtid is not None and self.has is not None and self.has.has(gtid):
                     break
             sizes.append(size)
             position += size
@@ -288,6 +300,11 @@ class Feed:
         return gtid_of(kind, server_id, event, CHECKSUM_SIZE if self.checksum else 0)
 
 
+def begins_transaction(data: bytes | memoryview) -> bool:
+    """Whether an event that begins here, as far as it is there, begins a transaction."""
+    return len(data) > _TYPE and data[_TYPE] in GTID_EVENTS
+
+
 class EventSink(Protocol):
     """Where events are sent; `source.Client` is one."""
 
@@ -298,19 +315,33 @@ class EventSink(Protocol):
         """Send whole events of these sizes, which follow each other in `data`."""
 
 
-def pass_on(data: memoryview, splitter: EventSplitter, feed: Feed, sink: EventSink) -> None:
+def pass_on(
+    data: memoryview,
+    splitter: EventSplitter,
+    feed: Feed,
+    sink: EventSink,
+    *,
+    before: Callable[[], None] | None = None,
+) -> None:
     """Send what the next bytes of a binlog hold, cut anywhere.
 
-    Raises ValueError if they are not events.
+    `before` is called before a transaction, at least once in about `_RUN_MOST` bytes. Raises
+    ValueError if they are not events.
     """
     while data:
-        sizes = feed.unchanged(data) if splitter.is_between else []
+        sizes = []
+        if splitter.is_between:
+            if before is not None and begins_transaction(data):
+                before()
+            sizes = feed.unchanged(data)
         if sizes:
             count = sum(sizes)
             sink.send_events(data[:count], sizes)
         else:
             count = splitter.rest(data)
             for part in splitter.feed(data[:count]):
+                if before is not None and part.size and begins_transaction(part.data):
+                    before()
                 for out in feed.event(part):
                     sink.send_event(out.data, out.size)
         data = data[count:]

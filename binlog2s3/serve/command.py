@@ -32,7 +32,7 @@ from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
 from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.directory import Directory, of_server, recovered
-from binlog2s3.serve.dump import DumpSender
+from binlog2s3.serve.dump import ServedDump
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
 from binlog2s3.status.http import Listener
@@ -97,7 +97,7 @@ class Serving:
         self._config = config
         self._history = history
         self._cache = BlockCache(_threads(config))
-        self._senders: dict[int, DumpSender] = {}
+        self._dumps: dict[int, ServedDump] = {}
         self._lock = threading.Lock()
         self._sent_before = 0
         self.source: Source | None = None
@@ -142,24 +142,24 @@ class Serving:
         """Send one dump until the client leaves."""
         source = self.source
         assert source is not None  # noqa: S101 - it calls this
-        sender = DumpSender(
+        served = ServedDump(
             client,
             dump,
             self._history,
             self._cache,
             self.identity(),
-            ended=lambda seconds: source.ended.wait(seconds) if seconds else source.ended.is_set(),
-            dumps=lambda: len(self._senders),
+            ended=source.ended.wait,
+            dumps=lambda: len(self._dumps),
         )
         with self._lock:
-            self._senders[client.number] = sender
+            self._dumps[client.number] = served
         asked = "GTIDs" if isinstance(dump, DumpByGtid) or dump.state is not None else "position"
         _log.info("dump begins", number=client.number, user=client.user, host=client.host, by=asked)
         try:
-            sender.run()
+            served.run()
         finally:
             with self._lock:
-                del self._senders[client.number]
+                del self._dumps[client.number]
                 self._sent_before += client.sent
             _log.info("dump ended", number=client.number, sent=client.sent)
 
@@ -169,8 +169,8 @@ class Serving:
         view = history.view()
         clients = [] if source is None else source.clients
         with self._lock:
-            senders = dict(self._senders)
-            sent = self._sent_before + sum(one.sent for one in clients if one.number in senders)
+            dumps = dict(self._dumps)
+            sent = self._sent_before + sum(one.sent for one in clients if one.number in dumps)
         error = getattr(history, "error", None) or (source.defect if source is not None else None)
         return ServeStatus(
             source=history.name,
@@ -181,17 +181,17 @@ class Serving:
             whole=view.whole,
             problem=view.problem,
             error=str(error) if error is not None else "",
-            clients=tuple(_client(one, senders.get(one.number)) for one in clients),
+            clients=tuple(_client(one, dumps.get(one.number)) for one in clients),
             refused=dict(source.refused) if source is not None else {},
             sent_bytes=sent,
             fetched_bytes=self._cache.fetched,
         )
 
 
-def _client(client: Client, sender: DumpSender | None) -> ClientStatus:
+def _client(client: Client, served: ServedDump | None) -> ClientStatus:
     dump = client.dump
-    name, position = sender.place if sender is not None else ("", 0)
-    state = "connected" if sender is None else "sending" if sender.behind else "waiting"
+    name, position = served.place if served is not None else ("", 0)
+    state = "connected" if served is None else "sending" if served.behind else "waiting"
     kind = "client"
     if dump is not None:
         kind = "replica" if dump.registered else "reader"
@@ -205,7 +205,7 @@ def _client(client: Client, sender: DumpSender | None) -> ClientStatus:
         state=state,
         binlog=name,
         position=position,
-        behind_bytes=sender.behind if sender is not None else 0,
+        behind_bytes=served.behind if served is not None else 0,
         sent_bytes=client.sent,
         since=client.since,
     )

@@ -1,14 +1,16 @@
-"""Sends one dump: from the position that the client asks for, and then all that follows.
+"""The binlogs that one client is sent: from where it asks for, and then all that follows.
 
-Law: only whole transactions are sent. While the store does not answer, the dump waits and the
-client gets heartbeats. At a gap, damage, or a dead branch, the dump ends with an error that names
-it, and nothing after it is sent.
+Law: only whole transactions are given to the `Sender`. While the store does not answer, the client
+waits and gets heartbeats. At a gap, damage, or a dead branch, the dump ends with an error that
+names it, and nothing after it is sent.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as NotYetError
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -18,19 +20,12 @@ from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.place import Gtid, gtid_text
 from binlog2s3.binlog.scanner import MAGIC
-from binlog2s3.binlog.walk import EventPart, EventSplitter
-from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.errors import StoreError
 from binlog2s3.log import Log
-from binlog2s3.replication.events import WHOLE_MOST, heartbeat_event
-from binlog2s3.replication.feed import (
-    Feed,
-    MariadbHad,
-    MysqlHad,
-    NotServedError,
-    pass_on,
-)
+from binlog2s3.replication.feed import Feed, MariadbHad, MysqlHad, NotServedError
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
+from binlog2s3.replication.send import ClientLeftError, Sender, SentBinlog
 from binlog2s3.replication.source import Client
 from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.model import (
@@ -45,15 +40,13 @@ from binlog2s3.serve.model import (
 Result = TypeVar("Result")
 _AHEAD_MOST = 6
 _AHEAD_SHARED = 16
-_LOOK_SECONDS = 1.0  # between two checks whether the client has left
 _START_SECONDS = 45.0  # a replica waits for 60 s
 _STORE_SECONDS = 2.0
-_HEARTBEAT_LEAST = 0.5
 _log = Log("serve")
 
 
-class DumpSender:
-    """One dump. `run` returns when the client has left, or has got all that it asked for.
+class ServedDump:
+    """One dump of a history. `run` returns when the client has left, or has all that it asked for.
 
     `dumps` says how many there are now: the more, the fewer blocks each one fetches ahead.
     """
@@ -69,37 +62,32 @@ class DumpSender:
         ended: Callable[[float], bool],
         dumps: Callable[[], int],
     ) -> None:
-        self._client = client
+        self._number = client.number
         self._dump = dump
         self._served = served
         self._cache = cache
-        self._ended = ended
         self._dumps = dumps
-        self._beat = max(dump.heartbeat, _HEARTBEAT_LEAST) if dump.heartbeat else 0.0
-        self._spoke = time.monotonic()
+        self._feed = Feed(server_id=identity.server_id, checksum=dump.checksum, verbatim=True)
+        self._sender = Sender(client, dump, self._feed, ended=ended)
         self._is_store_silent = False
-        self._seen = 0
         self._offset = 0
         self._asked_for: tuple[str, BinlogName] | None = None
         self._due: dict[tuple[str, BinlogName], tuple[Gtid, ...]] = {}
-        self._splitter = EventSplitter(most=WHOLE_MOST)
+        self._following: ServedBinlog | None = None
         self.behind = 0
         """Bytes of the binlog that this client has not got yet."""
         self.place: tuple[str, int] = ("", 0)
-        self.feed = Feed(server_id=identity.server_id, checksum=dump.checksum, verbatim=True)
 
     def run(self) -> None:
         """Send. Raises NotServedError and ArchiveError, which the client is told; OSError."""
-        following = self._begin()
-        while following is not None:
-            following = self._through(following)
-        if not self._is_over():
-            self._client.finish()
+        with suppress(ClientLeftError):
+            self._sender.send(self._binlogs())
+            self._sender.finish()
 
     # Where it begins
 
     def _begin(self) -> ServedBinlog | None:
-        """The first binlog to send, and prepare the feed for it; None if the client has left."""
+        """The first binlog to send, and prepare the feed for it; None if there is none yet."""
         dump = self._dump
         have: Gtids | None = dump.gtids if isinstance(dump, DumpByGtid) else dump.state
         is_mariadb = self._served.flavour == "mariadb"
@@ -109,38 +97,34 @@ class DumpSender:
             raise OSError("the store does not answer")
         view = self._served.view()
         while not view.binlogs:  # nothing was streamed yet
-            if dump.ends or not self._pause(view.version):
+            if dump.ends:
                 return None
-            view = self._served.view()
+            view = self._later(view)
         by_name = dump.name if have is None or not is_mariadb else ""  # MariaDB ignores it, too
         if have is not None and not by_name:
             begins = self._first_for(have)
-            if begins is None:
-                return None
-            self.feed.has, self._due, self._offset = begins.had, dict(begins.due), begins.offset
+            self._feed.has, self._due, self._offset = begins.had, dict(begins.due), begins.offset
             return begins.binlog
         if isinstance(have, GtidSet):
-            self.feed.has = MysqlHad(have)
+            self._feed.has = MysqlHad(have)
         return self._by_position(view, by_name)
 
-    def _first_for(self, have: Gtids) -> Beginning | None:
-        """Where a client with these GTIDs begins; None if it has left.
+    def _first_for(self, have: Gtids) -> Beginning:
+        """Where a client with these GTIDs begins.
 
         A replica of the source itself may be a little ahead of the archive.
         """
         until = time.monotonic() + _START_SECONDS
         while True:
-            version = self._served.view().version
+            view = self._served.view()
             try:
                 return self._asked(lambda: self._served.first_for(have))
             except NotThereError:
                 if self._dump.ends or time.monotonic() > until:
                     raise
-            while self._served.view().version == version and time.monotonic() <= until:
-                if not self._pause(version):
-                    return None
+            self._later(view, until)
 
-    def _by_position(self, view: View, name: str) -> ServedBinlog | None:
+    def _by_position(self, view: View, name: str) -> ServedBinlog:
         dump = self._dump
         offset = max(len(MAGIC), 4 if isinstance(dump, DumpByGtid) else dump.position)
         number = self._number_of(view, name, offset) if name else 0
@@ -151,7 +135,7 @@ class DumpSender:
         self._asked_for = binlog.place if name else None
         if offset > len(MAGIC):
             self._offset = self._asked(lambda: self._served.boundary(binlog, offset))
-            self.feed.at = (self._name_of(view, binlog), offset)
+            self._feed.at = (self._name_of(view, binlog), offset)
         return replace(binlog, begin=0)  # the client may lack what the lineage before has, too
 
     def _number_of(self, view: View, name: str, offset: int) -> int | None:
@@ -193,8 +177,8 @@ class DumpSender:
             and not any(True for _ in view.named(asked))
         )
 
-    def _wait_for(self, name: str) -> ServedBinlog | None:
-        """Wait until the archive has this binlog; None if the client has left.
+    def _wait_for(self, name: str) -> ServedBinlog:
+        """Wait until the archive has this binlog.
 
         No heartbeat can be sent before the first event, so it does not wait for long: the client
         connects again. Raises OSError then.
@@ -203,8 +187,7 @@ class DumpSender:
         while (view := self._served.view()) and self._is_next(view, _asked_name(name)):
             if time.monotonic() > until:
                 raise OSError("the archive does not have that binlog yet")
-            if not self._pause(view.version):
-                return None
+            self._later(view, until)
         return self._by_position(view, name)
 
     def _no_such_place(self, view: View, name: str, offset: int) -> str:
@@ -237,44 +220,53 @@ class DumpSender:
 
     # What is sent
 
-    def _through(self, binlog: ServedBinlog) -> ServedBinlog | None:
-        """Send a binlog to its end, however long that takes; the next one.
+    def _binlogs(self) -> Iterator[SentBinlog]:
+        """The binlogs one after the other, however long each one grows."""
+        binlog = self._begin()
+        while binlog is not None:
+            view, number = self._numbered(self._served.view(), binlog)
+            begin, head = self._enter(binlog)
+            name, self._following = self._name_of(view, binlog), None
+            keeps_place = self._dump.registered and not self._dump.ends
+            yield SentBinlog(
+                name=name,
+                begin=begin,
+                head=head,
+                blocks=self._through(view, number),
+                successor=name if keeps_place else str(binlog.name),
+            )
+            binlog = self._following
 
-        None if the client has left, or wanted only what there is.
+    def _enter(self, binlog: ServedBinlog) -> tuple[int, bytes]:
+        """Where it begins, 0 for its own head, and the format event that applies there."""
+        begin = self._offset
+        if begin < max(binlog.begin, len(MAGIC)):
+            begin = binlog.begin if binlog.begin > len(MAGIC) else 0
+        head = self._asked(lambda: self._served.head(binlog, begin))
+        self._offset = begin or len(MAGIC) + len(head)
+        return begin, head
+
+    def _through(self, view: View, number: int) -> Iterator[memoryview]:
+        """The bytes of a binlog to its end, then `_following` is set.
+
+        There is none if the client wanted only what there is.
         """
-        view, number = self._numbered(self._served.view(), binlog)
-        self._enter(view, binlog)
-        self._splitter = EventSplitter(most=WHOLE_MOST)
         while True:
             binlog = view.binlogs[number]
             end, problem = self._end_of(view, number)
             if self._offset > end and not binlog.is_open:
                 raise NotServedError(_left(view, binlog.place, self._offset))
-            if self._offset < end and not self._send(view, binlog, end):
-                return None
-            self._client.flush()
+            yield from self._upto(binlog, end)
             if problem:
                 raise NotServedError(problem)
             if not binlog.is_open and number + 1 < len(view.binlogs):
                 self._leave(view, binlog, view.binlogs[number + 1])
-                return view.binlogs[number + 1]
+                return
             if view.problem:
                 raise NotServedError(view.problem)
             if self._dump.ends:
-                self._put(self.feed.end(None))
-                return None
-            found = self._next_view(view, binlog)
-            if found is None:
-                return None
-            view, number = found
-
-    def _enter(self, view: View, binlog: ServedBinlog) -> None:
-        begin = self._offset
-        if begin < max(binlog.begin, len(MAGIC)):
-            begin = binlog.begin if binlog.begin > len(MAGIC) else 0
-        head = self._asked(lambda: self._served.head(binlog, begin))
-        self._put(self.feed.begin(self._name_of(view, binlog), begin, head))
-        self._offset = begin or len(MAGIC) + len(head)
+                return
+            view, number = self._numbered(self._later(view), binlog)
 
     def _end_of(self, view: View, number: int) -> tuple[int, str]:
         """Up to where this binlog can be sent now, and why no more of it can be sent."""
@@ -293,45 +285,26 @@ class DumpSender:
                 )
         return end, ""
 
-    def _send(self, view: View, binlog: ServedBinlog, end: int) -> bool:
-        """Send the bytes up to `end`; whether the client is still there."""
+    def _upto(self, binlog: ServedBinlog, end: int) -> Iterator[memoryview]:
+        """The bytes up to `end`."""
         while self._offset < end:
-            found = self._served.newest(binlog, self._offset, end) if binlog.is_open else None
-            parts: list[memoryview] | list[bytes] = found or []
-            if found is None:
-                block = self._block(view, binlog, end)
-                if block is None:
-                    return False
-                parts = [block]
+            newest = self._served.newest(binlog, self._offset, end) if binlog.is_open else None
+            parts: Sequence[bytes | memoryview] = newest or [self._block(binlog, end)]
             for data in parts:
-                try:
-                    pass_on(memoryview(data), self._splitter, self.feed, self._client)
-                except ValueError as error:
-                    raise ArchiveError(f"{binlog.name}: {error}") from error
+                yield memoryview(data)
                 self._offset += len(data)
-            self.place = (self.feed.name, self._offset)
-            self.behind = max(0, end - self._offset)
-            self._keep_alive()
-        return True
+                self.place = (self._feed.name, self._offset)
+                self.behind = max(0, end - self._offset)
 
-    def _block(self, view: View, binlog: ServedBinlog, end: int) -> memoryview | None:
-        """The next bytes before `end`, of one block; None if the client has left."""
+    def _block(self, binlog: ServedBinlog, end: int) -> memoryview:
+        """The next bytes before `end`, of one block."""
         number = self._offset // BLOCK_SIZE
         ahead = max(1, min(_AHEAD_MOST, _AHEAD_SHARED // max(1, self._dumps())))
         for later in range(number + 1, min(number + 1 + ahead, -(-end // BLOCK_SIZE))):
             self._fetch(binlog, later, end)
-        while True:
-            try:
-                data = self._awaited(self._fetch(binlog, number, end))
-            except StoreError as error:
-                self._note_silence(error)
-                if not self._pause(view.version, seconds=_STORE_SECONDS):
-                    return None
-                continue
-            if data is None:
-                return None
-            self._is_store_silent = False
-            return data[self._offset - number * BLOCK_SIZE : end - number * BLOCK_SIZE]
+        data = self._asked(lambda: self._awaited(self._fetch(binlog, number, end)))
+        self._is_store_silent = False
+        return data[self._offset - number * BLOCK_SIZE : end - number * BLOCK_SIZE]
 
     def _fetch(self, binlog: ServedBinlog, number: int, end: int) -> "Future[memoryview]":
         upto = min(end, (number + 1) * BLOCK_SIZE)
@@ -340,14 +313,15 @@ class DumpSender:
 
     # Between two binlogs
 
-    def _next_view(self, view: View, binlog: ServedBinlog) -> tuple[View, int] | None:
-        """Wait for another view, and find the binlog in it; None if the client has left."""
-        version = view.version
-        while view.version == version:
-            if not self._pause(version):
-                return None
-            view = self._served.view()
-        return self._numbered(view, binlog)
+    def _later(self, view: View, until: float = math.inf) -> View:
+        """Wait for another view, up to a time on the monotonic clock."""
+
+        def is_other(seconds: float) -> bool:
+            now = self._served.wait(view.version, seconds) if seconds else self._served.view()
+            return now.version != view.version or time.monotonic() > until
+
+        self._sender.wait(is_other)
+        return self._served.view()
 
     def _numbered(self, view: View, binlog: ServedBinlog) -> tuple[View, int]:
         """The view and the binlog's number in it, which may differ from that in an earlier view."""
@@ -357,7 +331,7 @@ class DumpSender:
         return view, number
 
     def _leave(self, view: View, binlog: ServedBinlog, following: ServedBinlog) -> None:
-        """Check that the next binlog follows, and send the rotate event that names it."""
+        """Check that the next binlog follows, and prepare the feed for it."""
         name = self._name_of(view, following)
         if following.broken:
             raise NotServedError(f"history is broken before {name}: {following.broken}")
@@ -366,28 +340,27 @@ class DumpSender:
             other = self._asked(lambda: self._served.known(following))
             if why := break_between(one, other):
                 raise NotServedError(f"history is broken before {name}: {why.text}")
-        keeps_place = self._dump.registered and not self._dump.ends
-        self._put(self.feed.end(name if keeps_place else str(following.name)))
         self._check_seen(binlog)
         if following.joined is not None:
             self._leave_out(following, following.joined)
         self._offset = 0
+        self._following = following
 
     def _leave_out(self, following: ServedBinlog, before: Gtids) -> None:
         """Leave out what a lineage's first binlog repeats: `before` was executed before it."""
-        has = self.feed.has
+        has = self._feed.has
         if isinstance(before, GtidSet):
             more = before | has.gtids if isinstance(has, MysqlHad) else before
-            self.feed.has = MysqlHad(more)
+            self._feed.has = MysqlHad(more)
         elif not following.begin:
             has = has if isinstance(has, MariadbHad) else MariadbHad(())
             has.await_also(before.gtids())
             self._due[following.place] = tuple(before.gtids())
-            self.feed.has = has
+            self._feed.has = has
 
     def _check_seen(self, binlog: ServedBinlog) -> None:
         """See that a binlog had the GTIDs behind which more of their domains is sent."""
-        has = self.feed.has
+        has = self._feed.has
         if not isinstance(has, MariadbHad):
             return
         missing = [one for one in self._due.get(binlog.place, ()) if has.awaits(one)]
@@ -399,83 +372,28 @@ class DumpSender:
 
     # Waiting
 
-    def _put(self, parts: Iterable[EventPart]) -> None:
-        for part in parts:
-            self._client.send_event(part.data, part.size)
-
     def _asked(self, ask: Callable[[], Result]) -> Result:
         """Ask the bucket, again and again while the store does not answer; the answer.
 
-        Raises StoreError before the first event, when no heartbeat can be sent, and OSError if the
-        client has left.
+        Raises OSError if the client has left, or before the first event, when no heartbeat can be
+        sent, after a while.
         """
         until = time.monotonic() + _START_SECONDS
         while True:
             try:
                 return ask()
             except StoreError as error:
-                self._note_silence(error)
-                if not self.feed.name and time.monotonic() > until:
+                if not self._is_store_silent:
+                    self._is_store_silent = True
+                    _log.warning("a dump waits for the store", number=self._number, error=error)
+                if not self._feed.name and time.monotonic() > until:
                     raise OSError("the store does not answer") from error
-                if not self._pause(-1, seconds=_STORE_SECONDS):
-                    raise OSError("the client has left") from error
+                self._sender.pause(_STORE_SECONDS)
 
-    def _awaited(self, future: "Future[memoryview]") -> memoryview | None:
-        """The result of a fetch; None if the client has left. Raises what the fetch raised."""
-        while True:
-            try:
-                return future.result(_LOOK_SECONDS)
-            except NotYetError:
-                if future.done():
-                    raise
-                self._client.flush()
-                if self._is_over():
-                    return None
-                self._keep_alive()
-
-    def _pause(self, version: int, *, seconds: float | None = None) -> bool:
-        """Wait for another view, or for `seconds`; whether the client is still there."""
-        self._client.flush()
-        if seconds is None:
-            wait = min(self._beat or _LOOK_SECONDS, _LOOK_SECONDS)
-            self._served.wait(version, wait)
-        elif self._ended(seconds):
-            return False
-        if self._is_over():
-            return False
-        self._keep_alive()
-        return True
-
-    def _note_silence(self, error: StoreError) -> None:
-        if not self._is_store_silent:
-            self._is_store_silent = True
-            _log.warning("a dump waits for the store", number=self._client.number, error=error)
-
-    def _is_over(self) -> bool:
-        return self._ended(0) or self._client.has_left()
-
-    def _keep_alive(self) -> None:
-        """Send a heartbeat if nothing was sent during the interval that the client wants."""
-        now = time.monotonic()
-        if self._client.sent != self._seen:
-            self._seen, self._spoke = self._client.sent, now
-        is_due = self._beat and self.feed.name and now - self._spoke >= self._beat
-        if not is_due or self._splitter.is_inside:
-            return
-        position = self.feed.position
-        if self.feed.at is not None:
-            position = max(position, self.feed.at[1])
-        else:
-            self._put(self.feed.settled())
-        event = heartbeat_event(
-            self.feed.name,
-            position,
-            server_id=self.feed.server_id,
-            checksum=self.feed.checksum,
-            version_2=self._dump.heartbeat_v2,
-        )
-        self._client.send_event(event)
-        self._client.flush()
+    def _awaited(self, future: "Future[memoryview]") -> memoryview:
+        """The result of a fetch. Raises what the fetch raised."""
+        self._sender.wait(lambda seconds: futures.wait([future], seconds).done)
+        return future.result()
 
 
 def _asked_name(name: str) -> AskedName | None:

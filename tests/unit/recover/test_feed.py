@@ -4,6 +4,8 @@ import struct
 import threading
 import zlib
 from collections.abc import Sequence
+from itertools import pairwise
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -15,22 +17,17 @@ from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
-from binlog2s3.recover.plan_source import (
-    Marked,
-    PlanSource,
-    SentMark,
-    Served,
-    Window,
-    events,
-    parts,
-)
+from binlog2s3.recover.plan_source import PlanSource, SentMark, Served, Window, binlogs
 from binlog2s3.replication.events import WHOLE_MOST
 from binlog2s3.replication.feed import Feed
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import DumpByPosition
 from binlog2s3.replication.queries import Identity
+from binlog2s3.replication.send import Sender
+from binlog2s3.replication.source import Client
 from tests.binlog_writer import ROWS, BinlogWriter
 from tests.documents import NAME
+from tests.got import Got
 from tests.sampling import examples
 from tests.surveyed import checked_of, piece_of, written
 from tests.waiting import wait_until
@@ -54,17 +51,24 @@ def name_of(piece: PlanPiece) -> str:
     return str(piece.binlog)
 
 
+def sending(to: Feed, pieces: Stream, window: Window | None = None, got: Got | None = None) -> Got:
+    """What a client has got after all of it."""
+    got, window = got or Got(), window or Window()
+    sender = Sender(
+        cast("Client", got), by_position("", 4), to, ended=lambda _: False,
+        has_room=window.has_room,
+    )  # fmt: skip
+    sender.send(binlogs(pieces, name_of, window))
+    return got
+
+
 def sent(to: Feed, pieces: Stream) -> list[bytes]:
     """The events, whole."""
-    found: list[bytearray] = []
-    for part in parts(to, pieces, name_of):
-        if part.size:
-            found.append(bytearray())
-        found[-1] += part.data
+    found = [bytes(event) for event in sending(to, pieces).events]
     for event in found:
         assert len(event) == int.from_bytes(event[SIZE_AT : SIZE_AT + 4], "little")
         assert zlib.crc32(event[:-4]) == int.from_bytes(event[-4:], "little")
-    return [bytes(event) for event in found]
+    return found
 
 
 def kinds(found: Sequence[bytes]) -> list[int]:
@@ -176,34 +180,42 @@ def test_without_checksums() -> None:
     """The first rotate event is made as the replica was answered, later ones as the binlog is."""
     binlog = written(6, checksum=False)
     piece = piece_of(binlog.transactions, 0, 6, without=[2])
-    rotates = [
-        bytes(part.data)
-        for part in parts(feed(), stream((piece, binlog)), name_of)
-        if part.size and part.data[KIND_AT] == ROTATE
-    ]
+    rotates = sending(feed(), stream((piece, binlog))).of(ROTATE)
     assert zlib.crc32(rotates[0][:-4]) == int.from_bytes(rotates[0][-4:], "little")
     assert rotates[1][27:].decode() == str(NAME)
 
 
 @settings(max_examples=examples(300), deadline=None)
 @given(
-    sizes=st.lists(st.sampled_from([19, 20, 1000, WHOLE_MOST, WHOLE_MOST + 1, 200_000])),
-    cuts=st.lists(st.integers(1, 250_000), min_size=1),
+    sizes=st.lists(st.sampled_from([20, 1000, WHOLE_MOST, WHOLE_MOST + 1, 200_000]), min_size=1),
+    cuts=st.lists(st.floats(0, 1), max_size=30),
 )
-def test_events_come_whole_or_in_parts(sizes: list[int], cuts: list[int]) -> None:
-    """In any cut, no byte is lost, and each event's size is told once."""
-    every = [
-        struct.pack("<IBIIIH", 1, 2, 3, size, 0, 0) + bytes([size % 251]) * (size - 19)
-        for size in sizes
-    ]
-    data, parts, at = b"".join(every), list[Checked](), 0
-    while at < len(data):
-        parts.append(Checked(data=data[at : at + cuts[len(parts) % len(cuts)]]))
-        at += len(parts[-1].data)
-    found = [(bytes(part.data), part.size) for part in events(parts)]
-    assert b"".join(piece for piece, _ in found) == b"".join(every)
-    assert [size for _, size in found if size] == sizes
-    assert all(len(piece) == size for piece, size in found if 0 < size <= WHOLE_MOST)
+def test_events_come_whole_in_any_cut(sizes: list[int], cuts: list[float]) -> None:
+    """No byte is lost, also of events that are too large to be kept."""
+    binlog = written(0, rotate=False)
+    begin = len(binlog.data)
+    for size in sizes:
+        at = len(binlog.data)
+        binlog.data += struct.pack("<IBIIIH", 1, 2, 3, size, at + size, 0)
+        binlog.data += bytes([size % 251]) * (size - 19)
+    data = bytes(binlog.data[begin:])
+    places = [0, *sorted(round(cut * len(data)) for cut in cuts), len(data)]
+    parts = [Checked(data=data[low:high]) for low, high in pairwise(places)]
+    parts.insert(0, Checked(data=head_of(binlog)))
+    got = sending(feed(), iter([(whole(binlog, begin), iter(parts))]))
+    assert [len(event) for event in got.events[2:]] == sizes
+    same = b"".join(got.events[2:]) == bytes(binlog.data[begin:])
+    assert same  # the difference of so many bytes would take minutes to show
+
+
+def head_of(binlog: BinlogWriter) -> bytes:
+    return bytes(binlog.data[: binlog.ends[1]])
+
+
+def whole(binlog: BinlogWriter, begin: int) -> PlanPiece:
+    return PlanPiece(
+        lineage="l", binlog=NAME, begin=begin, end=len(binlog.data), transactions=0, gtids=GtidSet()
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,8 +228,65 @@ def test_events_come_whole_or_in_parts(sizes: list[int], cuts: list[int]) -> Non
 )  # fmt: skip
 def test_bytes_that_are_no_events(data: bytes, why: str) -> None:
     """Or end within one, a small or a large one: an error, not a loop."""
+    binlog = written(1)
+    parts = [Checked(data=head_of(binlog)), Checked(data=data)]
     with pytest.raises(ArchiveError, match=why):
-        list(events([Checked(data=data)]))
+        sending(feed(), iter([(whole(binlog, 999), iter(parts))]))
+
+
+def test_no_transaction_begins_without_room() -> None:
+    """One that has begun is sent to its end; then the source waits, and says that it is there."""
+    binlog = written(5, 200_000)
+    piece = piece_of(binlog.transactions, 0, 5)
+    size = binlog.transactions[0].end - binlog.transactions[0].begin
+    window, got = Window(2 * size + 1), Got()
+    thread = threading.Thread(
+        target=sending, args=(feed(), stream((piece, binlog)), window, got), daemon=True
+    )
+    thread.start()
+    for number in (3, 4):
+        wait_until(lambda: got.of(EventType.HEARTBEAT), what="it waits")
+        assert len(got.of(EventType.GTID)) == number
+        assert place_of(got.of(EventType.HEARTBEAT)[-1]) == binlog.transactions[number - 1].end
+        got.events = [one for one in got.events if one[KIND_AT] != EventType.HEARTBEAT]
+        window.reached(str(NAME), binlog.transactions[number - 3].end)
+    thread.join(60)
+    assert len(got.of(EventType.GTID)) == 5
+
+
+@pytest.mark.parametrize("row_bytes", [2_000, 60_000])
+@pytest.mark.parametrize("cut", [777, 1 << 20])
+def test_small_transactions_that_are_sent_together_need_room_too(row_bytes: int, cut: int) -> None:
+    """It is asked for often, however the transactions lie in what is sent at once."""
+    binlog = written(3 * (1 << 20) // row_bytes, row_bytes)
+    piece = piece_of(binlog.transactions, 0, len(binlog.transactions))
+    asked: list[int] = []
+
+    class Asked(Window):
+        def has_room(self, sent: int, wait_seconds: float) -> bool:
+            asked.append(sent)
+            return True
+
+    got = sending(feed(), stream((piece, binlog), cut=cut), Asked())
+    assert len(got.of(EventType.GTID)) == len(binlog.transactions)
+    assert {at + piece.begin for at in asked} <= {one.begin for one in binlog.transactions}
+    assert max(b - a for a, b in pairwise([*asked, piece.size])) < 1 << 19
+
+
+def place_of(heartbeat: bytes) -> int:
+    return int.from_bytes(heartbeat[13:17], "little")
+
+
+def test_what_is_sent_at_once_is_what_is_sent_one_by_one() -> None:
+    """Also without what is not for a replica, and however the bytes are cut."""
+    binlog = written(40, 2_000)
+    pieces = [piece_of(binlog.transactions, 0, 40, without=without) for without in ([], [3, 30])]
+    for piece in pieces:
+        slow = sending(feed(), stream((piece, binlog), cut=10))
+        fast = sending(feed(), stream((piece, binlog), cut=1 << 20))
+        assert slow.events == fast.events
+        assert fast.many > 100
+        assert not slow.many
 
 
 # the source
@@ -264,13 +333,13 @@ def test_there_is_room_as_the_target_executes() -> None:
     window.mark(mark("b.1", 50, 50))
     window.mark(mark("b.1", 90, 90))
     window.mark(mark("b.2", 20, 120))
-    assert window.has_room(99, wait_seconds=0)
-    assert not window.has_room(100, wait_seconds=0)
+    assert window.has_room(99, 0)
+    assert not window.has_room(100, 0)
     window.reached("b.9", 1 << 40)
     window.reached("b.1", 49)
     assert window.size() == 0
     window.reached("b.1", 60)
-    assert (window.size(), window.has_room(149, wait_seconds=0)) == (50, True)
+    assert (window.size(), window.has_room(149, 0)) == (50, True)
     window.reached("b.2", 20)
     assert window.size() == 120
     window.reached("b.1", 90)
@@ -295,11 +364,9 @@ def test_bytes_and_transactions_that_are_executed_agree() -> None:
         lineage="l", binlog=SECOND, begin=1000, end=3000, transactions=20, gtids=GtidSet()
     )
     window = Window()
-    head = Checked(data=bytes(200))
-    assert (
-        sum(len(one.data) for one in Marked(window, "b", 0, 0).through(piece, iter([head, *parts])))
-        == 2200
-    )
+    pieces = iter([(piece, iter([Checked(data=bytes(200)), *parts]))])
+    (sent_binlog,) = binlogs(pieces, lambda _: "b", window)
+    assert sum(len(data) for data in sent_binlog.blocks) == 2000
     seen = []
     for position in (1100, 1550, 1999, 2000, 2100, 3000):
         found = window.reached("b", position)
@@ -314,9 +381,7 @@ def test_who_waits_is_woken() -> None:
         window = Window(10)
         window.mark(mark("b.1", 50, 50))
         answers: list[bool] = []
-        thread = threading.Thread(
-            target=lambda w=window, a=answers: a.append(w.has_room(55, wait_seconds=600))
-        )
+        thread = threading.Thread(target=lambda w=window, a=answers: a.append(w.has_room(55, 600)))
         thread.start()
         wake(window)
         wait_until(lambda a=answers: a == [True])

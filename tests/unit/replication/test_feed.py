@@ -2,18 +2,19 @@
 
 import random
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from binlog2s3.binlog.events import Buffer, EventType
+from binlog2s3.binlog.events import EventType
 from binlog2s3.binlog.gtid import GtidSet
 from binlog2s3.binlog.walk import EventSplitter
 from binlog2s3.replication.events import WHOLE_MOST
 from binlog2s3.replication.feed import Feed, NotServedError, had, pass_on
 from tests.binlog_writer import UUID_A, BinlogWriter
+from tests.got import Got
 from tests.surveyed import written
 from tests.unit.replication.test_protocol import Client
 
@@ -35,26 +36,6 @@ def binlog_of(seed: int) -> BinlogWriter:
         binlog.transaction([row, (EventType.XID, bytes(8))], gtid=(UUID_A, "", number))
     binlog.stop()
     return binlog
-
-
-@dataclass
-class Got:
-    """What came, event by event."""
-
-    events: list[bytes] = field(default_factory=list)
-    many: int = 0
-
-    def send_event(self, data: Buffer, size: int | None = None) -> None:
-        if size is None or size:
-            self.events.append(b"")
-        self.events[-1] += bytes(data)
-
-    def send_events(self, data: memoryview, sizes: list[int]) -> None:
-        self.many += len(sizes)
-        for size in sizes:
-            self.send_event(data[:size], size)
-            data = data[size:]
-        assert not data
 
 
 def begun(feed: Feed, binlog: BinlogWriter) -> bytes:

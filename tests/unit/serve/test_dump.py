@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -21,11 +21,12 @@ from binlog2s3.replication.protocol import Dump, DumpByGtid, DumpByPosition
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client
 from binlog2s3.serve.cache import BlockCache
-from binlog2s3.serve.dump import DumpSender
+from binlog2s3.serve.dump import ServedDump
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.model import ServedBinlog
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BEAT, ID, LINEAGE, NAME, like, parent_of
+from tests.got import Got
 from tests.surveyed import LAYOUT, Bucket, workers, written
 from tests.waiting import wait_until
 
@@ -33,46 +34,6 @@ WHO = Identity(version="9.7.4", flavour="mysql", server_id=4242, server_uuid=UUI
 SECOND = NAME.next()
 HEARTBEAT, ROTATE, FORMAT = EventType.HEARTBEAT, EventType.ROTATE, EventType.FORMAT_DESCRIPTION
 OTHER_ID = "20260103T030405Z-4e11fa47-a1b2"
-KIND = 4
-
-
-@dataclass
-class Got:
-    """A client that keeps what it is sent."""
-
-    number: int = 1
-    sent: int = 0
-    events: list[bytearray] = field(default_factory=list)
-    left: bool = False
-    finished: bool = False
-
-    def send_event(self, data: bytes, size: int | None = None) -> None:
-        if size is None or size:
-            self.events.append(bytearray())
-        self.events[-1] += data
-        self.sent += len(data)
-
-    def send_events(self, data: memoryview, sizes: Sequence[int]) -> None:
-        for size in sizes:
-            self.send_event(bytes(data[:size]), size)
-            data = data[size:]
-        assert not data
-
-    def flush(self) -> None:
-        """All is sent at once."""
-
-    def has_left(self) -> bool:
-        return self.left
-
-    def finish(self) -> None:
-        self.finished = True
-
-    def of(self, kind: int) -> list[bytes]:
-        return [bytes(one) for one in self.events if one[KIND] == kind]
-
-    def own(self) -> bytes:
-        """The events that are in a binlog, as they are there: those with a time."""
-        return b"".join(bytes(one) for one in self.events if one[:4] != bytes(4))
 
 
 def by_gtid(gtids: str = "", **more: Any) -> DumpByGtid:
@@ -105,7 +66,7 @@ def sending(history: ArchiveHistory, dump: Dump, got: Got) -> Iterator[list[Base
 
     def run() -> None:
         try:
-            DumpSender(
+            ServedDump(
                 cast("Client", got), dump, history, cache, WHO,
                 ended=lambda seconds: bool(seconds and time.sleep(min(seconds, 0.01))),
                 dumps=lambda: 1,
@@ -724,14 +685,14 @@ def test_ten_clients_share_the_blocks(bucket: Bucket) -> None:
     cache, gots = BlockCache(4), [Got(number=n) for n in range(10)]
     with history_of(bucket) as history:
         senders = [
-            DumpSender(
+            ServedDump(
                 cast("Client", got), replace(by_gtid(), ends=True), history, cache, WHO,
                 ended=lambda _: False, dumps=lambda: 10,
             )
             for got in gots
         ]  # fmt: skip
         with ThreadPoolExecutor(10) as threads:
-            list(threads.map(DumpSender.run, senders))
+            list(threads.map(ServedDump.run, senders))
     cache.close()
     assert all(len(got.of(EventType.GTID)) == 300 for got in gots)
     assert cache.fetched < 2 * len(binlog.data)
