@@ -153,8 +153,7 @@ class Intake:
             offset=tip.size,
             gtid_set=str(tip.gtids) if tip.gtids is not None else "",
         )
-        rotates_to = tip.rotates_to if tip.closed else None
-        self.resume(tip.lineage, durable, following, described=True, rotates_to=rotates_to)
+        self.resume(tip.lineage, durable, following, described=True, rotates_to=tip.rotated_to)
         if tip.track is not None:
             self.admit(tip.track)
         self.known = tip
