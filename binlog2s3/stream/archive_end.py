@@ -25,7 +25,7 @@ from binlog2s3.log import Log
 from binlog2s3.stream.continuation import Tip, nothing_of
 from binlog2s3.stream.tail import Overlap, Track, overlap_of
 
-_log = Log("start")
+_log = Log("archive_end")
 _LAST_FEW = 8
 _PASSES = 4
 

@@ -49,7 +49,7 @@ from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
 
-_log = Log("daemon")
+_log = Log("loop")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
 _NAME_SECONDS = 10.0

@@ -44,7 +44,7 @@ from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Overlap
 
-_log = Log("course")
+_log = Log("resume")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

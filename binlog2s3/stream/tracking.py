@@ -44,7 +44,7 @@ from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 
-_log = Log("intake")
+_log = Log("tracking")
 
 _HINTS = {
     "gap": "the transactions in between are not in the archive: take a new base backup",
