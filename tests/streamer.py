@@ -26,7 +26,7 @@ from binlog2s3.config.values import Config, MysqlConfig, S3Config, SpoolLimits, 
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.s3 import Store
 from binlog2s3.stream.actions import Action, Compare
-from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
+from binlog2s3.stream.archive_end import archive_end, tip_of, tip_of_archive
 from binlog2s3.stream.continuation import GoOn, Tip, same_server
 from binlog2s3.stream.remote import Held
 from binlog2s3.stream.shutdown import Stop
@@ -214,7 +214,7 @@ class Streamer:
         self._catalog = Catalog(store, LAYOUT)
         known = archive_end(self._catalog, HISTORY)
         self.before = known.last
-        self.coverage = Coverage(None, known.next_binlog)
+        self.coverage = Coverage(None, known.following)
         self.uploader = Uploader(
             config(directory, part, flush_interval),
             store=store,
@@ -241,12 +241,12 @@ class Streamer:
         for track in adopt(self.spool.runs(), grid=self.grid, end=known, catalog=self._catalog):
             self._take_in(track)
         for name in {name for run in self.spool.runs() for name in run.files()}:
-            if name < known.next_binlog:
+            if name < known.following:
                 self.spool.release(name, LINEAGE)
         self._begin_run(self._tip(known))
         self.born = self.run.directory
 
-    def _tip(self, known: ArchiveEnd | None = None) -> Tip | None:
+    def _tip(self, known: Tip | None = None) -> Tip | None:
         """Where all ends that is known."""
         if self._last is not None:
             return tip_of(HISTORY, self._last, closed=self._last.closed)

@@ -1,108 +1,43 @@
-"""Where the archive of a lineage ends, and which binlog may follow there.
+"""Where the archive of a lineage ends, and what the bucket has of the binlog that follows.
 
-Law: only what the bucket has counts. A binlog follows the archive only if nothing that is known of
-both contradicts it.
+Law: only what the bucket has counts.
 """
 
 import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, Contents
-from binlog2s3.archive.documents import EntryEnd, Lineage
+from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import inventory
 from binlog2s3.archive.pages import name_at
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reader import Readable
 from binlog2s3.archive.reading import ANY_GRID, BinlogReading
-from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64_of_blocks, crc64nvme
-from binlog2s3.binlog.gtid import Gtids, joined, parse
+from binlog2s3.binlog.gtid import joined, parse
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, NoBinlogError
 from binlog2s3.log import Log
-from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.continuation import Tip, nothing_of
 from binlog2s3.stream.tail import Overlap, Track, overlap_of
 
-_log = Log("start")
+_log = Log("archive_end")
 _LAST_FEW = 8
 _PASSES = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveEnd:
-    """The end of a lineage's archive: `next_binlog` is the first binlog that is not in it.
-
-    `last` is the binlog before that and `end` the end of its entry; both are None if nothing is
-    archived. The bucket has `next_size` bytes of the next binlog as chunks. `in_parts`: which of
-    the last few binlogs were multipart uploads, whose clean-up may have been interrupted.
-    """
-
-    lineage: Lineage
-    next_binlog: BinlogName
-    last: BinlogName | None
-    end: EntryEnd | None
-    next_size: int = 0
-    in_parts: tuple[BinlogName, ...] = ()
-
-    @property
-    def gtids(self) -> Gtids | None:
-        """The GTID set at the end, None if it cannot be known."""
-        flavour, end = self.lineage.flavour, self.end
-        if self.last is None:
-            floor = self.lineage.floor
-            return parse(floor.gtid_set if floor else self.lineage.gtid_set, flavour)
-        if end is None or end.anonymous_transactions:
-            return None
-        return joined(parse(end.gtid_set_before, flavour), parse(end.gtid_set_added, flavour))
-
-    @property
-    def rotates_to(self) -> BinlogName | None:
-        """The binlog that the last one's rotate event names; None if the bucket has some of it."""
-        return self.end.next_binlog if self.end is not None and not self.next_size else None
-
-    @property
-    def position(self) -> Position | None:
-        """The end as a position in the history; None if nothing is archived."""
-        if self.last is None or self.end is None:
-            return None
-        gtids = "" if self.gtids is None else str(self.gtids)
-        return Position(binlog=self.last, offset=self.end.size, gtid_set=gtids)
-
-    def after(self, binlogs: Iterable[BinlogReading]) -> "ArchiveEnd":
-        """The end once these complete binlogs, which follow in order, are archived too."""
-        moved = self
-        for binlog in binlogs:
-            name, end = binlog.name, binlog.entry_end()
-            moved = replace(moved, next_binlog=name.next(), last=name, end=end, next_size=0)
-        return moved
-
-    def contradiction(self, binlog: BinlogReading) -> str:
-        """Why a binlog cannot be the one that follows; "" if it can."""
-        name, end, lineage = binlog.name, self.end, self.lineage
-        begun = binlog.created_at
-        if name == lineage.first_binlog and begun != lineage.first_binlog_time:
-            return f"it was created at {begun}, the lineage's at {lineage.first_binlog_time}"
-        if binlog.next_binlog not in (None, name.next()):
-            return f"it ends with a rotation to {binlog.next_binlog}"
-        if end is not None and end.next_binlog not in (None, name):
-            return f"{self.last} ends with a rotation to {end.next_binlog}"
-        before, expected = binlog.gtids_before(), self.gtids
-        if before is not None and expected is not None and before != expected:
-            return f"it begins after {before or 'no GTIDs'}, not after {expected or 'none'}"
-        return ""
-
-
-def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
+def archive_end(catalog: Catalog, lineage: Lineage) -> Tip:
     """The end of the unbroken sequence of archived binlogs that begins with the lineage's first.
 
     A binlog that exists only as chunks ends it, unless an archived one begins exactly where the
     chunks end: then the source could not finish that binlog, and the lineage continued. Up to the
     end of the last page this was checked before the page was written. What is missing below the
-    lineage's floor was pruned, and ends nothing.
+    lineage's floor was pruned, and ends nothing. What a run that continues here would read again is
+    not looked up: see `tip_of_archive`.
     """
     there = inventory(catalog, lineage, partial(Index, catalog, lineage))
     growing = {name: chunks.end for name, chunks in there.open.items() if chunks.end}
@@ -121,13 +56,31 @@ def archive_end(catalog: Catalog, lineage: Lineage) -> ArchiveEnd:
             in_parts.append(name)
         name, last = name.next(), name
         name = _above_pruned(lineage, name, whole)
-    return ArchiveEnd(
-        lineage=lineage,
-        next_binlog=name,
-        last=last,
-        end=catalog.entry_end(lineage, last) if last in archived.entries and last else None,
-        next_size=growing.get(name, 0) if name not in archived.binlogs else 0,
+    end = nothing_of(lineage)
+    if last is not None and name == last.next():  # else all from there up to the floor was pruned
+        end = _end_of(catalog, lineage, last, described=last in archived.entries)
+    grows = name == end.following and name not in archived.binlogs
+    return replace(
+        end,
+        next_size=growing.get(name, 0) if grows else 0,
         in_parts=tuple(in_parts[-_LAST_FEW:]),
+    )
+
+
+def _end_of(catalog: Catalog, lineage: Lineage, last: BinlogName, *, described: bool) -> Tip:
+    """The end of a binlog of the archive: what its entry says."""
+    if not described:
+        return Tip(lineage=lineage, last=last, closed=True)
+    end, flavour = catalog.entry_end(lineage, last), lineage.flavour
+    before, added = parse(end.gtid_set_before, flavour), parse(end.gtid_set_added, flavour)
+    return Tip(
+        lineage=lineage,
+        last=last,
+        size=end.size,
+        closed=True,
+        gtids=None if end.anonymous_transactions else joined(before, added),
+        gtids_before=before,
+        rotates_to=end.next_binlog,
     )
 
 
@@ -170,48 +123,32 @@ def _lost_end(catalog: Catalog, lineage: Lineage, name: BinlogName) -> bool:
     return parse(following.gtid_set_before, lineage.flavour) == after
 
 
-def tip_of_archive(catalog: Catalog, end: ArchiveEnd, grid: Grid | None = None) -> Tip:
+def tip_of_archive(catalog: Catalog, end: Tip, grid: Grid | None = None) -> Tip:
     """Where a lineage ends in the bucket, including its chunks.
 
     With `grid`, a binlog of which there are only chunks can be continued: it is `Tip.track`.
     Otherwise, and if it cannot be the one that follows, it is read from its beginning again.
     """
-    lineage, last = end.lineage, end.end
-    if end.next_size and (
-        chunks := from_bucket(catalog, lineage, end.next_binlog, grid or ANY_GRID)
-    ):
+    lineage = end.lineage
+    if end.next_size and (chunks := from_bucket(catalog, lineage, end.following, grid or ANY_GRID)):
         tip = tip_of(lineage, chunks, closed=False)
         if grid is None or not chunks.begun or end.contradiction(chunks):
             return replace(tip, overlap=None)
         return replace(tip, track=chunks)
-    if end.last is None or last is None:
+    if end.last is None or not end.size:
         return Tip(lineage=lineage, gtids=end.gtids)
-    return Tip(
-        lineage=lineage,
-        last=end.last,
-        size=last.size,
-        closed=True,
-        gtids=end.gtids,
-        gtids_before=parse(last.gtid_set_before, lineage.flavour),
-        rotates_to=last.next_binlog,
+    return replace(
+        end,
         overlap=_archived_overlap(catalog, lineage, end.last),
         goes_back=bool(catalog.entry(lineage, end.last).gtids_go_back),
+        next_size=0,
     )
 
 
 def tip_of(lineage: Lineage, binlog: BinlogReading, *, closed: bool) -> Tip:
     """Where a history ends with this binlog, which may still grow if it is not closed."""
-    return Tip(
-        lineage=lineage,
-        last=binlog.name,
-        size=binlog.size,
-        closed=closed,
-        gtids=binlog.gtids_after(),
-        gtids_before=binlog.gtids_before(),
-        rotates_to=binlog.next_binlog,
-        overlap=overlap_of(binlog),
-        goes_back=binlog.scanner.gtids_go_back,
-    )
+    end = Tip(lineage=lineage).after([binlog])
+    return replace(end, closed=closed, overlap=overlap_of(binlog))
 
 
 def _archived_overlap(catalog: Catalog, lineage: Lineage, name: BinlogName) -> Overlap:

@@ -32,7 +32,7 @@ from binlog2s3.server.mysqlbinlog import Child
 from binlog2s3.stream.continuation import has
 from binlog2s3.stream.spool import SpoolRun
 
-_log = Log("fork")
+_log = Log("compare")
 _SLICE = 1 << 20
 _POLL_SECONDS = 0.02
 _SILENCE_SECONDS = 60.0

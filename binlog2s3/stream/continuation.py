@@ -5,10 +5,12 @@ GTIDs), and the bytes must then prove that account. A join that is not proved sa
 what is missing, an unknown join is never crossed.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from binlog2s3.archive.documents import Join, Lineage, Parent
+from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Flavour, Gtids, GtidSet, MariadbGtidList, parse
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerBinlog
@@ -22,12 +24,16 @@ Before = Callable[[BinlogName], str | None]
 class Tip:
     """The end of what is known of a lineage: after `size` bytes of the binlog `last`.
 
-    `last` is None if nothing is known. `closed`: `last` is complete. `gtids` is the GTID set there,
-    and `gtids_before` the one at the begin of `last`; both are None if unknown. `rotates_to` is the
-    binlog that its rotate event names. `overlap`: the bytes that a run that continues here reads
-    again. `track`: `last`, if it was read back from the bucket and nobody has taken it in yet.
-    `goes_back`: numbers of a MariaDB's domain and server go back in `last`: they do not tell what
-    of it another server has executed.
+    `last` is None if nothing is known, `size` 0 if nothing is known of its end. `closed`: `last` is
+    complete. `gtids` is the GTID set there, and `gtids_before` the one at the begin of `last`; both
+    are None if unknown. `rotates_to` is the binlog that its rotate event names. `overlap`: the
+    bytes that a run that continues here reads again. `track`: `last`, if it was read back from the
+    bucket and nobody has taken it in yet. `goes_back`: numbers of a MariaDB's domain and server go
+    back in `last`: they do not tell what of it another server has executed.
+
+    Where the archive alone ends, the bucket may have `next_size` bytes of the binlog that follows
+    as chunks. `in_parts`: which of its last few binlogs were multipart uploads, whose clean-up may
+    have been interrupted.
     """
 
     lineage: Lineage
@@ -40,6 +46,8 @@ class Tip:
     overlap: Overlap | None = None
     track: Track | None = None
     goes_back: bool = False
+    next_size: int = 0
+    in_parts: tuple[BinlogName, ...] = ()
 
     @property
     def end(self) -> FilePosition:
@@ -55,6 +63,57 @@ class Tip:
     def following(self) -> BinlogName:
         """The first binlog of which nothing is known."""
         return self.last.next() if self.last else self.lineage.begin
+
+    @property
+    def rotated_to(self) -> BinlogName | None:
+        """As `rotates_to`; None if the bucket has some of what follows: that was looked at then."""
+        return self.rotates_to if self.closed and not self.next_size else None
+
+    @property
+    def position(self) -> Position | None:
+        """The end as a position in the history; None if nothing is known."""
+        if self.last is None or not self.size:
+            return None
+        gtids = str(self.gtids) if self.gtids is not None else ""
+        return Position(binlog=self.last, offset=self.size, gtid_set=gtids)
+
+    def after(self, binlogs: Iterable[BinlogReading]) -> "Tip":
+        """The end once these complete binlogs, which follow in order, are known too."""
+        end = self
+        for binlog in binlogs:
+            end = Tip(
+                lineage=self.lineage,
+                last=binlog.name,
+                size=binlog.size,
+                closed=True,
+                gtids=binlog.gtids_after(),
+                gtids_before=binlog.gtids_before(),
+                rotates_to=binlog.next_binlog,
+                goes_back=binlog.scanner.gtids_go_back,
+                in_parts=self.in_parts,
+            )
+        return end
+
+    def contradiction(self, binlog: BinlogReading) -> str:
+        """Why a binlog cannot be the one that follows; "" if it can."""
+        name, lineage = binlog.name, self.lineage
+        begun = binlog.created_at
+        if name == lineage.first_binlog and begun != lineage.first_binlog_time:
+            return f"it was created at {begun}, the lineage's at {lineage.first_binlog_time}"
+        if binlog.next_binlog not in (None, name.next()):
+            return f"it ends with a rotation to {binlog.next_binlog}"
+        if self.rotates_to not in (None, name):
+            return f"{self.last} ends with a rotation to {self.rotates_to}"
+        before = binlog.gtids_before()
+        if before is not None and self.gtids is not None and before != self.gtids:
+            return f"it begins after {before or 'no GTIDs'}, not after {self.gtids or 'none'}"
+        return ""
+
+
+def nothing_of(lineage: Lineage) -> Tip:
+    """The end of a lineage of which nothing is there: it begins with its first binlog, or floor."""
+    before = lineage.floor.gtid_set if lineage.floor is not None else lineage.gtid_set
+    return Tip(lineage=lineage, gtids=parse(before, lineage.flavour))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,7 +49,7 @@ from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.writer import Vacancy, Writer
 from binlog2s3.workers import Workers
 
-_log = Log("daemon")
+_log = Log("loop")
 _POLL_SECONDS = 0.05
 _WATCH_SECONDS = 2.0
 _NAME_SECONDS = 10.0
@@ -217,10 +217,10 @@ class Loop:
             self._intake.resume(
                 end.lineage,
                 None,
-                end.next_binlog,
+                end.following,
                 described=True,
                 ended=True,
-                rotates_to=end.rotates_to,
+                rotates_to=end.rotated_to,
             )
             for track in tracks:
                 self._intake.admit(track)
@@ -228,9 +228,9 @@ class Loop:
         self._intake.resume(
             known.lineage,
             found.durable,
-            known.next_binlog,
+            known.following,
             described=found.described,
-            rotates_to=known.rotates_to,
+            rotates_to=known.rotated_to,
         )
         if self._begun.unlogged:
             self._intake.saw_no_binlog(self._begun.unlogged, None)

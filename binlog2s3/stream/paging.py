@@ -22,7 +22,7 @@ from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.tracking import Intake
 
-_log = Log("pages")
+_log = Log("paging")
 _ROUND_SECONDS = 30.0
 _PAUSE_SECONDS = 0.01  # between two entries: chunks go first
 

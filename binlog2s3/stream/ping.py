@@ -21,7 +21,7 @@ from binlog2s3.log import Log
 from binlog2s3.status.model import Status
 from binlog2s3.stream.shutdown import Periodic
 
-_log = Log("deadman")
+_log = Log("ping")
 _TIMEOUT_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 _MOST_BYTES = 4096

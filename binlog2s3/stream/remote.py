@@ -42,7 +42,7 @@ from binlog2s3.store.s3 import Body, ObjectInfo, PartInfo, Reader, Store
 from binlog2s3.stream.tail import Track
 
 T = TypeVar("T")
-_log = Log("place")
+_log = Log("remote")
 _BLOCK = 1 << 20
 
 

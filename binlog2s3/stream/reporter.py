@@ -59,7 +59,7 @@ from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Stock, Uploader, least
 from binlog2s3.stream.writer import Writer
 
-_log = Log("board")
+_log = Log("reporter")
 _LOOK_SECONDS = 1.0
 _HISTORY_SECONDS = 600.0
 _BEAT_SLACK_SECONDS = 5.0

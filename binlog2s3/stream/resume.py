@@ -44,7 +44,7 @@ from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun
 from binlog2s3.stream.start import PROBE
 from binlog2s3.stream.tail import Overlap
 
-_log = Log("course")
+_log = Log("resume")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +197,7 @@ class Pilot:
         """Go on in a new lineage, from the first binlog on that has no entry in this one."""
         end = replace(archive_end(self._catalog, lineage), next_size=0)
         tip = tip_of_archive(self._catalog, end)
-        later = [row for row in plain.listed if row.name >= end.next_binlog]
+        later = [row for row in plain.listed if row.name >= end.following]
         course = same_server(tip, later or plain.listed, server.gtids_before)
         if isinstance(course, GoOn):
             origin = parent(tip, "exact") if tip.last is not None else lineage.parent

@@ -23,7 +23,7 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import Server, ServerBinlog, ServerPosition
 from binlog2s3.server.login import addresses_of
 
-_log = Log("watch")
+_log = Log("source_watch")
 _LIST_EVERY_SECONDS = 300.0
 _EXPIRY_EVERY_SECONDS = 20.0
 

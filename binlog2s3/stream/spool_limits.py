@@ -18,7 +18,7 @@ from binlog2s3.stream.tail import Overlap, Tailer
 from binlog2s3.stream.tracking import Intake
 from binlog2s3.stream.uploader import Uploader
 
-_log = Log("pressure")
+_log = Log("spool_limits")
 _LOOK_SECONDS, _LONGEST_LOOK_SECONDS, _LOOK_SHARE = 0.02, 0.5, 20
 _WAIT_SECONDS = 0.1
 _STUCK_SECONDS = 0.4

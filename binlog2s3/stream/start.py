@@ -29,7 +29,8 @@ from binlog2s3.log import Log
 from binlog2s3.server.connection import ServerBinlog
 from binlog2s3.store.requests import crc64_of
 from binlog2s3.store.s3 import FileSlice, Store
-from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, from_bucket
+from binlog2s3.stream.archive_end import archive_end, from_bucket
+from binlog2s3.stream.continuation import Tip, nothing_of
 from binlog2s3.stream.remote import put_entry
 from binlog2s3.stream.retry import both
 from binlog2s3.stream.spool import Spool, SpoolRun, check_spool
@@ -52,12 +53,12 @@ class StartState:
     `foreign`: keys that are not of this format, and were logged.
     """
 
-    known: ArchiveEnd | None
+    known: Tip | None
     lineages: tuple[Lineage, ...]
     undescribed: tuple[BinlogReading, ...]
     tracks: tuple[Track, ...]
     durable: Position | None
-    left_behind: tuple[tuple[ArchiveEnd, tuple[Track, ...]], ...] = ()
+    left_behind: tuple[tuple[Tip, tuple[Track, ...]], ...] = ()
     described: bool = True
     foreign: frozenset[str] = frozenset()
 
@@ -110,7 +111,7 @@ def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) ->
     )
 
 
-def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> ArchiveEnd | None:
+def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> Tip | None:
     """The lineage of a spool whose streamer died before it wrote a lineage.json."""
     for run in runs:
         if run.facts.lineage is not None or run.facts.position > 4:
@@ -118,13 +119,11 @@ def _undescribed_lineage(runs: Iterable[SpoolRun], source: str, grid: Grid) -> A
         found = [track for track in read_run(Tailer(run, grid)) if track.begun]
         if found and not found[0].scanner.damage and (flavour := found[0].scanner.flavour):
             lineage = describe(source, run.facts.server_uuid, flavour, found[0])
-            return ArchiveEnd(lineage=lineage, next_binlog=found[0].name, last=None, end=None)
+            return nothing_of(lineage)
     return None
 
 
-def current_end(
-    catalog: Catalog, lineages: Sequence[Lineage], turn: Turn | None
-) -> ArchiveEnd | None:
+def current_end(catalog: Catalog, lineages: Sequence[Lineage], turn: Turn | None) -> Tip | None:
     """The end of the current lineage's archive, by the last turn; None if there is no lineage.
 
     Raises ArchiveError if its lineage.json is missing.
@@ -174,7 +173,7 @@ def renamed(lineage: Lineage) -> Lineage:
     return replace(lineage, lineage=id_)
 
 
-def read_undescribed(store: Store, layout: Layout, end: ArchiveEnd) -> list[BinlogReading]:
+def read_undescribed(store: Store, layout: Layout, end: Tip) -> list[BinlogReading]:
     """Read the archived binlogs after the last entry, which an earlier writer completed.
 
     Stops at a damaged one: it is compared with the source's later. Raises ArchiveError for an
@@ -182,7 +181,7 @@ def read_undescribed(store: Store, layout: Layout, end: ArchiveEnd) -> list[Binl
     """
     found: list[BinlogReading] = []
     while True:
-        name = end.next_binlog
+        name = end.following
         key = layout.binlog(end.lineage.id, name)
         if store.head(key) is None:
             break
@@ -239,7 +238,7 @@ def sweep_spool(spool: Spool, found: StartState) -> None:
         if known.last is None:  # all was pruned: what the bucket had of these is unknown
             continue
         for name in names:  # this deletes a run with its last file
-            if known.lineage.first_binlog <= name < known.next_binlog:
+            if known.lineage.first_binlog <= name < known.following:
                 spool.release(name, known.lineage.id)
     for tracks in (found.tracks, *(left for _, left in found.left_behind)):
         spool.delete(path for track in tracks for path in track.spare)
@@ -263,7 +262,7 @@ def adopt(
     runs: Sequence[SpoolRun],
     *,
     grid: Grid,
-    end: ArchiveEnd,
+    end: Tip,
     catalog: Catalog,
     onward: bool = True,
 ) -> list[Track]:
@@ -280,7 +279,7 @@ def adopt(
     for run in runs:
         open_track = tracks[-1] if tracks and not tracks[-1].closed else None
         whole = end.after(t for t in tracks if t.closed)
-        begin = whole.next_binlog
+        begin = whole.following
         if not _is_of(run, end.lineage) or begin not in run.files():
             continue
         if start := run.start_of(begin):
@@ -328,7 +327,7 @@ class _Bucket:
         self._runs = [run for run in runs if _is_of(run, lineage)]
         self._read: set[BinlogName] = set()
 
-    def onward(self, tracks: list[Track], end: ArchiveEnd) -> list[Track]:
+    def onward(self, tracks: list[Track], end: Tip) -> list[Track]:
         """The tracks, with what the bucket alone has, up to the end of its chunks."""
         while True:
             closed = [track for track in tracks if track.closed]
@@ -340,9 +339,9 @@ class _Bucket:
             if not found.closed:
                 return tracks
 
-    def instead_of(self, track: Track | None, end: ArchiveEnd) -> Track | None:
+    def instead_of(self, track: Track | None, end: Tip) -> Track | None:
         """The next binlog from the bucket, if that has more of it than `track`, and the same."""
-        name = end.next_binlog
+        name = end.following
         if name in self._read:
             return None
         have = track.size if track is not None and track.name == name else 0
@@ -428,7 +427,7 @@ def _is_of(run: SpoolRun, lineage: Lineage) -> bool:
     return run.facts.lineage == lineage.id
 
 
-def _checked(found: list[Track], end: ArchiveEnd) -> list[Track]:
+def _checked(found: list[Track], end: Tip) -> list[Track]:
     """Those that follow the archive, one after the other, with checksums in every event."""
     good: list[Track] = []
     for track in found:
@@ -439,7 +438,7 @@ def _checked(found: list[Track], end: ArchiveEnd) -> list[Track]:
         if why := end.contradiction(track):
             _log.warning("left in the spool, to be fetched again", error=f"{track.path}: {why}")
             break
-        rotated = end.rotates_to == track.name
+        rotated = end.rotated_to == track.name
         if is_unlogged_between(rotated=rotated, started=track.started):
             break  # it begins another lineage
         track.judge({})

@@ -28,7 +28,7 @@ from binlog2s3.stream.standby import StandbyLoop
 from binlog2s3.stream.start import StartState, find, proved
 from binlog2s3.stream.writer import Vacancy, this_process
 
-_log = Log("beginning")
+_log = Log("startup")
 
 
 @dataclass(frozen=True, slots=True)

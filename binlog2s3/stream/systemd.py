@@ -21,7 +21,7 @@ from binlog2s3.log import Log
 from binlog2s3.status.model import Status
 from binlog2s3.stream.source_watch import Watch
 
-_log = Log("notify")
+_log = Log("systemd")
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 _FEEDS = 6.0  # per watchdog interval; systemd recommends at least two
 _STATUS_SECONDS = 0.9

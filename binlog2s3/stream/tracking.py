@@ -44,7 +44,7 @@ from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
 
-_log = Log("intake")
+_log = Log("tracking")
 
 _HINTS = {
     "gap": "the transactions in between are not in the archive: take a new base backup",
@@ -153,8 +153,7 @@ class Intake:
             offset=tip.size,
             gtid_set=str(tip.gtids) if tip.gtids is not None else "",
         )
-        rotates_to = tip.rotates_to if tip.closed else None
-        self.resume(tip.lineage, durable, following, described=True, rotates_to=rotates_to)
+        self.resume(tip.lineage, durable, following, described=True, rotates_to=tip.rotated_to)
         if tip.track is not None:
             self.admit(tip.track)
         self.known = tip

@@ -63,8 +63,8 @@ from binlog2s3.store.requests import Requests
 from binlog2s3.store.s3 import S3Store
 from binlog2s3.store.versions import ChosenVersions, Hold
 from binlog2s3.stream.actions import Look, PutEntry, TakeUp, Verify
-from binlog2s3.stream.archive_end import ArchiveEnd
 from binlog2s3.stream.compare import Finder
+from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.decide import _archived, _chunks, _growing, decide
 from binlog2s3.stream.remote import (
     Held,
@@ -764,7 +764,7 @@ MUTANTS = (
         Promise.MEMORY,
         "What a start takes from the spool begins with the GTIDs that the archive ends with.",
         ("tests/unit/stream/test_start.py::test_a_binlog_that_does_not_follow_is_left",),
-        ((ArchiveEnd.contradiction, never(when(4, of=4))),),
+        ((Tip.contradiction, never(when(4, of=4))),),
     ),
     Mutant(
         "gap-not-crossed",

@@ -147,6 +147,13 @@ def test_what_says_that_it_is_pure_has_no_way_out(module: str) -> None:
     assert imports(module) & (NOT_PURE | {"log"}) == set()
 
 
+@pytest.mark.parametrize("module", [module for module in MODULES if package_of(module) == "stream"])
+def test_a_log_lines_part_is_its_module(module: str) -> None:
+    """From a line of the streamer's log one finds the file."""
+    parts = re.findall(r'\bLog\("(.*?)"\)', MODULES[module].read_text(encoding="utf-8"))
+    assert parts in ([], [module.partition(".")[2]])
+
+
 ARCHITECTURE = (PACKAGE.parent / "docs/architecture.md").read_text(encoding="utf-8")
 SPANS = sorted(set(re.findall(r"`([\w/.]+)`", re.sub(r"(?ms)^```.*?^```$", "", ARCHITECTURE))))
 

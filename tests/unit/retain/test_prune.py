@@ -391,7 +391,7 @@ def test_the_newest_archived_binlog_and_the_open_one_stay() -> None:
     assert any(key.startswith(LAYOUT.live) for key in there.objects)
     (lineage,) = Catalog(there, LAYOUT).lineages()
     end = archive_end(Catalog(there, LAYOUT), lineage)
-    assert (end.last, end.next_binlog) == (name_of(COUNT), name_of(COUNT + 1))
+    assert (end.last, end.following) == (name_of(COUNT), name_of(COUNT + 1))
 
 
 def test_an_unfinished_binlog_of_the_current_lineage_stays() -> None:
@@ -490,7 +490,7 @@ def test_a_dead_lineage_is_pruned_as_a_whole() -> None:
     assert floors[DEAD].binlog == name_of(3)
     assert floors[DEAD].gtid_set == f"{UUID_A}:1-6"
     end = archive_end(Catalog(there, LAYOUT), replace(dead, floor=floors[DEAD]))
-    assert (end.last, end.next_binlog, str(end.gtids)) == (None, name_of(3), f"{UUID_A}:1-6")
+    assert (end.last, end.following, str(end.gtids)) == (None, name_of(3), f"{UUID_A}:1-6")
 
 
 def with_dead_lineage(*bounds: int, at: datetime = BEGIN) -> World:
@@ -887,7 +887,7 @@ def check_needed(there: World) -> None:
         assert reach_of(day, there).is_complete
     lineage = next(one for one in Catalog(there, LAYOUT).lineages() if one.id == ID)
     end = archive_end(Catalog(there, LAYOUT), lineage)
-    assert (end.last, end.next_binlog) == (name_of(COUNT), name_of(COUNT + 1))
+    assert (end.last, end.following) == (name_of(COUNT), name_of(COUNT + 1))
     assert str(end.gtids) == f"{UUID_A}:1-{3 * COUNT}"
     names = [name_of(number) for number in there.numbers()]
     assert list(missing_binlogs(lineage, names, None)) == []

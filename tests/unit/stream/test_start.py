@@ -11,17 +11,18 @@ import pytest
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.chunks import Chunk
-from binlog2s3.archive.codec import Crc64
-from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
+from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reading import BinlogReading
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.checksum import crc64nvme
-from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
+from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType
 from binlog2s3.errors import ArchiveError, SpoolError
-from binlog2s3.stream.archive_end import ArchiveEnd, archive_end, tip_of, tip_of_archive
+from binlog2s3.stream.archive_end import archive_end, tip_of, tip_of_archive
+from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.spool import RunFacts, Spool, SpoolRun, check_spool
 from binlog2s3.stream.start import (
     PROBE,
@@ -77,7 +78,7 @@ def archive(
     return Catalog(store, LAYOUT)
 
 
-def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> ArchiveEnd:
+def known(catalog: Catalog, lineage: Lineage = LINEAGE) -> Tip:
     """Where that lineage's archive ends."""
     return archive_end(catalog, lineage)
 
@@ -97,21 +98,15 @@ def test_an_archive_ends_with_its_last_whole_binlog(
 ) -> None:
     """And that one's entry says what the next must fit to."""
     end = known(archive(store, binlogs, entries))
-    assert end.next_binlog == name(ends_before)
+    assert end.following == name(ends_before)
     if ends_before == 2:
-        assert (end.last, end.end) == (None, None)
+        assert (end.last, end.position, str(end.gtids)) == (None, None, LINEAGE.gtid_set)
         return
     last = entry(ends_before - 1)
-    assert end.last == last.name
-    assert end.end == EntryEnd(
-        name=last.name,
-        size=100,
-        crc64nvme=Crc64(last.crc64),
-        gtid_set_before=last.gtid_set_before,
-        gtid_set_added=last.gtid_set_added,
-        anonymous_transactions=0,
-        next_binlog=last.next_binlog,
-    )
+    gtids = f"{UUID_A}:1-{ends_before + 3}"
+    assert end.position == Position(binlog=last.name, offset=100, gtid_set=gtids)
+    assert (end.closed, end.rotates_to) == (True, last.next_binlog)
+    assert str(end.gtids_before) == last.gtid_set_before
 
 
 def put_binlog(store: MemoryStore, number: int, *, rotate_to: str, before: str) -> str:
@@ -133,7 +128,7 @@ def test_objects_without_entry_count_if_they_follow(store: MemoryStore) -> None:
     made = found[0].entry(TIME)
     assert (made.gtid_set_before, made.next_binlog) == (f"{UUID_A}:1-7", name(5))
     assert made.size == len(store.get(LAYOUT.binlog(LINEAGE.id, name(4))))
-    assert end.after(found).next_binlog == name(6)
+    assert end.after(found).following == name(6)
     assert read_undescribed(store, LAYOUT, end.after(found)) == []
 
 
@@ -157,14 +152,17 @@ def test_an_object_that_cannot_follow_is_refused(
 
 
 def test_gtids_where_the_archive_ends(store: MemoryStore) -> None:
-    """Before and added together; unknown without an entry or with anonymous transactions."""
-    end = known(archive(store, [2, 3]))
-    assert str(end.gtids) == f"{UUID_A}:1-7"
-    assert replace(end, end=None).gtids is None
+    """Before and added together; unknown with anonymous transactions."""
+    catalog = archive(store, [2, 3])
+    assert str(known(catalog).gtids) == f"{UUID_A}:1-7"
+
+    def gtids_of(lineage: Lineage, **said: Any) -> Gtids | None:
+        store.put(LAYOUT.entry(LINEAGE.id, name(3)), replace(entry(3), **said).to_json())
+        return known(Catalog(store, LAYOUT), lineage).gtids
+
+    assert gtids_of(LINEAGE, anonymous_transactions=1) is None
     mariadb = like(LINEAGE, flavour="mariadb", gtid_set="0-1-5")
-    assert end.end is not None
-    later = replace(end.end, gtid_set_before="0-1-5,1-1-9", gtid_set_added="0-1-7,0-2-8")
-    at_end = replace(end, lineage=mariadb, end=later).gtids
+    at_end = gtids_of(mariadb, gtid_set_before="0-1-5,1-1-9", gtid_set_added="0-1-7,0-2-8")
     assert str(at_end) == "0-1-7,0-2-8,1-1-9"
 
 
@@ -196,7 +194,7 @@ def test_an_object_that_is_no_whole_binlog_gets_no_entry(
     store.put(key, bytes(data))
     assert read_back(store, key, name(2)) is None
     assert key in caplog.records[-1].fields["key"]
-    known = ArchiveEnd(lineage=LINEAGE, next_binlog=name(2), last=None, end=None)
+    known = Tip(lineage=LINEAGE, last=name(1), closed=True)
     assert read_undescribed(store, LAYOUT, known) == []
     assert store.get(key) == bytes(data)
 
@@ -321,7 +319,7 @@ def catalog(store: MemoryStore) -> Catalog:
     return put_lineages(store, first)
 
 
-def known_of(catalog: Catalog) -> ArchiveEnd:
+def known_of(catalog: Catalog) -> Tip:
     (lineage,) = catalog.lineages()
     return archive_end(catalog, lineage)
 
@@ -332,7 +330,7 @@ def test_an_open_binlog_ends_the_archive(store: MemoryStore, catalog: Catalog) -
     data = bytes(written(4, 3).data)
     put_chunks(store, 2, data, 300)
     end = known_of(catalog)
-    assert (end.next_binlog, end.last, end.next_size) == (name(2), name(1), len(data))
+    assert (end.following, end.last, end.next_size) == (name(2), name(1), len(data))
 
 
 def test_a_binlog_that_could_not_be_finished_does_not_end_the_archive(
@@ -343,10 +341,10 @@ def test_a_binlog_that_could_not_be_finished_does_not_end_the_archive(
     put_chunks(store, 2, bytes(written(4, 3).data), 300)
     put_archived(store, 3, written(7, 3, end="b.000004"))
     end = known_of(catalog)
-    assert (end.next_binlog, end.last, end.next_size) == (name(4), name(3), 0)
+    assert (end.following, end.last, end.next_size) == (name(4), name(3), 0)
     put_chunks(store, 4, bytes(written(10, 1).data))
     end = known_of(catalog)
-    assert (end.next_binlog, end.last) == (name(4), name(3))
+    assert (end.following, end.last) == (name(4), name(3))
     assert end.next_size == len(written(10, 1).data)
 
 
@@ -366,7 +364,7 @@ def test_a_binlog_that_is_still_to_be_archived_ends_the_archive(
     put_archived(store, 1, written(1, 3, end="b.000002"))
     put_chunks(store, 2, bytes(chunks.data))
     put_archived(store, 3, following)
-    assert known_of(catalog).next_binlog == name(2)
+    assert known_of(catalog).following == name(2)
 
 
 def test_the_tip_of_an_archive(store: MemoryStore, catalog: Catalog) -> None:
@@ -833,7 +831,7 @@ def test_what_lies_below_the_floor_of_a_pruned_lineage_stays_in_the_spool(
     put_run(spool, {4: bytes(written(10, 4).data)})
     found = find(store, LAYOUT, spool, "s3://b/p", Grid(64))
     ((end, tracks),) = found.left_behind
-    assert (end.next_binlog, tracks) == (name(5), ())
+    assert (end.following, tracks) == (name(5), ())
     sweep_spool(spool, found)
     assert [list(run.files()) for run in spool.runs()] == [[name(4)]]
 

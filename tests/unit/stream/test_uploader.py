@@ -314,7 +314,7 @@ def test_entries_are_made_in_order(
     assert KEY not in archived
     assert LAYOUT.binlog(LINEAGE, FIRST.next()) in archived
     assert not any("/entries/" in key for key in archived)
-    assert archive_end(Catalog(world.store, LAYOUT), HISTORY).next_binlog == FIRST
+    assert archive_end(Catalog(world.store, LAYOUT), HISTORY).following == FIRST
     world.settle(streamer)
     assert archive_end(Catalog(world.store, LAYOUT), HISTORY).last == FIRST.next().next()
     (end,) = (one.fields for one in caplog.records if one.msg == "uploading again")  # type: ignore[attr-defined]
