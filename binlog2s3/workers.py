@@ -30,21 +30,22 @@ class Outcome:
 class _Task:
     token: object
     work: Callable[[], object]
-    outcomes: "SimpleQueue[Outcome | None]"
+    outcomes: "SimpleQueue[Outcome | None] | None"
 
 
 class Workers:
     """At most `count` threads; each is started when all others are busy.
 
     `submit` never blocks; `take` returns outcomes in the order they arrive. They are for one loop;
-    any thread may call `batch`. If the system starts no more threads, those that there are do the
-    work; if there are none, that is a transient StoreError.
+    any thread may call `start` and `batch`. If the system starts no more threads, those that there
+    are do the work; if there are none, that is a transient StoreError.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, name: str = "store") -> None:
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._outcomes: SimpleQueue[Outcome | None] = SimpleQueue()
         self.count = count
+        self._name = name
         self.busy = 0
         """How many outcomes of `submit` were not taken yet."""
         self._lock = threading.Lock()
@@ -55,6 +56,10 @@ class Workers:
         """Let the next free thread do it. Raises StoreError if there is no thread."""
         self._put(_Task(token, work, self._outcomes))
         self.busy += 1
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Let the next free thread do it; it has no outcome. Raises StoreError if there is none."""
+        self._put(_Task(None, work, None))
 
     def batch(self, tasks: Mapping[Any, Callable[[], object]]) -> Iterator[Outcome]:
         """Do these, several at a time; their outcomes, in the order they arrive.
@@ -73,7 +78,7 @@ class Workers:
         with self._lock:
             if self._started < min(self._undone + 1, self.count):
                 try:
-                    start_thread(self._work, f"store-{self._started}")
+                    start_thread(self._work, f"{self._name}-{self._started}")
                     self._started += 1
                 except StoreError:
                     if not self._started:
@@ -111,7 +116,9 @@ class Workers:
                 outcome = Outcome(task.token, error=error)
             with self._lock:
                 self._undone -= 1
-            task.outcomes.put(outcome)
+            if task.outcomes is not None:
+                task.outcomes.put(outcome)
+            del task, outcome  # what they have would stay in memory until the next task
 
 
 def start_thread(target: Callable[[], None], name: str) -> None:

@@ -11,15 +11,13 @@ import mmap
 import struct
 import threading
 import zlib
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, suppress
 from functools import partial
 from itertools import pairwise
 from operator import eq
-from queue import SimpleQueue
-from typing import Generic, TypeVar
 
+from binlog2s3.archive.ahead import MOST_THREADS, Ahead, Kept
 from binlog2s3.archive.documents import Entry, EntryRow, Lineage
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
@@ -28,13 +26,7 @@ from binlog2s3.binlog.checksum import crc64_hex, crc64nvme
 from binlog2s3.binlog.events import CHECKSUM_SIZE, HEADER, HEADER_SIZE, EventType, decode_format
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import MADE_UP_BYTES, MAGIC, Scanner
-from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError, StoreError
-from binlog2s3.workers import start_thread
-
-Result = TypeVar("Result")
-MOST_AHEAD = 8
-"""How many blocks are in memory at a time, at most: fetched ahead, or in use."""
-MOST_THREADS = 6
+from binlog2s3.errors import ArchiveError, DamageError, ObjectMissingError
 
 _MOST_SMALL = 64 << 10
 _HUGE_PAGE = 2 << 20
@@ -102,15 +94,13 @@ class Blocks:
         self.find = find
         self._where = where
         self._threads = min(threads, MOST_THREADS)
-        self._keep = keep
-        self._kept: dict[tuple[str, BinlogName, int], memoryview] = {}
+        self._kept = Kept[memoryview](keep)
         self._places: dict[tuple[str, BinlogName], Readable] = {}
         self._lock = threading.Lock()
 
     def forget(self) -> None:
         """Drop all blocks from memory."""
-        with self._lock:
-            self._kept.clear()
+        self._kept.clear()
 
     def note(self, lineage: Lineage, name: BinlogName, place: Readable) -> None:
         """Where a binlog's bytes are now."""
@@ -120,19 +110,16 @@ class Blocks:
                 del self._places[next(iter(self._places))]
 
     def block(self, known: Facts, number: int, *, keep: bool = False) -> memoryview:
-        """The bytes of a block. Raises ArchiveError if they are missing or damaged."""
-        key = (known.lineage.id, known.name, number)
-        with self._lock:
-            kept = self._kept.get(key)
-        if kept is not None:
-            return kept
-        data = self._block(known, number)
-        if keep and self._keep:
-            with self._lock:
-                while len(self._kept) >= self._keep:
-                    del self._kept[next(iter(self._kept))]
-                self._kept[key] = data
-        return data
+        """The bytes of a block. Raises ArchiveError if they are missing or damaged.
+
+        `keep` them for who reads the same block next, or at the same time.
+        """
+        key, task = (known.lineage.id, known.name, number), partial(self._block, known, number)
+        fetch = self._kept.get(key, task) if keep else self._kept.find(key)
+        if fetch is None:
+            return task()
+        fetch.run()
+        return fetch.result()
 
     def _block(self, known: Facts, number: int) -> memoryview:
         block = known.blocks[number]
@@ -218,7 +205,7 @@ class Blocks:
             place = self._place(known)
             try:
                 if place.size >= end:
-                    return _gather(place, begin, end)
+                    return gathered(_pieces(place, begin, end), end - begin)
             except ObjectMissingError as error:
                 why = f"; {error}"
             self._look_again(known, place)
@@ -244,16 +231,21 @@ class Blocks:
                 self._places[key] = place.again()
 
 
-def _gather(place: Readable, begin: int, end: int) -> memoryview:
+def _pieces(place: Readable, begin: int, end: int) -> Iterator[bytes]:
     """Bytes [begin, end), range by range. Of a chunk, it reads only the range that is asked for."""
-    data = _memory(end - begin)
     for one in place.ranges:
         origin = one.chunk.begin if one.chunk else 0
-        at, until = max(one.begin, begin), min(one.end, end)
-        if at < until:
-            for piece in place.store.open(one.key, at - origin, until - origin):
-                data[at - begin : at - begin + len(piece)] = piece
-                at += len(piece)
+        low, high = max(one.begin, begin), min(one.end, end)
+        if low < high:
+            yield from place.store.open(one.key, low - origin, high - origin)
+
+
+def gathered(pieces: Iterable[bytes], size: int) -> memoryview:
+    """So many bytes that come in pieces, in memory that their last reader gives back."""
+    data, at = _memory(size), 0
+    for piece in pieces:
+        data[at : at + len(piece)] = piece
+        at += len(piece)
     return data
 
 
@@ -304,104 +296,3 @@ def scanner_at(head: bytes, boundary: int) -> Scanner:
     scanner = Scanner(boundary - size)
     scanner.feed(MAGIC + made_up + between)
     return scanner
-
-
-class _Slot(Generic[Result]):
-    """A task, and then its result or error."""
-
-    def __init__(self, task: Callable[[], Result]) -> None:
-        self.task: Callable[[], Result] | None = task
-        self.result: list[Result] = []
-        self.error: BaseException | None = None
-        self.done = threading.Event()
-
-    def run(self) -> None:
-        task, self.task = self.task, None
-        try:
-            if task is not None:
-                self.result.append(task())
-        except BaseException as error:  # noqa: BLE001 - it is raised where the result is wanted
-            self.error = error
-        self.done.set()
-
-
-class Ahead(Iterator[Result]):
-    """The results of tasks, in order. Its own threads run some of the tasks ahead.
-
-    At most `most` tasks are started before their result is taken: `first` of them at the beginning,
-    one more with each result. The threads are daemons and end with `close`, which does not wait. If
-    the system starts none, that is a transient StoreError.
-    """
-
-    def __init__(
-        self,
-        tasks: Iterable[Callable[[], Result]],
-        *,
-        threads: int = MOST_THREADS,
-        most: int = MOST_AHEAD,
-        first: int = MOST_AHEAD,
-    ) -> None:
-        self._tasks: Iterator[Callable[[], Result]] = iter(tasks)
-        self._threads = threads
-        self._most = most
-        self._window = min(first, most)
-        self._slots: deque[_Slot[Result]] = deque()
-        self._queue: SimpleQueue[_Slot[Result] | None] = SimpleQueue()
-        self._running = 0
-
-    def __next__(self) -> Result:
-        if self._window == 1 and not self._slots and self._most > 1:
-            return self._alone()
-        self._fill()
-        if not self._slots:
-            self.close()
-            raise StopIteration
-        slot = self._slots.popleft()
-        slot.done.wait()
-        if slot.error is not None:
-            self.close()
-            raise slot.error
-        self._window = min(self._window + 1, self._most)
-        return slot.result.pop()
-
-    def _alone(self) -> Result:
-        """The first result, if nothing is to be ahead of it: a thread would only be waited for."""
-        task = next(self._tasks, None)
-        if task is None:
-            raise StopIteration
-        self._window += 1
-        try:
-            return task()
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Start no more tasks. Results of running tasks are dropped."""
-        self._tasks = iter(())
-        while self._slots:
-            self._slots.popleft().task = None
-        for _ in range(self._running):
-            self._queue.put(None)
-        self._running = 0
-
-    def _fill(self) -> None:
-        while len(self._slots) < self._window:
-            task = next(self._tasks, None)
-            if task is None:
-                return
-            if self._running < min(self._threads, len(self._slots) + 1):
-                try:
-                    start_thread(self._work, f"ahead-{self._running + 1}")
-                    self._running += 1
-                except StoreError:
-                    if not self._running:
-                        raise
-            slot = _Slot(task)
-            self._slots.append(slot)
-            self._queue.put(slot)
-
-    def _work(self) -> None:
-        while (slot := self._queue.get()) is not None:
-            slot.run()
-            del slot  # otherwise its result would stay in memory until the next task

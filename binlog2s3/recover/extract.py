@@ -12,7 +12,8 @@ from contextlib import closing
 from functools import partial
 from itertools import chain
 
-from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead, Blocks, event_at
+from binlog2s3.archive.ahead import MOST_AHEAD, MOST_THREADS, Ahead
+from binlog2s3.archive.blocks import Blocks, event_at
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.executed import Gathering

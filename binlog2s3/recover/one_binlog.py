@@ -90,17 +90,24 @@ class _Pass:
 # What is known of it
 
 
-def described(entry: Entry, lineage: Lineage) -> Facts:
-    """A binlog as its entry describes it. Raises ArchiveError if the entry cannot be right."""
+def described(entry: Entry, lineage: Lineage, blocks: Blocks | None = None) -> Facts:
+    """A binlog as its entry describes it. Raises ArchiveError if the entry cannot be right.
+
+    With `blocks`, also where the last whole transaction ends if the server has crashed: it may have
+    died in the middle of writing one.
+    """
     try:
         _check(entry, lineage.flavour)
-        return facts_of(entry, lineage)
+        known = facts_of(entry, lineage)
     except (LookupError, TypeError, ValueError) as error:
         raise ArchiveError(
             f"the entry of {entry.name} in lineage {lineage.id} is damaged: {error}",
             hint="`binlog2s3 verify` says more; after you delete the entry, `verify --repair` "
             "makes it again from the binlog",
         ) from error
+    if blocks is None or entry.end != "crash":
+        return known
+    return replace(known, transaction_end=_scanned(blocks, known, known.size).transaction_end)
 
 
 def _check(entry: Entry, flavour: Flavour) -> None:
@@ -274,11 +281,6 @@ def is_boundary(blocks: Blocks, known: Facts, offset: int) -> bool:
         return False
     scanner = _scanned(blocks, known, offset)
     return scanner.event_end == offset == scanner.transaction_end
-
-
-def last_transaction_end(blocks: Blocks, known: Facts) -> int:
-    """Where the last whole transaction ends."""
-    return _scanned(blocks, known, known.size).transaction_end
 
 
 def _scanned(blocks: Blocks, known: Facts, end: int) -> Scanner:

@@ -8,7 +8,7 @@ asked for, whatever is added and wherever its bytes move meanwhile.
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from heapq import merge
 from typing import TypeVar, cast
@@ -519,12 +519,7 @@ class Survey:
             size = durable[1] if durable is not None and durable[0] == name else 0
             return self._read(there.lineage, name, readable, size, self.problems)
         self._compare(there, entry, readable.size)
-        known = one_binlog.described(entry, there.lineage)
-        if entry.end == "crash":
-            # the server may have died in the middle of writing a transaction
-            end = one_binlog.last_transaction_end(self.blocks, known)
-            known = replace(known, transaction_end=end)
-        return known
+        return one_binlog.described(entry, there.lineage, self.blocks)
 
     def _archived(self, there: Inventory, name: BinlogName) -> Readable | None:
         """An archived binlog that has an entry, from the listing or from the object itself."""

@@ -4,7 +4,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import TypeAlias
 
@@ -168,11 +167,7 @@ class Binlogs:
             return None
         entry.check_size(binlog.lineage.id, readable.size)
         self.blocks.note(binlog.lineage, binlog.name, readable)
-        found = one_binlog.described(entry, binlog.lineage)
-        if entry.end == "crash":
-            end = one_binlog.last_transaction_end(self.blocks, found)
-            found = replace(found, transaction_end=end)
-        return found
+        return one_binlog.described(entry, binlog.lineage, self.blocks)
 
 
 def _has_checksums(readable: Readable) -> bool:

@@ -30,9 +30,8 @@ from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client, ConnectionLimits, Source
-from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.directory import Directory, of_server, recovered
-from binlog2s3.serve.dump import ServedDump
+from binlog2s3.serve.dump import ServedDump, SharedBlocks
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.status import ClientStatus, ServeStatus, applications
 from binlog2s3.status.http import Listener
@@ -96,7 +95,8 @@ class Serving:
     def __init__(self, config: ServeConfig, history: ArchiveHistory | Directory) -> None:
         self._config = config
         self._history = history
-        self._cache = BlockCache(_threads(config))
+        self._workers = Workers(_threads(config))
+        self._cache = SharedBlocks(self._workers)
         self._dumps: dict[int, ServedDump] = {}
         self._lock = threading.Lock()
         self._sent_before = 0
@@ -105,7 +105,7 @@ class Serving:
 
     def close(self) -> None:
         """Stop fetching."""
-        self._cache.close()
+        self._workers.close()
 
     def identity(self) -> Identity:
         """What clients are told; the version may change while the archive grows."""

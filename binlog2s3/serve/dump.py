@@ -7,13 +7,13 @@ names it, and nothing after it is sent.
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent import futures
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
+from binlog2s3.archive.ahead import Fetch, Kept
 from binlog2s3.archive.history import break_between, is_within
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList
@@ -27,7 +27,6 @@ from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.send import ClientLeftError, Sender, SentBinlog
 from binlog2s3.replication.source import Client
-from binlog2s3.serve.cache import BlockCache
 from binlog2s3.serve.model import (
     AskedName,
     Beginning,
@@ -36,13 +35,37 @@ from binlog2s3.serve.model import (
     ServedHistory,
     View,
 )
+from binlog2s3.workers import Workers
 
 Result = TypeVar("Result")
+MOST_BLOCKS = 20
+"""Blocks of 4 MiB that stay in memory."""
 _AHEAD_MOST = 6
 _AHEAD_SHARED = 16
 _START_SECONDS = 45.0  # a replica waits for 60 s
 _STORE_SECONDS = 2.0
 _log = Log("serve")
+
+
+class SharedBlocks:
+    """Blocks that several dumps read at the same time, each fetched once. Thread-safe.
+
+    It holds at most `MOST_BLOCKS` blocks that no dump waits for.
+    """
+
+    def __init__(self, workers: Workers) -> None:
+        self._kept = Kept[memoryview](MOST_BLOCKS, workers.start)
+        self.fetched = 0
+        """Bytes that were read."""
+
+    def get(self, key: Hashable, fetch: Callable[[], memoryview]) -> Fetch[memoryview]:
+        """The block of this key; `fetch` is called if it is neither there nor on its way."""
+        return self._kept.get(key, partial(self._counted, fetch))
+
+    def _counted(self, fetch: Callable[[], memoryview]) -> memoryview:
+        data = fetch()
+        self.fetched += len(data)
+        return data
 
 
 class ServedDump:
@@ -56,7 +79,7 @@ class ServedDump:
         client: Client,
         dump: Dump,
         served: ServedHistory,
-        cache: BlockCache,
+        cache: SharedBlocks,
         identity: Identity,
         *,
         ended: Callable[[float], bool],
@@ -299,14 +322,19 @@ class ServedDump:
     def _block(self, binlog: ServedBinlog, end: int) -> memoryview:
         """The next bytes before `end`, of one block."""
         number = self._offset // BLOCK_SIZE
-        ahead = max(1, min(_AHEAD_MOST, _AHEAD_SHARED // max(1, self._dumps())))
-        for later in range(number + 1, min(number + 1 + ahead, -(-end // BLOCK_SIZE))):
-            self._fetch(binlog, later, end)
-        data = self._asked(lambda: self._awaited(self._fetch(binlog, number, end)))
+        data = self._asked(lambda: self._awaited(binlog, number, end))
         self._is_store_silent = False
         return data[self._offset - number * BLOCK_SIZE : end - number * BLOCK_SIZE]
 
-    def _fetch(self, binlog: ServedBinlog, number: int, end: int) -> "Future[memoryview]":
+    def _awaited(self, binlog: ServedBinlog, number: int, end: int) -> memoryview:
+        """A block up to `end`; those after it are fetched ahead. Raises what the fetch raised."""
+        ahead = max(1, min(_AHEAD_MOST, _AHEAD_SHARED // max(1, self._dumps())))
+        numbers = range(number, min(number + 1 + ahead, -(-end // BLOCK_SIZE)))
+        fetches = [self._fetch(binlog, one, end) for one in numbers]
+        self._sender.wait(fetches[0].is_done)
+        return fetches[0].result()
+
+    def _fetch(self, binlog: ServedBinlog, number: int, end: int) -> Fetch[memoryview]:
         upto = min(end, (number + 1) * BLOCK_SIZE)
         key = (*binlog.place, number, upto)
         return self._cache.get(key, lambda: self._served.block(binlog, number, upto))
@@ -389,11 +417,6 @@ class ServedDump:
                 if not self._feed.name and time.monotonic() > until:
                     raise OSError("the store does not answer") from error
                 self._sender.pause(_STORE_SECONDS)
-
-    def _awaited(self, future: "Future[memoryview]") -> memoryview:
-        """The result of a fetch. Raises what the fetch raised."""
-        self._sender.wait(lambda seconds: futures.wait([future], seconds).done)
-        return future.result()
 
 
 def _asked_name(name: str) -> AskedName | None:

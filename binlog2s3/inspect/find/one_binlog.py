@@ -101,7 +101,7 @@ class SpanSearcher:
     _opened: dict[tuple[str, BinlogName, int], "_Opened"] = field(default_factory=dict)
 
     def search(
-        self, span: Span, data: Iterable[bytes | ArchiveError], lost: list[UnreadableRange]
+        self, span: Span, data: Iterable[memoryview | ArchiveError], lost: list[UnreadableRange]
     ) -> Iterator[Hit]:
         """The matches in a span. `data` are its blocks, in order; all of them are consumed."""
         opened = self._open(span)
@@ -117,7 +117,7 @@ class SpanSearcher:
                 continue
             at = number * BLOCK_SIZE
             low, high = max(span.begin - at, 0), min(span.end - at, len(block))
-            piece = block[low:high] if (low, high) != (0, len(block)) else block
+            piece = bytes(block[low:high])
             if self.rules is not None:
                 prefilter.feed(piece)
             if pieces is not None:
@@ -129,7 +129,7 @@ class SpanSearcher:
     def phases(self, span: Span) -> tuple[list[FoundPhase], bool]:
         """The phases of what has two in a span, and whether all of it could be read."""
         lost: list[UnreadableRange] = []
-        blocks = (bytes(self.blocks.block(span.known, number)) for number in span.numbers)
+        blocks = (self.blocks.block(span.known, number) for number in span.numbers)
         hits = self.search(span, blocks, lost)
         others = [
             FoundPhase(span, hit.transaction, hit.content.two_phase)

@@ -8,14 +8,13 @@ Law: what is missing or cannot be read is skipped with a warning, at its place i
 transaction that two lineages have is found in the earlier one.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
-from threading import Lock
 
-from binlog2s3.archive.blocks import MOST_THREADS, Ahead
+from binlog2s3.archive.ahead import MOST_THREADS, Ahead
 from binlog2s3.archive.facts import Facts
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.binlog.names import BinlogName
@@ -28,8 +27,6 @@ from binlog2s3.inspect.find.one_binlog import Span, SpanSearcher, UnreadableRang
 from binlog2s3.inspect.find.prefilter import rules_for
 from binlog2s3.recover.route import Route
 from binlog2s3.recover.snapshot import Survey
-
-_REMEMBERED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,45 +49,20 @@ class WorkQueue:
         self.queued: deque[Item] = deque()
 
     def tasks(
-        self, fetch: Callable[[Facts, int], bytes | ArchiveError]
-    ) -> Iterator[Callable[[], bytes | ArchiveError | None]]:
-        """One task for each block of a span, and an empty one for each other item.
-
-        Neighbouring spans share a block, which is fetched once.
-        """
-        shared: OrderedDict[tuple[str, BinlogName, int], _Once] = OrderedDict()
+        self, fetch: Callable[[Facts, int], memoryview | ArchiveError]
+    ) -> Iterator[Callable[[], memoryview | ArchiveError | None]]:
+        """One task for each block of a span, and an empty one for each other item."""
         for item in self._items:
             self.queued.append(item)
             if not isinstance(item, SpanTask):
                 yield _nothing
                 continue
-            known = item.span.known
             for number in item.span.numbers:
-                key = (known.lineage.id, known.name, number)
-                if key not in shared:
-                    shared[key] = _Once(partial(fetch, known, number))
-                    while len(shared) > _REMEMBERED:
-                        shared.popitem(last=False)
-                yield shared[key]
+                yield partial(fetch, item.span.known, number)
 
 
 def _nothing() -> None:
     """Keep the item in its place."""
-
-
-class _Once:
-    """A task that several callers may wait for, and that runs once."""
-
-    def __init__(self, task: Callable[[], bytes | ArchiveError]) -> None:
-        self._task = task
-        self._lock = Lock()
-        self._result: list[bytes | ArchiveError] = []
-
-    def __call__(self) -> bytes | ArchiveError:
-        with self._lock:
-            if not self._result:
-                self._result.append(self._task())
-            return self._result[0]
 
 
 _BATCH = 64
@@ -201,12 +173,12 @@ class TransactionSearch:
         self,
         searcher: SpanSearcher,
         part: SpanTask,
-        first: bytes | ArchiveError | None,
-        ahead: Iterator[bytes | ArchiveError | None],
+        first: memoryview | ArchiveError | None,
+        ahead: Iterator[memoryview | ArchiveError | None],
     ) -> Iterator[Hit]:
         lost: list[UnreadableRange] = []
 
-        def data() -> Iterator[bytes | ArchiveError]:
+        def data() -> Iterator[memoryview | ArchiveError]:
             span = part.span
             for number in span.numbers:
                 one = first if number == span.numbers[0] else next(ahead)
@@ -225,9 +197,10 @@ class TransactionSearch:
                 f"{part.span.known.lineage.id}: {one.error}"
             )
 
-    def _fetch(self, known: Facts, number: int) -> bytes | ArchiveError:
+    def _fetch(self, known: Facts, number: int) -> memoryview | ArchiveError:
+        """A block, which is kept for the neighbouring span."""
         try:
-            return bytes(self._survey.blocks.block(known, number))
+            return self._survey.blocks.block(known, number, keep=True)
         except ArchiveError as error:
             return error
 

@@ -7,15 +7,15 @@ object that is proved to be the complete binlog of that name; if an entry appear
 kept.
 """
 
-import mmap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+from binlog2s3.archive.ahead import Ahead
 from binlog2s3.archive.backups import Backup
-from binlog2s3.archive.blocks import Ahead
+from binlog2s3.archive.blocks import gathered
 from binlog2s3.archive.catalog import read
 from binlog2s3.archive.documents import Entry, EntryEnd, Lineage
 from binlog2s3.archive.pages import name_at
@@ -30,7 +30,6 @@ from binlog2s3.formatting import us_of
 from binlog2s3.inspect.verify.context import LineageContext, SourceContext, damaged
 from binlog2s3.inspect.verify.one_binlog import differences
 from binlog2s3.inspect.verify.report import Repaired
-from binlog2s3.store.contract import Store
 from binlog2s3.stream.remote import put_entry
 
 THREADS = 6
@@ -108,21 +107,16 @@ def _fetch(context: LineageContext, name: BinlogName, size: int, number: int) ->
     key, begin = context.object_key(name), number * BLOCK_SIZE
     end = min(begin + BLOCK_SIZE, size)
     try:
-        data = store.get(key, most=_SMALL) if size <= _SMALL else _gather(store, key, begin, end)
+        data: memoryview | bytes
+        if size <= _SMALL:
+            data = store.get(key, most=_SMALL)
+        else:
+            data = gathered(store.open(key, begin, end), end - begin)
     except StoreError as error:
         if error.transient:
             raise
         return _Fetched(number, error=error, entry=entry)
     return _Fetched(number, data, crc64nvme(data), entry=entry)
-
-
-def _gather(store: Store, key: str, begin: int, end: int) -> memoryview:
-    """Bytes in memory that goes back to the system with its last reader."""
-    data, at = memoryview(mmap.mmap(-1, end - begin)), 0
-    for piece in store.open(key, begin, end):
-        data[at : at + len(piece)] = piece
-        at += len(piece)
-    return data
 
 
 class _BinlogPass:

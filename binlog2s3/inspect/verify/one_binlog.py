@@ -13,7 +13,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from binlog2s3.archive.blocks import Ahead, layout_problems, place_problems
+from binlog2s3.archive.ahead import Ahead
+from binlog2s3.archive.blocks import layout_problems, place_problems
 from binlog2s3.archive.chunks import Chunks, join
 from binlog2s3.archive.codec import Crc64
 from binlog2s3.archive.documents import Entry, EntryRow

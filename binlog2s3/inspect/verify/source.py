@@ -11,7 +11,7 @@ from datetime import datetime
 from functools import partial
 from itertools import count
 
-from binlog2s3.archive.blocks import Ahead
+from binlog2s3.archive.ahead import Ahead
 from binlog2s3.archive.catalog import Catalog, read
 from binlog2s3.archive.documents import Entry, Lineage
 from binlog2s3.archive.facts import Binlog, Facts

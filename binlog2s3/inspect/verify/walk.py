@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from binlog2s3.archive.blocks import Ahead
+from binlog2s3.archive.ahead import Ahead
 from binlog2s3.archive.catalog import fetch
 from binlog2s3.archive.documents import UNLOGGED, Entry, EntryRow
 from binlog2s3.archive.facts import Binlog, Facts

@@ -7,7 +7,7 @@ from itertools import combinations
 
 import pytest
 
-from binlog2s3.archive.blocks import MOST_AHEAD, MOST_THREADS, Ahead
+from binlog2s3.archive.ahead import MOST_AHEAD, MOST_THREADS, Ahead
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName

@@ -20,8 +20,7 @@ from binlog2s3.replication.feed import NotServedError
 from binlog2s3.replication.protocol import Dump, DumpByGtid, DumpByPosition
 from binlog2s3.replication.queries import Identity
 from binlog2s3.replication.source import Client
-from binlog2s3.serve.cache import BlockCache
-from binlog2s3.serve.dump import ServedDump
+from binlog2s3.serve.dump import ServedDump, SharedBlocks
 from binlog2s3.serve.history import ArchiveHistory
 from binlog2s3.serve.model import ServedBinlog
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
@@ -62,7 +61,7 @@ def history_of(bucket: Bucket, lineage: str | None = None) -> Iterator[ArchiveHi
 def sending(history: ArchiveHistory, dump: Dump, got: Got) -> Iterator[list[BaseException]]:
     """A dump in a thread of its own; what it raised."""
     raised: list[BaseException] = []
-    cache = BlockCache(2)
+    cache = SharedBlocks(workers())
 
     def run() -> None:
         try:
@@ -81,7 +80,6 @@ def sending(history: ArchiveHistory, dump: Dump, got: Got) -> Iterator[list[Base
     finally:
         got.left = True
         thread.join(30)
-        cache.close()
     assert not thread.is_alive()
 
 
@@ -682,7 +680,7 @@ def test_ten_clients_share_the_blocks(bucket: Bucket) -> None:
     """What one has fetched is not fetched again."""
     binlog = written(300, row_bytes=40_000)
     bucket.archive(binlog.data)
-    cache, gots = BlockCache(4), [Got(number=n) for n in range(10)]
+    cache, gots = SharedBlocks(workers()), [Got(number=n) for n in range(10)]
     with history_of(bucket) as history:
         senders = [
             ServedDump(
@@ -693,6 +691,5 @@ def test_ten_clients_share_the_blocks(bucket: Bucket) -> None:
         ]  # fmt: skip
         with ThreadPoolExecutor(10) as threads:
             list(threads.map(ServedDump.run, senders))
-    cache.close()
     assert all(len(got.of(EventType.GTID)) == 300 for got in gots)
     assert cache.fetched < 2 * len(binlog.data)

@@ -183,7 +183,7 @@ class Searched:
         self.found: list[Beginning] = []
 
         def hold(key: str, _: int) -> None:
-            if str(NAMES[1]) in key and threading.current_thread().name in ("asks", "ahead-1"):
+            if str(NAMES[1]) in key and threading.current_thread().name in ("asks", "ahead-0"):
                 self.begun.set()
                 self.free.wait(60)
 
