@@ -1,6 +1,7 @@
-"""What would let the suite lie: a store's lacks, a comparison, a missing tool; the demo."""
+"""What would let the suite lie: a store's lacks, a load, a comparison, a missing tool; the demo."""
 
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import closing, suppress
@@ -9,9 +10,13 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from lab.cache import cache_folder
+from lab.get import ServerBinaries
+from lab.load import Load
 from lab.mysql import MysqlServer
 from lab.s3 import MinioServer, Store
 from lab.verify import closed_binlogs, compare
+from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +57,16 @@ def test_a_store_lacks_what_it_says_and_nothing_else(store: Store, bucket: str) 
     assert lacking == set(store.lacks)
 
 
+@pytest.mark.own_server("it is killed")
+def test_a_load_that_fails_says_so(mysql: MysqlServer) -> None:
+    """A writer that dies is never taken for a quiet one."""
+    with Load(mysql, seconds=3600) as load:
+        wait_until(lambda: load.transactions > 10, what="some transactions")
+        mysql.kill()
+        with pytest.raises(RuntimeError, match="write load failed"):
+            load.join()
+
+
 @pytest.fixture
 def uploaded(mysql: MysqlServer, minio: MinioServer, bucket: str) -> list[str]:
     """Three closed binlogs put into the bucket by hand, by name."""
@@ -83,13 +98,32 @@ def test_compare_finds_what_is_missing_or_different(
     assert not result.ok
 
 
+def test_what_cannot_be_had_is_named(tmp_path: Path) -> None:
+    """Without go, apt and cargo, the message says what is missing and what would help."""
+    environment = {**os.environ, "PATH": str(tmp_path), "BINLOG2S3_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "lab.get", "minio", "mysql", "s3s-fs"],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    first, second, third = done.stderr.splitlines()
+    assert first.startswith("lab: minio cannot be had: there is no go on PATH; what would help: ")
+    assert second.startswith("lab: mysql cannot be had: ")
+    assert third.startswith("lab: s3s-fs cannot be had: there is no cargo on PATH; what would help")
+    assert not list((tmp_path / "cache").glob("[a-z]*"))
+
+
 @pytest.mark.parametrize(("ci", "ends"), [({"CI": "true"}, "1 error"), ({}, "1 skipped")])
 def test_what_needs_it_fails_where_ci_is_set(ci: dict[str, str], ends: str, tmp_path: Path) -> None:
     """So that a green build has really tested it; on a laptop it is skipped."""
     without = {name: value for name, value in os.environ.items() if name != "CI"}
     nothing = {"PATH": str(tmp_path), "BINLOG2S3_CACHE": str(tmp_path / "cache")}
-    name = test_compare_finds_what_is_missing_or_different.__name__
-    one = f"{Path(__file__).relative_to(CHECKOUT)}::{name}"
+    one = f"{Path(__file__).relative_to(CHECKOUT)}::{test_a_load_that_fails_says_so.__name__}"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--tier", "full", one],
         cwd=CHECKOUT,
@@ -102,12 +136,28 @@ def test_what_needs_it_fails_where_ci_is_set(ci: dict[str, str], ends: str, tmp_
     assert "mysql cannot be had" in done.stdout
 
 
-@pytest.mark.usefixtures("mysql_binaries", "minio_binary")
-def test_the_demo_ends_in_one_clear_line() -> None:
-    """`make demo` compares every object, recovers from a DELETE and a DROP."""
+@pytest.mark.parametrize("fallback", [False, True], ids=["minio", "moto"])
+def test_the_demo_ends_in_one_clear_line(
+    mysql_binaries: ServerBinaries, minio_binary: Path, tmp_path: Path, fallback: bool
+) -> None:
+    """`make demo` compares every object, recovers from a DELETE and a DROP, also on moto."""
+    environment = dict(os.environ)
+    if fallback:
+        if mysql_binaries.plugins is None:
+            pytest.skip("MySQL is on PATH here")
+        cache = tmp_path / "cache"
+        cache.mkdir()
+        for name in ("mysql", "templates"):
+            (cache / name).symlink_to(cache_folder() / name)
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        for tool in ("sh", "cp", "dirname", "readlink", "setpriv"):
+            (tools / tool).symlink_to(shutil.which(tool) or "/bin/false")
+        environment |= {"PATH": str(tools), "BINLOG2S3_CACHE": str(cache)}
     done = subprocess.run(
         [sys.executable, "-m", "lab.demo", "--seconds", "5"],
         cwd=CHECKOUT,
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
@@ -120,3 +170,5 @@ def test_the_demo_ends_in_one_clear_line() -> None:
     assert "a DELETE without WHERE was undone on the living server" in last
     assert "as before the DELETE; others have committed" in done.stdout
     assert "DROP TABLE `demo`.`orders`" in done.stdout
+    assert ("falling back to moto" in done.stderr) == fallback
+    assert minio_binary.is_file()
