@@ -248,8 +248,11 @@ def test_a_question_after_a_lost_connection(either_tls: MysqlServer) -> None:
     with asking(either_tls) as server:
         uuid = server.facts().uuid
         idle = "FROM information_schema.processlist WHERE user = 'repl' AND command = 'Sleep'"
-        for (number,) in either_tls.query(f"SELECT id {idle}"):
+        asked = f"SELECT id {idle}"
+        wait_until(lambda: either_tls.query(asked), what="the server shows it as idle")
+        for (number,) in either_tls.query(asked):
             either_tls.query(f"KILL {number}")
+        wait_until(lambda: not either_tls.query(asked), what="it is ended")
         with pytest.raises(SourceError) as caught:
             server.facts()
         assert caught.value.transient

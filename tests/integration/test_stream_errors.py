@@ -204,9 +204,13 @@ def test_no_secret_in_the_child(start: Start, mortal: MysqlServer, minio: MinioS
     """
     with start(mortal) as stream:
         child = int(stream.wait_for_event("streaming")["pid"])
-        arguments = Path(f"/proc/{child}/cmdline").read_bytes()
+        told = Path(f"/proc/{child}/cmdline")
+        wait_until(
+            lambda: b"--read-from-remote-server" in told.read_bytes(),
+            what="the child has become mysqlbinlog",
+        )
+        arguments = told.read_bytes()
         environment = Path(f"/proc/{child}/environ").read_bytes()
-        assert b"--read-from-remote-server" in arguments
         assert b"TZ=UTC" in environment
         own_arguments = Path(f"/proc/{stream.pid}/cmdline").read_bytes()
         own_environment = Path(f"/proc/{stream.pid}/environ").read_bytes()

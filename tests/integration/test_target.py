@@ -263,7 +263,7 @@ def test_a_run_that_is_killed_beside_an_older_note(
     assert server.query(NOTED) == []
 
 
-@pytest.mark.gate("mysql-dump", "mariadb-dump")
+@pytest.mark.gate("mysql-CREATE TABLE", "mariadb-INSERT INTO")
 @pytest.mark.parametrize("at", ["CREATE TABLE", "INSERT INTO"])
 def test_a_run_that_is_killed_before_its_note_is_there(server: MysqlServer, at: str) -> None:
     """The next one removes the database that it left, and no other that is empty, or is not."""
