@@ -89,6 +89,7 @@ class Intake:
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
         self._described = False
+        self._has_left = False  # a lineage that had been taken in
         self._covered_before: datetime | None = None
         self._rotates_to: BinlogName | None = (
             None  # the end of the binlog before the first one taken in
@@ -140,10 +141,16 @@ class Intake:
     def newest_lineage(self) -> Lineage | None:
         """The lineage that grows; while a new one has no binlog yet, the one that was left.
 
-        Called by any thread.
+        None until one was taken in: a claim names none, as it may come after a later one's. Called
+        by any thread.
         """
-        lineage, known = self.lineage, self.known
-        return lineage or (known.lineage if known is not None else None)
+        lineage, left = self.lineage, self._left
+        return lineage or (left.lineage if left is not None else None)
+
+    @property
+    def _left(self) -> Tip | None:
+        """Where the lineage ended that was left for another one; None if none was."""
+        return self.known if self._has_left else None
 
     def resume_after(self, tip: Tip) -> None:
         """Continue a lineage of the bucket after the end that is known of it."""
@@ -215,6 +222,7 @@ class Intake:
         self._waiting.clear()
         self._unsure.clear()
         self._handed = None
+        self._has_left |= self.lineage is not None
         self.lineage = self.coverage = None
 
     def abandon(self, track: Track) -> None:
@@ -452,7 +460,7 @@ class Intake:
 
     def _pass_on_witness(self, lineage: Lineage, track: Track) -> None:
         """A source that was started twice may have left rows out before the second start."""
-        unlogged, parent, left = self.unlogged, lineage.parent, self.known
+        unlogged, parent, left = self.unlogged, lineage.parent, self._left
         if unlogged is None or lineage.id == self._witnessed:
             return
         is_ours = (
@@ -489,7 +497,7 @@ class Intake:
 
         A server that wrote no binlog, and then others of another name: GTIDs show no gap.
         """
-        parent, unlogged, left = self._parent, self.unlogged, self.known
+        parent, unlogged, left = self._parent, self.unlogged, self._left
         if parent is None or unlogged is None or left is None:
             return parent
         is_ours = (

@@ -227,7 +227,7 @@ class Afterwards:
         self.folder = folder
         self.files = case.state.files
         self.late = case.late
-        self.requests = self.begun = 0
+        self.requests = 0
         self.nested = False
         self.home = False
         world.restore(case.state)
@@ -269,10 +269,9 @@ class Afterwards:
     ) -> Process:
         directory.mkdir(exist_ok=True)
         odd = self.case.number % 4 < 2
-        self.begun += 1  # each process has a token of its own
         process = Process(
             store=self.world.store, shown=self.world.shown, directory=directory, part=part,
-            token=f"{'1' if odd else 'e'}{self.begun:07x}", life=life, last_first=odd,
+            token="11111111" if odd else "eeeeeeee", life=life, last_first=odd,
         )  # fmt: skip
         process.requests.before = lambda: self.before_request(process)
         return process
