@@ -150,6 +150,26 @@ class Content:
         return found
 
 
+_OF_ACCOUNTS = re.compile(
+    r"\s*(?:GRANT|REVOKE|(?:(?:CREATE|ALTER|DROP|RENAME)(?:\s+OR\s+REPLACE)?|SET)"
+    r"\s+(?:USER|ROLE|PASSWORD))\s",
+    re.IGNORECASE,
+)
+
+
+def is_about_accounts(content: Content) -> bool:
+    """Whether a transaction changes nothing but accounts and their privileges, by its statements.
+
+    GRANT and the like are DDL, and may name a database or a table, but change none.
+    """
+    return (
+        not content.lost
+        and 0 < len(content.statements) < STATEMENTS_MOST
+        and all(change.kind == "ddl" for change in content.changes)
+        and all(map(_OF_ACCOUNTS.match, content.statements))
+    )
+
+
 STATEMENT_MOST = 16 * 1024
 """Bytes of a statement that are parsed by default."""
 LOOKED_MOST = 60 * 1024

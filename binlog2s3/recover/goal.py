@@ -17,7 +17,7 @@ from binlog2s3.binlog.place import ExecutedPart, MysqlPart, Spot, transactions_w
 from binlog2s3.binlog.scanner import Transaction
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.errors import ArchiveError, GoalError, RecoveryError
-from binlog2s3.formatting import iso_text
+from binlog2s3.formatting import cut, iso_text
 from binlog2s3.recover.branches import Branches
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -34,6 +34,7 @@ _SHORT_US = 10 * SECOND_US
 _MOST_IN_A_ROW = 3
 _MOST_BEHIND = 20
 _MOST_SHOWN = 3
+_GTIDS_SHOWN = 300
 _ACCEPT = "--accept-times takes the times as they are"
 _NAME_IT = (
     "name the place: --before-gtid, --to-gtid or --to-position (`binlog2s3 find` shows what is "
@@ -108,8 +109,8 @@ class Search:
         except ArchiveError:
             return None
 
-    def refused(self, why: str, hint: str = "") -> RecoveryError:
-        """The error for what cannot be done. Its hint says what can be reached.
+    def refused(self, why: str, hint: str = "", *, with_gtids: bool = False) -> RecoveryError:
+        """The error for what cannot be done. Its hint says what can be reached, also by GTIDs.
 
         What prevents that answer is part of the hint: it never takes the place of the error.
         """
@@ -120,6 +121,8 @@ class Search:
         else:
             words = (reach.places, reach.times, reach.besides)
             can = f"within reach: {', '.join(filter(None, words))}"
+            if with_gtids and reach.gtids is not None:
+                can += f", GTIDs {cut(reach.gtids, _GTIDS_SHOWN)}"
         if before := self.route.pruned or self.route.line.barrier:
             can += f" ({before})"
         return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)
@@ -305,7 +308,7 @@ class Search:
                     "history",
                     f"--lineage {lineage} chooses that history instead",
                 )
-        return self.refused(f"{gtid} is not in {self._searched()}")
+        return self.refused(f"{gtid} is not in {self._searched()}", with_gtids=True)
 
     def _searched(self) -> str:
         """Where it was looked for, in words: without other lineages that is all that there is."""

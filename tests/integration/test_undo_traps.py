@@ -525,6 +525,25 @@ def test_upkeep_is_no_ddl(place: Place) -> None:
     assert place.state("k") == before
 
 
+def test_accounts_and_their_privileges_are_no_ddl(place: Place) -> None:
+    """They name the database and the table, and change neither."""
+    password = "PASSWORD('')" if place.is_mariadb else "''"
+    place.begin(*K)
+    before = place.state("k")
+    gtid = place.transaction("UPDATE k SET b = 'y'")
+    place.server.query(
+        "USE shop",
+        "CREATE USER k@localhost",
+        "GRANT SELECT ON shop.* TO k@localhost",
+        "GRANT UPDATE (b) ON k TO k@localhost",
+        "REVOKE UPDATE (b) ON k FROM k@localhost",
+        f"SET PASSWORD FOR k@localhost = {password}",
+        "DROP USER k@localhost",
+    )
+    place.undone(gtid)
+    assert place.state("k") == before
+
+
 def test_a_gtid_that_is_there_twice_is_refused(place: Place, settings: Callable[..., None]) -> None:
     """A MariaDB that is not strict gives it to two transactions."""
     if not place.is_mariadb:

@@ -20,6 +20,7 @@ from binlog2s3.binlog.content import (
     ContentReader,
     TwoPhase,
     Xid,
+    is_about_accounts,
 )
 from binlog2s3.binlog.scanner import EventType, FormatEvent, Scanner
 from binlog2s3.binlog.statements import NO_BACKSLASH_ESCAPES, Statement
@@ -527,3 +528,50 @@ def test_phases_are_told_without_the_rows() -> None:
     reader.feed(data)
     assert reader.two_phase == TwoPhase("prepare", Xid(1, b"x", b""))
     assert reader.content().changes == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "GRANT SELECT ON shop.* TO 'undo'@'%'",
+        "\n revoke ALL ON shop.t FROM u",
+        "CREATE USER IF NOT EXISTS shop@localhost",
+        "CREATE OR REPLACE ROLE t",
+        "ALTER USER t ACCOUNT LOCK",
+        "DROP\tUSER t",
+        "RENAME USER t TO u",
+        "SET PASSWORD FOR t = 'x'",
+    ],
+)
+def test_statements_about_accounts_change_no_table(text: str) -> None:
+    """They may name one, or be beside others of their kind; not beside anything else."""
+    ddl = Change(kind="ddl", table="")
+    assert is_about_accounts(Content(changes=(ddl,), statements=(text,)))
+    assert is_about_accounts(Content(changes=(ddl,), statements=(text,) * (STATEMENTS_MOST - 1)))
+    others = [
+        Content(changes=(ddl,), statements=(text,) * STATEMENTS_MOST),  # there may be more
+        Content(changes=(ddl,), statements=(text, "ALTER TABLE t ADD b INT")),
+        Content(changes=(ddl, Change(kind="update", table="shop.t")), statements=(text,)),
+        Content(changes=(ddl,), statements=(text,), lost=True),
+        Content(changes=(ddl,)),
+    ]
+    assert not any(map(is_about_accounts, others))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER TABLE t ADD user INT",
+        "CREATE TABLE user (id INT)",
+        "DROP TABLE role",
+        "GRANTED",
+        "RENAME TABLE user TO t",
+        "/* GRANT */ ALTER TABLE t ADD b INT",
+        "CREATE USERS",
+    ],
+)
+def test_other_definitions_are_not_about_accounts(text: str) -> None:
+    """Whatever they name."""
+    assert not is_about_accounts(
+        Content(changes=(Change(kind="ddl", table=""),), statements=(text,))
+    )
