@@ -378,6 +378,14 @@ def test_object_lock_survives_an_administrator(
         assert "Object Lock" in told
         after = Bucket(minio, bucket).keys("pre/archive/")
         assert [key for key in after if "/floors/" not in key] == before
+        shorter = {"Mode": "COMPLIANCE", "RetainUntilDate": datetime.now(UTC) + timedelta(hours=1)}
+        for key in before:
+            [kept] = client.list_object_versions(Bucket=bucket, Prefix=key)["Versions"]
+            its = {"Bucket": bucket, "Key": key, "VersionId": kept["VersionId"]}
+            with pytest.raises(ClientError, match="WORM protected"):
+                client.delete_object(**its, BypassGovernanceRetention=True)
+            with pytest.raises(ClientError, match="WORM protected"):
+                client.put_object_retention(**its, Retention=shorter)
         for key in after:
             client.put_object(Bucket=bucket, Key=key, Body=b"rubbish")
             client.delete_object(Bucket=bucket, Key=key)
@@ -389,6 +397,11 @@ def test_object_lock_survives_an_administrator(
     assert planned.returncode == 0, planned.stderr
     assert "restore backup" in planned.stdout
     assert "Object Lock keeps their oldest versions" in planned.stdout
+    begin = (f"--from-binlog={mysql.binlogs()[0][0]}", "--from-position=4")
+    read = world.run("pitr", "--latest", f"--output-dir={disk_tmp_path / 'read'}", *begin, "--yes",
+                     "--json", rights="reader")  # fmt: skip
+    assert read.returncode == 0, read.stderr
+    assert json.loads(read.stdout)["result"]["transactions"] >= 4
     # and so do those who decide what goes; a lock that ends before the window does is a warning
     listed = world.run("backup", "list")
     assert listed.returncode == 0, listed.stderr

@@ -433,11 +433,13 @@ def test_a_restore_that_is_killed_once_goes_on(dumped: Restores) -> None:
 
     Also if a process has the number again that the killed server had.
     """
-    data = dumped.folder / "killed"
+    data, truth = dumped.folder / "killed", state_of(dumped.place.source)
     assert killed(dumped, dumped.argv(data, "--latest"), data, "apply", 0.0) in STAGES
     [lock] = data.rglob("mysql.sock.lock")
     lock.write_text(f"{os.getpid()}\n")
-    assert dumped.done(data, "--latest")["is_proved"]
+    with dumped.running(data, "--latest") as (said, server):
+        assert shown(state_of(server), truth) == {}
+        assert said["is_proved"], said
 
 
 @pytest.mark.gate
