@@ -66,7 +66,7 @@ class Second:
 
 
 def check_keys(site: Site) -> None:
-    """Of the table that is back, and of the one that refers to it: in force, and to these tables."""
+    """Foreign keys of the table that is back, and to it, are in force."""
     orders = "INSERT INTO shop.orders (id, customer) VALUES"
     parcels = "INSERT INTO shop.parcels VALUES"
     site.source.query(f"{orders} (5001, 1)", f"{parcels} (1, 5001)")
