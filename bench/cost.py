@@ -16,6 +16,8 @@ HOURS_OF_MONTH = 730
 HEARTBEAT_SECONDS = 30.0
 LISTINGS_OF_HEARTBEAT = 2.0
 """One of the writers, one of the standbys."""
+STANDBY_LOOK_SECONDS = 10.0
+"""A third of a heartbeat interval: a standby lists the writers, and once more at its own beat."""
 BINLOG_BYTES = 1 << 30
 """max_binlog_size as the server has it."""
 PER_BINLOG = {
@@ -63,6 +65,15 @@ def requests_for(
     requests["COPY part"] = full
     requests["DELETE"] += flushes / 16 + full
     return requests
+
+
+def requests_of_standby(seconds: float) -> dict[str, float]:
+    """By kind: what a standby sends, whatever the source writes."""
+    heartbeats = seconds / HEARTBEAT_SECONDS
+    return {
+        "LIST objects": seconds / STANDBY_LOOK_SECONDS + heartbeats,
+        "PUT heartbeat": heartbeats,
+    }
 
 
 def dear(requests: Mapping[str, float]) -> float:

@@ -34,9 +34,19 @@ RELAXED = ("--sync-binlog=0", "--innodb-flush-log-at-trx-commit=2")
 
 SCHEMA = (
     "CREATE DATABASE shop",
-    "CREATE TABLE shop.orders (id INT AUTO_INCREMENT PRIMARY KEY, item TEXT, placed DATETIME(6))",
+    "CREATE TABLE shop.customers (id INT PRIMARY KEY)",
+    (
+        "CREATE TABLE shop.orders (id INT AUTO_INCREMENT PRIMARY KEY, item TEXT, "
+        "placed DATETIME(6), customer INT NOT NULL DEFAULT 1, "
+        "FOREIGN KEY (customer) REFERENCES customers (id))"
+    ),
+    (
+        "CREATE TABLE shop.parcels (id INT PRIMARY KEY, of_order INT NOT NULL, "
+        "FOREIGN KEY (of_order) REFERENCES orders (id))"
+    ),
     "CREATE TABLE shop.stock (item VARCHAR(40) PRIMARY KEY, amount INT)",
     "CREATE TABLE shop.audit (id INT AUTO_INCREMENT PRIMARY KEY, what VARCHAR(80))",
+    "INSERT INTO shop.customers VALUES (1)",
     "INSERT INTO shop.stock VALUES ('lamp', 10000), ('desk', 10000)",
 )
 TABLES = ("orders", "stock", "audit")

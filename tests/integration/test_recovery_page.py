@@ -65,6 +65,16 @@ class Second:
 # What must be so in the end
 
 
+def check_keys(site: Site) -> None:
+    """Foreign keys of the table that is back, and to it, are in force."""
+    orders = "INSERT INTO shop.orders (id, customer) VALUES"
+    parcels = "INSERT INTO shop.parcels VALUES"
+    site.source.query(f"{orders} (5001, 1)", f"{parcels} (1, 5001)")
+    for refused in (f"{orders} (5002, 77)", f"{parcels} (2, 5002)"):
+        with pytest.raises(pymysql.err.IntegrityError, match="foreign key constraint fails"):
+            site.source.query(refused)
+
+
 def check_one_table(site: Site, second: Second) -> None:
     """The table is back; the scratch server is marked, and its GTIDs are those of the goal."""
     before = site.held["before the mistake"]["shop.orders"]
@@ -74,7 +84,7 @@ def check_one_table(site: Site, second: Second) -> None:
     assert second.query(f"SELECT only_tables FROM {noted}.note") == [('["shop.orders"]',)]
     ((_name, live),) = site.source.query("CHECKSUM TABLE shop.orders")
     assert live == before
-    assert not site.source.query("SHOW DATABASES LIKE 'recovered'")
+    check_keys(site)
 
 
 def check_dropped_table(site: Site, second: Second) -> None:
@@ -86,6 +96,7 @@ def check_dropped_table(site: Site, second: Second) -> None:
     assert live == before["shop.orders"]
     ((count,),) = site.source.query("SELECT COUNT(*) FROM shop.orders")
     assert count == 80
+    check_keys(site)
 
 
 def check_at_the_end(site: Site, second: Second) -> None:
@@ -144,6 +155,7 @@ def check_mariadb(site: Site, second: Second) -> None:
     assert second.checksums() == site.held["before the mistake"]
     ((_name, live),) = site.source.query("CHECKSUM TABLE shop.orders")
     assert live == site.held["before the mistake"]["shop.orders"]
+    check_keys(site)
 
 
 def overlap(site: Site) -> None:

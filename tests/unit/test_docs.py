@@ -78,11 +78,11 @@ OF_OTHERS = {
         --start-position --stop-never --stop-position --to-last-log --verbose
         --verify-binlog-checksum""",
     "mysqld": """--auth-root-authentication-method --enforce-gtid-consistency --gtid-mode
-        --initialize-insecure --skip-replica-start --skip-slave-start --user""",
-    "mysqldump and mariadb-dump": """--all-databases --compact --dump-history --events --master-data
-        --no-create-info --no-data --routines --set-gtid-purged --single-transaction
-        --skip-add-drop-table --skip-dump-history --skip-triggers --skip-tz-utc --source-data
-        --triggers""",
+        --initialize-insecure --skip-replica-start --skip-slave-start --upgrade --user""",
+    "mysqldump and mariadb-dump": """--all-databases --compact --databases --dump-history
+        --events --master-data --no-create-info --no-data --routines --set-gtid-purged
+        --single-transaction --skip-add-drop-table --skip-dump-history --skip-triggers
+        --skip-tz-utc --source-data --triggers""",
     "pipx and systemctl": "--global --now",
     "pmm-admin": "--external-name --listen-port --metrics-path --scheme --service-name",
     "tools of the comparison": "--flashback --with-history",

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from bench import instances
-from bench.cost import BINLOG_BYTES, HOURS_OF_MONTH, Load, dear, requests_for
+from bench.cost import (
+    BINLOG_BYTES,
+    HOURS_OF_MONTH,
+    Load,
+    dear,
+    requests_for,
+    requests_of_standby,
+)
 from binlog2s3.inspect.check.bucket import wanted_rule
 from lab.reference import ROOT
 
@@ -129,6 +136,8 @@ def table() -> str:
     for name, load in LOADS.items():
         counts = (f"{round(requests_a_month(load, each), -3):,.0f}" for each in INTERVALS)
         lines.append(f"| {name} | {' | '.join(counts)} |")
+    standby = f"{round(dear(requests_of_standby(HOURS_OF_MONTH * 3600.0)), -3):,.0f}"
+    lines.append(f"| in addition, a standby | {' | '.join([standby] * len(INTERVALS))} |")
     return "\n".join(lines)
 
 
