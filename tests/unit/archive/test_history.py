@@ -13,6 +13,7 @@ from binlog2s3.archive.history import (
     break_between,
     extent,
     follows,
+    gtids_break,
     line_of,
     missing_binlogs,
     stretches,
@@ -302,3 +303,16 @@ def test_the_first_of_a_line_follows_nothing() -> None:
 
 def test_nothing_has_no_interval() -> None:
     assert not list(extent([]))
+
+
+def test_gtids_of_two_flavours_are_told_without_their_difference() -> None:
+    """There is none. Within one flavour what is missing is named."""
+    mysql = GtidSet.parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5")
+    mariadb = MariadbGtidList.parse("0-1-5")
+    one, other = BinlogName("b", 1), BinlogName("b", 2)
+    for end, begin in ((mysql, mariadb), (mariadb, mysql)):
+        why = gtids_break(one, end, other, begin)
+        assert why == f"b.000002 begins after {begin}, b.000001 ends with {end}"
+    fewer = GtidSet.parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-4")
+    assert gtids_break(one, fewer, other, mysql).endswith("9562:5 is in no binlog")
+    assert gtids_break(one, mysql, other, fewer).endswith("is executed, but missing there")

@@ -400,3 +400,4 @@ def test_what_lies_before_a_gap_is_within_reach_of_a_backup_from_there() -> None
                 Start(place=FilePosition(FIRST, HEAD)),
             )
         assert ("before the last gap" in caught.value.hint) is is_there, caught.value.hint
+        assert "GTIDs" not in caught.value.hint  # a place was asked for
