@@ -201,6 +201,7 @@ def undo(ctx: click.Context, /, **given: Any) -> None:
     config = config_of(ctx, given, UNDO)
     from binlog2s3.undo.command import run as take_back
 
+    config = replace(config, given=words_of(ctx, given, SHARED_OPTIONS))
     ctx.exit(take_back(config, outside_of(ctx)))
 
 

@@ -20,7 +20,10 @@ from binlog2s3.config.values import MysqlConfig, S3Config, login_problems, s3_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoConfig:
-    """Which transactions to take back, on which server, and what is allowed."""
+    """Which transactions to take back, on which server, and what is allowed.
+
+    `given` are the words of the command line that another command needs to read the same bucket.
+    """
 
     s3: S3Config
     source: str
@@ -86,6 +89,7 @@ class UndoConfig:
     as_json: Annotated[bool, Option("", "Print one JSON document.", name="json")] = False
     yes: Annotated[bool, Option("", "Do not ask before undoing.")] = False
     mysqlbinlog: Path | None = None
+    given: tuple[str, ...] = ()
 
 
 _HELP = {

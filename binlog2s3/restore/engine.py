@@ -23,7 +23,7 @@ from binlog2s3.config.pitr import PITR, PitrConfig
 from binlog2s3.config.restore import RESTORE, Restoring
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, GoalError, RecoveryError
 from binlog2s3.formatting import one_line, some
-from binlog2s3.output import say
+from binlog2s3.output import clean, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
 from binlog2s3.recover.backup import start_of_registered
@@ -56,6 +56,7 @@ from binlog2s3.restore.scratch import (
     ScratchServer,
     ScratchSettings,
     is_empty,
+    named_user,
     socket_of,
     take_identity,
     user_of,
@@ -144,8 +145,11 @@ class Engine:
     def refuse_root(self) -> None:
         """Raise RecoveryError if the server program would have to run as root."""
         if os.geteuid() == 0 and user_of(self._config.mysqld_option) is None:
+            named = named_user(self._config.mysqld_option)
             raise RecoveryError(
-                f"{self._config.mysqld} does not start as root",
+                f"this machine has no user {clean(named)}"
+                if named
+                else f"{self._config.mysqld} does not start as root",
                 hint="run this as another user, or give --mysqld-option=--user=NAME, of a user of "
                 "this machine",
             )

@@ -94,6 +94,12 @@ def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]
     return [*options, *settings_of_backup(workspace.data), *settings.more]
 
 
+def named_user(options: Iterable[str]) -> str:
+    """The user that options for a server name, "" if none; the server takes the first, too."""
+    given = (option.removeprefix("--user=") for option in options if option.startswith("--user="))
+    return next(given, "")
+
+
 def user_of(options: Iterable[str]) -> int | None:
     """The number of the user that root's options for a server say; None if there is no such one.
 
@@ -101,8 +107,7 @@ def user_of(options: Iterable[str]) -> int | None:
     """
     if os.geteuid() != 0:
         return None
-    given = (option.removeprefix("--user=") for option in options if option.startswith("--user="))
-    user = next(given, "")  # the server takes the first, too
+    user = named_user(options)
     try:
         return int(user) if user.isdigit() else pwd.getpwnam(user).pw_uid
     except KeyError:

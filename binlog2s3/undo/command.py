@@ -366,7 +366,7 @@ class _Undo:
             limit=SHOWN_ROWS,
             tool=cache(partial(find_mysqlbinlog, given=self._config.mysqlbinlog)),
         )
-        show(plan, self._config.source, self._server.address, page_on(sys.stdout), printer)
+        show(plan, self._config, self._server.address, page_on(sys.stdout), printer)
 
     def _end(self, plan: Plan, done: Undone | None) -> int:
         config = self._config

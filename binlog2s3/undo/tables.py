@@ -238,7 +238,8 @@ class _Asking:
         if not rows:
             yield self._refusal(
                 "the server has no such table, or the account may not see it",
-                "GRANT SELECT, UPDATE on it; a table that was dropped needs a restore",
+                "GRANT SELECT on it (docs/guides/undo.md has all of the account); a table that was "
+                "dropped needs a restore",
             )
             return
         kind, engine = str(rows[0]["kind"]), str(rows[0]["engine"])

@@ -3,8 +3,10 @@
 Texts of the bucket and of the server are cleaned: they cannot break lines or control a terminal.
 """
 
+import shlex
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Annotated
@@ -51,10 +53,10 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
 
 
-def show(plan: Plan, source: str, address: str, page: Plain, printer: RowPrinter) -> None:
+def show(plan: Plan, config: UndoConfig, address: str, page: Plain, printer: RowPrinter) -> None:
     """Print the plan. `address`: where the server is."""
     count = count_text(len(plan.hits), "transaction")
-    page.line(f"undo of {count} of {source} on {address}", "bold")
+    page.line(f"undo of {count} of {config.source} on {address}", "bold")
     for hit in plan.hits[:_SHOWN_TRANSACTIONS]:
         page.line(f"{iso_text(hit.transaction.commit_us)}  {name_of(hit)}", indent=2)
     if len(plan.hits) > _SHOWN_TRANSACTIONS:
@@ -65,15 +67,15 @@ def show(plan: Plan, source: str, address: str, page: Plain, printer: RowPrinter
     for row in rows:
         table.row(row)
     page.line(f"{size_text(plan.changes.size)} of rows, in {tempfile.gettempdir()}")
-    _show_rows(plan, page, printer)
+    _show_rows(plan, page, printer, config.given)
     if plan.undone_by:
         page.line(f"undone already, by {plan.undone_by}, which was not undone since", "yellow")
     for note in plan.notes:
         page.line(f"note: {note}")
 
 
-def _show_rows(plan: Plan, page: Plain, printer: RowPrinter) -> None:
-    """Print the first rows, as far as a mysqlbinlog is there; say how to see all of them.
+def _show_rows(plan: Plan, page: Plain, printer: RowPrinter, given: Sequence[str]) -> None:
+    """Print the first rows, as far as a mysqlbinlog is there; say how to see them.
 
     They only illustrate the plan: what mysqlbinlog cannot do never stops an undo.
     """
@@ -92,12 +94,12 @@ def _show_rows(plan: Plan, page: Plain, printer: RowPrinter) -> None:
     except SourceError as error:
         page.line(f"rows are not shown: {error}", "yellow")
     one = plan.hits[0]
-    what = (
-        f"--gtid {one.transaction.gtid}"
+    which = (
+        ("--gtid", one.transaction.gtid)
         if one.transaction.gtid
-        else f"--at {one.binlog}:{one.transaction.begin}"
+        else ("--at", f"{one.binlog}:{one.transaction.begin}")
     )
-    page.line(f"its rows: binlog2s3 rows {what}")
+    page.line(f"its rows: {shlex.join(['binlog2s3', 'rows', *given, *which])}")
 
 
 def _print_rows(hit: Hit, page: Plain, printer: RowPrinter) -> int:

@@ -79,7 +79,7 @@ def shown(source: Source, config: UndoConfig, tool: Path) -> list[str]:
         limit=SHOWN_ROWS,
         tool=partial(find_mysqlbinlog, given=tool),
     )
-    show(plan, config.source, "db1", Plain(out), printer)
+    show(plan, config, "db1", Plain(out), printer)
     return out.getvalue().splitlines()
 
 
@@ -257,7 +257,10 @@ def test_what_was_undone_already_is_said_and_not_refused(tmp_path: Path) -> None
     plan = replace(plan, undone_by=gtid(2))
     printer = RowPrinter(survey=history(ACCIDENT).survey(), wanted=Criteria(), limit=SHOWN_ROWS,
                          tool=partial(find_mysqlbinlog, given=tmp_path / "none"))  # fmt: skip
-    show(plan, "orders", "db1", Plain(out), printer)
+    config = replace(asked(1), given=("--config", "my orders.toml"))
+    show(plan, config, "db1", Plain(out), printer)
+    line = f"its rows: binlog2s3 rows --config 'my orders.toml' --gtid {gtid(1)}"
+    assert line in out.getvalue().splitlines()
     assert f"undone already, by {gtid(2)}, which was not undone since\n" in out.getvalue()
 
 
