@@ -80,7 +80,9 @@ def server_options(settings: ScratchSettings, workspace: Workspace) -> list[str]
         "--max-allowed-packet=1G",
     ]
     if settings.flavour == "mariadb":
-        options += ["--skip-slave-start", f"--secure-file-priv={directory / 'tmp'}"]
+        # as MySQL's default: what is applied must be in its binlogs, or it has no successor's GTIDs
+        options += ["--log-slave-updates", "--skip-slave-start"]
+        options += [f"--secure-file-priv={directory / 'tmp'}"]
     else:
         state = "ON" if settings.has_gtids else "OFF"
         options += [

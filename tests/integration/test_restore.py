@@ -26,6 +26,7 @@ from lab.s3 import MinioServer
 from tests import command
 from tests.integration.least_privilege import given, policy
 from tests.integration.small_disk import mount_small
+from tests.integration.stream_process import StreamProcess
 from tests.integration.test_backup_run import Place, placed
 from tests.waiting import PATIENCE, wait_until
 from tests.world.servers import RELAXED, dump_of
@@ -355,6 +356,38 @@ def started_on(restores: Restores, data: Path) -> Iterator[Restored]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+@pytest.mark.parametrize("place", ["mariadb-dump", "mariabackup"], indirect=True)
+def test_a_restored_mariadb_is_the_successor(restores: Restores) -> None:
+    """It has the archive's transactions in its own binlogs, so the streamer goes on with it.
+
+    What it commits then is of the same history: another restore has it.
+    """
+    place = restores.place
+    life = Life(place.source, seed=6)
+    life.go_on(5)
+    place.backup()
+    life.go_on(20)
+    place.wait()
+    assert place.stream.terminate() == 0
+    data = restores.folder / "d"
+    restores.done(data, "--latest")
+    with started_on(restores, data) as server:
+        by_socket = {"mysql-host": None, "mysql-port": None, "mysql-socket": server.socket}
+        follower = StreamProcess(
+            restores.folder / "follower", place.source, place.minio, place.bucket, options=by_socket
+        )
+        with follower:
+            assert follower.wait_for_event("new lineage")["parent_join"] == "exact"
+            server.query("CREATE TABLE shop.later AS SELECT 7 AS n")
+            truth = state_of(server)
+            later = ("find", "--table=shop.later", "--print=gtid")
+            wait_until(lambda: place.run(*later).stdout, what="it is in the bucket", interval=0.5)
+            assert follower.terminate() == 0
+    with restores.running(restores.folder / "again", "--latest") as (_, restored):
+        assert restored.query("SELECT n FROM shop.later") == [(7,)]
+        assert shown(state_of(restored), truth) == {}
 
 
 @pytest.fixture

@@ -221,6 +221,7 @@ def test_the_scratch_server_is_private() -> None:
         assert "--secure-file-priv=NULL" in found
         found = server_options(replace(settings, flavour="mariadb"), workspace)
         assert "--skip-slave-start" in found
+        assert "--log-slave-updates" in found
         assert f"--secure-file-priv={workspace.directory / 'tmp'}" in found
 
 
