@@ -70,10 +70,11 @@ def parse_gtids(text: str) -> Gtids:
     The output of `mysql --batch`, with `\n` between the pieces, is accepted, too.
     """
     text = text.replace("\\n", "\n")
-    found = gtid.parse(text, "mariadb" if _MARIADB.match(text) else "mysql")
-    if not found:
-        raise ValueError(f"{quoted(text)} has no GTID")
-    return found
+    if _MARIADB.match(text):
+        return gtid.parse(text, "mariadb")
+    if ":" not in text:
+        raise ValueError(f"{quoted(text)} is no GTID: MySQL's are UUID:5, MariaDB's 0-1-5")
+    return gtid.parse(text, "mysql")
 
 
 def gtids_text(text: str) -> str:

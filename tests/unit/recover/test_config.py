@@ -160,13 +160,16 @@ def test_one_gtid_of_either_flavour(text: str, expected: str) -> None:
         (f"{UUID}:5-6", "has 2 GTIDs"),
         (f"{UUID}:5,{UUID}:blue:5", "has 2 GTIDs"),
         ("0-1-5,0-2-6", "has 2 GTIDs"),
-        (UUID, "no transaction numbers"),
+        (UUID, "is no GTID: MySQL's are UUID:5"),
+        (f"{UUID}:", "not a transaction number"),
+        (f"{UUID}:blue", "no transaction numbers"),
         (f"{UUID}:0", "out of range"),
         (f"{UUID}:x-5", "not a transaction number"),
-        ("0-1", "not a server uuid"),
+        ("0-1", "is no GTID: MySQL's are UUID:5, MariaDB's 0-1-5"),
         ("0-1-5,x", "not a MariaDB GTID"),
-        (",", "has no GTID"),
-        ("48213", "not a server uuid"),
+        (",", "is no GTID"),
+        ("48213", "is no GTID"),
+        ("0-1:5", "not a server uuid"),
     ],
 )
 def test_what_is_not_one_gtid(text: str, words: str) -> None:
@@ -413,7 +416,10 @@ WITHOUT_ZONE = (
         ),
         ("--to-gtid=", "--to-gtid: '' is empty or has control characters"),
         ("--latest --from-gtid-set=", "--from-gtid-set: '' is empty or has control characters"),
-        ("--latest --skip-gtid=5", "--skip-gtid: not a server uuid: '5' in GTID set '5'"),
+        (
+            "--latest --skip-gtid=5",
+            "--skip-gtid: '5' is no GTID: MySQL's are UUID:5, MariaDB's 0-1-5",
+        ),
         (
             "--latest --from-binlog=b.000001 --from-position=3",
             "--from-position: '3' is below the minimum, 4",
