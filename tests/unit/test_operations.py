@@ -24,6 +24,7 @@ from lab.reference import ROOT
 POLICIES = sorted((ROOT / "docs/policies").glob("*.json"))
 BLOCK = re.DOTALL | re.MULTILINE
 INTERVALS = (1.0, 5.0, 30.0)
+TIMES = "\N{MULTIPLICATION SIGN}"
 LOADS = {
     "idle": Load(0, 0),
     "1 commit/s of 600 bytes": Load(1, 600),
@@ -156,14 +157,14 @@ def worked_sum() -> str:
     stored = [
         (
             "binlogs: 30 days, 7 between two base backups, 1 of `--grace`",
-            f"{kept} × {gb_a_day} GB",
+            f"{kept} {TIMES} {gb_a_day} GB",
             kept * gb_a_day,
         ),
-        ("pruned binlogs, as old versions", f"30 × {gb_a_day} GB", 30 * gb_a_day),
-        ("base backups: 6, and 4 as old versions", "10 × 100 GB", 1000.0),
+        ("pruned binlogs, as old versions", f"30 {TIMES} {gb_a_day} GB", 30 * gb_a_day),
+        ("base backups: 6, and 4 as old versions", f"10 {TIMES} 100 GB", 1000.0),
         (
             "deleted chunks, as old versions: twice the binlog, for up to 2 days",
-            f"2 × 2 × {gb_a_day} GB",
+            f"2 {TIMES} 2 {TIMES} {gb_a_day} GB",
             4 * gb_a_day,
         ),
     ]
