@@ -11,6 +11,7 @@ import pytest
 from bench import instances
 from bench.cost import (
     BINLOG_BYTES,
+    DOLLARS_DEAR,
     HOURS_OF_MONTH,
     Load,
     dear,
@@ -23,6 +24,7 @@ from lab.reference import ROOT
 POLICIES = sorted((ROOT / "docs/policies").glob("*.json"))
 BLOCK = re.DOTALL | re.MULTILINE
 INTERVALS = (1.0, 5.0, 30.0)
+TIMES = "\N{MULTIPLICATION SIGN}"
 LOADS = {
     "idle": Load(0, 0),
     "1 commit/s of 600 bytes": Load(1, 600),
@@ -144,6 +146,42 @@ def table() -> str:
 def test_requests_a_month_are_those_of_the_formula() -> None:
     """The table is what bench.cost says."""
     assert between("costs", "requests a month") == table()
+
+
+def worked_sum() -> str:
+    """One source of 1 MB/s for a month, as it stands on the page."""
+    month, gb_a_day = HOURS_OF_MONTH * 3600.0, 86.4
+    streamer = requests_a_month(Load(1000, 1000), 1.0)
+    standby = dear(requests_of_standby(month))
+    kept = 30 + 7 + 1
+    stored = [
+        (
+            "binlogs: 30 days, 7 between two base backups, 1 of `--grace`",
+            f"{kept} {TIMES} {gb_a_day} GB",
+            kept * gb_a_day,
+        ),
+        ("pruned binlogs, as old versions", f"30 {TIMES} {gb_a_day} GB", 30 * gb_a_day),
+        ("base backups: 6, and 4 as old versions", f"10 {TIMES} 100 GB", 1000.0),
+        (
+            "deleted chunks, as old versions: twice the binlog, for up to 2 days",
+            f"2 {TIMES} 2 {TIMES} {gb_a_day} GB",
+            4 * gb_a_day,
+        ),
+    ]
+    rows = [
+        ("requests of the streamer", f"{round(streamer, -3):,.0f}", streamer * DOLLARS_DEAR),
+        ("requests of the standby", f"{round(standby, -3):,.0f}", standby * DOLLARS_DEAR),
+        *((name, f"{how} = {size:,.0f} GB", size * 0.023) for name, how, size in stored),
+    ]
+    lines = ["| what | how much | a month |", "| --- | --- | ---: |"]
+    lines += [f"| {name} | {how} | {price:.2f} |" for name, how, price in rows]
+    total = sum(round(price, 2) for _name, _how, price in rows)
+    return "\n".join([*lines, f"| sum | | {total:.2f} |"])
+
+
+def test_the_worked_sum_is_that_of_the_formula() -> None:
+    """The requests are bench.cost's; the rest of it adds up."""
+    assert between("costs", "worked sum") == worked_sum()
 
 
 def test_the_table_of_instances_is_one_that_was_measured() -> None:
