@@ -1,4 +1,4 @@
-"""`binlog2s3 undo`: takes back transactions on the living server, exactly or not at all.
+"""`binlog2s3 undo`: takes back transactions on the live server, exactly or not at all.
 
 Law: nothing is changed before the plan is made and the operator has said yes. The plan is made of
 the archive, which has everything that the server has written up to when it was asked.

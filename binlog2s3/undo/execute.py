@@ -1,4 +1,4 @@
-"""Executes an undo on the living server, as one transaction: compare, change, compare, commit.
+"""Executes an undo on the live server, as one transaction: compare, change, compare, commit.
 
 Law: each row is compared before it is changed, byte by byte and under a lock, with what the
 transaction left of it, and afterwards with what it was before; a difference rolls everything back.
