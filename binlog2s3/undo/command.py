@@ -37,6 +37,7 @@ from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.server.omissions import in_galera
+from binlog2s3.server.replica import is_running_replica
 from binlog2s3.server.version import is_on
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.undo.execute import ConflictError, Execution, Undone, prepare
@@ -152,7 +153,7 @@ class _Undo:
 
         if is_on(found.get("read_only")) or is_on(found.get("super_read_only")):
             raise refuse("it is read-only", "undo on the server that is written to")
-        if _is_replica(server, facts):
+        if is_running_replica(server):
             raise refuse(
                 "it is a replica, and its source would not get the undo",
                 "undo on the server that is written to",
@@ -409,18 +410,6 @@ def _in_group(server: Server) -> bool:
         "'group_replication' AND plugin_status = 'ACTIVE'"
     )
     return bool(int(rows[0]["it"]))
-
-
-def _is_replica(server: Server, facts: ServerFacts) -> bool:
-    """Whether a thread of it replicates."""
-    if facts.flavour == "mariadb":
-        rows = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
-        return any(int(row["Value"]) for row in rows)
-    rows = server.rows(server.statements.replica_statement)
-    words = ("_IO_Running", "_SQL_Running")
-    return any(
-        str(value) != "No" for row in rows for name, value in row.items() if name.endswith(words)
-    )
 
 
 def _variables(server: Server) -> dict[str, str]:
