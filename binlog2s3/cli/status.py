@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from binlog2s3.archive.codec import printed
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
@@ -177,7 +177,7 @@ class StatusSource:
 
     def _threads(self, s3: S3Config) -> Workers:
         if self._workers is None:
-            self._workers = Workers(min(s3.concurrency, MOST_THREADS))
+            self._workers = Workers(s3.threads)
         return self._workers
 
     def _silent(self, why: Unanswered) -> Unanswered:

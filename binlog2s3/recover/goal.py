@@ -309,8 +309,8 @@ class Search:
                 )
         refusal = self.refused(f"{gtid} is not in {self._searched()}")
         with suppress(ArchiveError):  # its hint says so
-            if (gtids := self.reach().gtids) is not None:
-                refusal.hint += f", GTIDs {cut(gtids, _GTIDS_SHOWN)}"
+            if (reached := self.reach().gtids) is not None:
+                refusal.hint += f", GTIDs {cut(reached, _GTIDS_SHOWN)}"
         return refusal
 
     def _searched(self) -> str:

@@ -17,11 +17,10 @@ from binlog2s3.archive.codec import printed
 from binlog2s3.archive.drills import last_of
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -233,12 +232,8 @@ class _Recovery:
 
     def _survey(self, advance: Callable[[int, int], None]) -> Survey:
         s3 = self._config.s3
-        workers = Workers(min(s3.concurrency, MOST_THREADS))
-        survey = Survey(self._store, self._catalog, workers, advance=advance)
-        if not survey.lineages:
-            if survey.unreadable:
-                raise survey.unreadable[0]
-            raise nothing_of(self._store, s3.prefix, self._config.source, url(s3))
+        survey = Survey(self._catalog, Workers(s3.threads), advance=advance)
+        survey.refuse_nothing(url(s3))
         self._warnings += [f"{error}; its lineage is left out" for error in survey.unreadable]
         return survey
 

@@ -22,6 +22,7 @@ from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
+from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content, TwoPhase
 from binlog2s3.binlog.gtid import Flavour, Gtids
@@ -32,7 +33,6 @@ from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
 from binlog2s3.recover.model import Search
-from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
 Result = TypeVar("Result")
@@ -147,7 +147,6 @@ class Survey:
 
     def __init__(
         self,
-        store: Store,
         catalog: Catalog,
         workers: Workers,
         *,
@@ -156,7 +155,6 @@ class Survey:
         read: ReadBinlog = one_binlog.known_by_reading,
         search: SearchBinlog = lambda _, read: read(),
     ) -> None:
-        self._store = store
         self._read = read
         self._search = search
         self._archived_only = ""
@@ -177,6 +175,15 @@ class Survey:
         self.blocks = Blocks(self.known, catalog.binlog, threads=workers.count)
 
     # What there is
+
+    def refuse_nothing(self, where: str) -> None:
+        """Raise ArchiveError if there is nothing of the source. `where`: its prefix, as a URL."""
+        if self.lineages:
+            return
+        if self.unreadable:
+            raise self.unreadable[0]
+        layout = self._catalog.layout
+        raise nothing_of(self._catalog.store, layout.prefix, layout.source, where)
 
     @property
     def lineages(self) -> Sequence[Lineage]:
@@ -527,7 +534,7 @@ class Survey:
             return None
         listed = there.index.listing_of(name.number)
         key = self._catalog.layout.binlog(there.lineage.id, name)
-        info = self._store.head(key) if listed is None else listed.binlogs.get(name)
+        info = self._catalog.store.head(key) if listed is None else listed.binlogs.get(name)
         if info is None:
             self._vanish(there.lineage.id, name)
         if info is None or (listed is not None and name not in listed.entries):
@@ -536,7 +543,7 @@ class Survey:
             name=str(name),
             state="archived",
             ranges=(Range(key, 0, info.size, info.last_modified),),
-            store=self._store,
+            store=self._catalog.store,
             again=partial(self._catalog.binlog, there.lineage, name),
         )
 

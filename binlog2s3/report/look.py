@@ -89,7 +89,7 @@ def _one(
     prefix = config.s3.prefix
     status = look(store, prefix, source, url(config.s3), now=now)
     catalog = Catalog(store, Layout(prefix, source))
-    survey = Survey(store, catalog, workers)
+    survey = Survey(catalog, workers)
     status = with_proofs(
         status,
         proofs_of(store, prefix, source, workers, survey),

@@ -17,7 +17,7 @@ from binlog2s3.archive.backups import Backup, one_of, registered, restorable
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
-from binlog2s3.config.bucket import MOST_THREADS, url
+from binlog2s3.config.bucket import url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PITR, PitrConfig
 from binlog2s3.config.restore import RESTORE, Restoring
@@ -42,7 +42,7 @@ from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import Done, goal_of
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.reach import best_for, history_flavour
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.snapshot import Advance, Survey
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.restore import by_stream, identity
 from binlog2s3.restore.by_command import (
@@ -63,7 +63,6 @@ from binlog2s3.restore.scratch import (
     version_of,
 )
 from binlog2s3.restore.workspace import Workspace
-from binlog2s3.retain.backup import survey_of
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.server.versioned import versioned_tables
 from binlog2s3.workers import Workers
@@ -160,11 +159,8 @@ class Engine:
         Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
         be applied: `pitr` would refuse that only after the backup was restored.
         """
-        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
-            survey = survey_of(
-                self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
-            )
+            survey = self._survey(advance)
             backup, plan = self._chosen(survey, named)
             return Choice(
                 backup=backup,
@@ -174,6 +170,11 @@ class Engine:
                 is_place_sure=is_place_sure(backup, survey),
                 only=self._only(plan, survey) if self._recovery.tables else None,
             )
+
+    def _survey(self, advance: Advance) -> Survey:
+        survey = Survey(self._catalog, Workers(self._config.s3.threads), advance=advance)
+        survey.refuse_nothing(url(self._config.s3))
+        return survey
 
     def _only(self, plan: Plan, survey: Survey) -> OnlyTables:
         extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
@@ -374,11 +375,8 @@ class Engine:
     def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
         found = Statuses(before)
-        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
-            survey = survey_of(
-                self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
-            )
+            survey = self._survey(advance)
             flavour, lineage = choice.plan.flavour, choice.plan.lineage
             goal = ToPosition(stop.place)
             start = start_of_registered(choice.backup, flavour)

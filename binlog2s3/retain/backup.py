@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
 from binlog2s3.archive.backups import Backup, id_of, lost_of, new_id, one_of, registered
 from binlog2s3.archive.catalog import Catalog, read, refuse_left
@@ -30,12 +30,11 @@ from binlog2s3.archive.codec import (
 )
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.stored import Stored, read_stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.backup import Action, BackupConfig
-from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.bucket import for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError
 from binlog2s3.formatting import (
@@ -60,7 +59,6 @@ from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.leftovers import delete_stored
 from binlog2s3.status.writer_state import last_report, life_sign
-from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
@@ -100,10 +98,12 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
             get(catalog, id_ or "", sys.stdout.buffer)
             return 0
         with progress_of("entries") as advance:
-            workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+            workers = Workers(config.s3.threads)
 
             def look() -> Survey:
-                return survey_of(store, catalog, workers, advance, url(config.s3))
+                survey = Survey(catalog, workers, advance=advance)
+                survey.refuse_nothing(url(config.s3))
+                return survey
 
             is_new = action == "add"
             note, style = "", ""
@@ -126,18 +126,6 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
             page.line("")
             page.line(note, style)
     return 0
-
-
-def survey_of(
-    store: Store, catalog: Catalog, workers: Workers, advance: Any, target: str
-) -> Survey:
-    """What the bucket has of the source. Raises ArchiveError if it has nothing."""
-    survey = Survey(store, catalog, workers, advance=advance)
-    if not survey.lineages:
-        if survey.unreadable:
-            raise survey.unreadable[0]
-        raise nothing_of(store, catalog.layout.prefix, catalog.layout.source, target)
-    return survey
 
 
 def reaches_of_backup(backup: Backup, survey: Survey) -> list[BackupReach]:

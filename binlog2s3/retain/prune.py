@@ -26,7 +26,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.retired import Retired
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.bucket import for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.errors import (
@@ -47,7 +47,7 @@ from binlog2s3.recover.backup import (
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import BackupReach, reach_of
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.retain.backup import reaches_of_backup, survey_of
+from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.choose import (
     Below,
     Choice,
@@ -121,7 +121,7 @@ class Prune:
         self._store = bucket.store
         self._catalog = Catalog(bucket.store, Layout(config.s3.prefix, config.source))
         self._layout = self._catalog.layout
-        self._threads = min(config.s3.concurrency, MOST_THREADS)
+        self._threads = config.s3.threads
         self.outcome = PruneOutcome()
 
     def run(self) -> int:
@@ -131,8 +131,8 @@ class Prune:
             self._retire()
             return 0
         with progress_of("entries") as advance:
-            workers, where = Workers(self._threads), url(config.s3)
-            survey = survey_of(self._store, self._catalog, workers, advance, where)
+            survey = Survey(self._catalog, Workers(self._threads), advance=advance)
+            survey.refuse_nothing(url(config.s3))
             if survey.unreadable:
                 raise survey.unreadable[0]
             choice = self.choice(survey)

@@ -59,7 +59,7 @@ def proofs_of(
     if unreadable:
         return Proofs(replace(found, window_why=str(unreadable[0])), drill)
     try:
-        window, why = _window(backups, survey or Survey(store, catalog, workers))
+        window, why = _window(backups, survey or Survey(catalog, workers))
     except (ArchiveError, RecoveryError) as error:
         return Proofs(replace(found, window_why=str(error)), drill)
     known = replace(found, window_from=window, window_known=True, window_why=why)

@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
 from binlog2s3.errors import Binlog2s3Error, ConfigError
@@ -220,7 +220,7 @@ def _one_of(dump: Dump) -> str | None:
 
 
 def _threads(config: ServeConfig) -> int:
-    return min(config.s3.concurrency, MOST_THREADS) if config.s3 is not None else 4
+    return config.s3.threads if config.s3 is not None else 4
 
 
 @contextmanager
@@ -239,7 +239,6 @@ def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Di
         stack.callback(store.close)
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         history = ArchiveHistory(
-            store,
             catalog,
             Workers(_threads(config)),
             lineage=config.lineage,

@@ -29,12 +29,12 @@ def channel_name(row: Mapping[str, Any]) -> str:
 
 def receives(row: Mapping[str, Any]) -> bool:
     """Whether the thread runs, or tries to, that fetches from the source."""
-    return row["Replica_IO_Running"] != "No"
+    return str(row["Replica_IO_Running"]) != "No"
 
 
 def applies(row: Mapping[str, Any]) -> bool:
     """Whether the thread runs that applies what was fetched."""
-    return row["Replica_SQL_Running"] != "No"
+    return str(row["Replica_SQL_Running"]) != "No"
 
 
 def is_running_replica(server: Server) -> bool:

@@ -17,12 +17,11 @@ from typing import BinaryIO, cast
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.events import MAGIC, EventType
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.undo import STEP_BYTES, ChangedTable, Changes, EventMaker, steps
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.points import parse_gtids
 from binlog2s3.config.undo import UndoConfig
@@ -85,14 +84,13 @@ class _Undo:
     ) -> None:
         self._config = config
         self._display = display
-        self._store = store
         self._server = server
         self._file = file
         self._outside = outside
         self._execution: Execution | None = None
         self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         self._source = TransactionSource(config, advance=self._advance)
-        self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        self._workers = Workers(config.s3.threads)
 
     def run(self) -> int:
         config = self._config
@@ -190,7 +188,7 @@ class _Undo:
         """The bucket, once it has all that the server had written when it was asked."""
         position = self._server.position()
         for _ in range(ARCHIVE_WAIT):
-            survey = Survey(self._store, self._catalog, self._workers)
+            survey = Survey(self._catalog, self._workers)
             self._check_lineage(survey, facts)
             if _has(survey, position):
                 return survey
@@ -202,11 +200,7 @@ class _Undo:
         )
 
     def _check_lineage(self, survey: Survey, facts: ServerFacts) -> None:
-        config = self._config
-        if not survey.lineages:
-            if survey.unreadable:
-                raise survey.unreadable[0]
-            raise nothing_of(self._store, config.s3.prefix, config.source, url(config.s3))
+        survey.refuse_nothing(url(self._config.s3))
         current = next(one for one in survey.lineages if one.id == survey.current)
         if current.server_uuid != facts.uuid:
             raise RecoveryError(

@@ -330,7 +330,7 @@ class World:
         return self.look()
 
     def look(self) -> Survey:
-        return Survey(self.store, Catalog(self.store, LAYOUT), Alone(1))
+        return Survey(Catalog(self.store, LAYOUT), Alone(1))
 
     def backup(self, state: int) -> Backup:
         """A base backup with the first `state` transactions."""

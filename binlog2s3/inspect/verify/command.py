@@ -19,7 +19,7 @@ from binlog2s3.archive.codec import printed
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
@@ -76,7 +76,7 @@ class Verifier:
         self._config = config
         self._store = store
         self._outside = outside
-        self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        self._workers = Workers(config.s3.threads)
         self.refused: StoreError | None = None
 
     def run(self) -> Report:

@@ -663,7 +663,7 @@ def test_a_plan_is_told_that_an_entry_cannot_be(
 ) -> None:
     """Whoever asks for that binlog gets an error that names it; others are not disturbed."""
     archive.change(archive.entry(OLD, 2), **change)
-    survey = Survey(store, Catalog(store, LAYOUT), Workers(1))
+    survey = Survey(Catalog(store, LAYOUT), Workers(1))
     with pytest.raises(ArchiveError, match=r"mysql-bin\.000002"):
         survey.known(OLD, BinlogName.parse("mysql-bin.000002"))
     assert survey.known(OLD, BinlogName.parse("mysql-bin.000001")).size > 0
