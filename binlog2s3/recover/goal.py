@@ -126,6 +126,15 @@ class Search:
             can += f" ({before})"
         return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)
 
+    def leave_out(self, why: str, hint: str, *, then: str = "") -> None:
+        """Warn of what the result will be missing, and `then`. Only --allow-gap allows that.
+
+        Raises RecoveryError without it.
+        """
+        if not self.request.allow_gap:
+            raise self.refused(why, hint)
+        self.warnings.append(f"{why}{then}")
+
     # Positions
 
     def place(
