@@ -111,7 +111,6 @@ class _Restore:
             self._settings = settings_of(config.defaults_file, config.data_dir)
         self._engine = Engine(
             config,
-            config.recovery,
             catalog,
             directory.workspace,
             self._marker.id,

@@ -19,7 +19,7 @@ from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
 from binlog2s3.config.bucket import url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.config.pitr import PITR, PitrConfig
+from binlog2s3.config.pitr import PITR
 from binlog2s3.config.restore import RESTORE, Restoring
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, GoalError, RecoveryError
 from binlog2s3.formatting import one_line, some
@@ -122,7 +122,6 @@ class Engine:
     def __init__(
         self,
         config: Restoring,
-        recovery: PitrConfig,
         catalog: Catalog,
         workspace: Workspace,
         id_: str,
@@ -131,7 +130,7 @@ class Engine:
         outside: Outside = OUTSIDE,
     ) -> None:
         self._config = config
-        self._recovery = recovery
+        self._recovery = config.recovery
         self._catalog = catalog
         self._workspace = workspace
         self._id = id_
