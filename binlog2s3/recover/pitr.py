@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from binlog2s3.archive.backups import Backup, one_of, registered, restorable
+from binlog2s3.archive.backups import Backup, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import printed
-from binlog2s3.archive.drills import last_of
+from binlog2s3.archive.drills import last_of, latest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.executed import gathered
@@ -354,12 +354,11 @@ class _Recovery:
 
     def _registered(self, survey: Survey) -> Backup:
         """The registered backup that was named, or the newest one that reaches the goal."""
-        unreadable: list[ArchiveError] = []
-        backups = registered(self._catalog, unreadable)
-        self._warnings += [f"{error}; it is not used" for error in unreadable]
+        there = look_up(self._catalog)
+        self._warnings += [f"{error}; it is not used" for error in there.unreadable]
         if self._config.from_backup_id is not None:
-            return one_of(backups, self._config.from_backup_id)
-        backups = restorable(self._catalog, backups)
+            return one_of(there.backups, self._config.from_backup_id)
+        backups = there.restorable
         if not backups:
             raise RecoveryError(
                 "no target, and no base backup is registered that could be restored",
@@ -466,7 +465,7 @@ class _Recovery:
         """What is known of the base backup, before the first transaction is applied."""
         path, backup = self._config.from_backup, self._backup
         if backup is not None:
-            return base_check.by_drill(backup.name, last_of(self._catalog, backup.id))
+            return base_check.by_drill(backup.name, last_of(latest(self._catalog), backup.id))
         if path is None:
             return base_check.unchecked()
         if apply.is_past(start):

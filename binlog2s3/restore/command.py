@@ -19,7 +19,7 @@ from typing import Any
 from binlog2s3.archive.backups import new_id
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import printed
-from binlog2s3.archive.drills import newest
+from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_restoring, url
@@ -300,7 +300,7 @@ class _Restore:
 
     def _drill_seconds(self) -> float | None:
         try:
-            _, proved = newest(self._catalog)
+            _, proved = newest(latest(self._catalog))
         except StoreError:  # its rights may not suffice
             return None
         return proved.seconds if proved is not None else None

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from binlog2s3.archive.backups import Backup, one_of, registered, restorable
+from binlog2s3.archive.backups import Backup, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
@@ -199,20 +199,20 @@ class Engine:
 
     def _chosen(self, survey: Survey, named: str | None) -> tuple[Backup, Plan]:
         goal, lineage = goal_of(self._recovery), self._recovery.goal.lineage
-        unreadable: list[ArchiveError] = []
-        found = registered(self._catalog, unreadable)
-        for error in unreadable:
+        there = look_up(self._catalog)
+        for error in there.unreadable:
             say("warning", f"{error}; it is not used")
+        backups = there.restorable
         if named is not None:
-            found = [one_of(found, named)]
-        backups = restorable(self._catalog, found)
-        if not backups:
-            if found and named is not None:
+            backup = one_of(there.backups, named)
+            backups = [one for one in backups if one == backup]
+            if not backups:
                 raise RecoveryError(
-                    f"{found[0].name} is no base backup that can be restored: "
-                    f"{'; '.join(found[0].defects) or 'the bucket does not have all of it'}",
+                    f"{backup.name} is no base backup that can be restored: "
+                    f"{'; '.join(backup.defects) or 'the bucket does not have all of it'}",
                     hint="`binlog2s3 backup list` shows the others",
                 )
+        if not backups:
             raise RecoveryError(
                 "no base backup is registered",
                 hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, BinaryIO
 
-from binlog2s3.archive.backups import Backup, id_of, lost_of, new_id, one_of, registered
+from binlog2s3.archive.backups import Backup, Registered, id_of, look_up, new_id, one_of, registered
 from binlog2s3.archive.catalog import Catalog, read, refuse_left
 from binlog2s3.archive.codec import (
     AsText,
@@ -111,7 +111,8 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
                 row, is_new = add(config, catalog, look)
                 rows = [row]
             else:
-                rows = listed(catalog, look())
+                survey = look()
+                rows = listed(look_up(catalog), survey)
                 if not catalog.has_retired:
                     sign = life_sign(catalog, outside.now())
                     note, style = last_report(sign), "" if sign.alive else "yellow"
@@ -137,16 +138,14 @@ def reaches_of_backup(backup: Backup, survey: Survey) -> list[BackupReach]:
     return reaches_of(start, survey)
 
 
-def listed(catalog: Catalog, survey: Survey) -> list[Row]:
+def listed(there: Registered, survey: Survey) -> list[Row]:
     """The registered backups, oldest first. Those that cannot be read are warned of."""
-    unreadable: list[ArchiveError] = []
-    backups = registered(catalog, unreadable)
-    for error in unreadable:
+    for error in there.unreadable:
         say("warning", f"{error}; it is not listed")
-    lost = lost_of(catalog, backups)
+    lost = there.lost
     return [
         (one, [_nothing(lost[one.id])] if one.id in lost else reaches_of_backup(one, survey))
-        for one in backups
+        for one in there.backups
     ]
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from binlog2s3.archive.backups import Backup, lost_of, registered
+from binlog2s3.archive.backups import Backup, look_up
 from binlog2s3.archive.catalog import Catalog, Contents, read, refuse_left
 from binlog2s3.archive.codec import printed
 from binlog2s3.archive.documents import Lineage, LineageFloor
@@ -215,12 +215,10 @@ class Prune:
 
     def _backups(self, survey: Survey) -> tuple[list[KnownBackup], list[str]]:
         """The registered backups along each history, and the names of those that do not count."""
-        unreadable: list[ArchiveError] = []
-        there = registered(self._catalog, unreadable)
-        lost = lost_of(self._catalog, there)
-        for why in lost.values():
+        there = look_up(self._catalog)
+        for why in there.lost.values():
             say("warning", f"{why}; it replaces no other one")
-        verdicts = verdicts_of(self._catalog, there) | dict.fromkeys(lost, False)
+        verdicts = verdicts_of(self._catalog, there.backups) | dict.fromkeys(there.lost, False)
         found = [
             KnownBackup(
                 name=one.name,
@@ -229,17 +227,17 @@ class Prune:
                 id=one.id,
                 is_stored=one.stored is not None,
             )
-            for one in there
+            for one in there.backups
             if one.counts
             for reach in _reaches(one, survey)
         ]
-        if unreadable:
+        if there.unreadable:
             raise ArchiveError(
-                f"{unreadable[0]}; it is unknown what that backup needs",
+                f"{there.unreadable[0]}; it is unknown what that backup needs",
                 hint="`backup remove` and `backup add` register it again; a newer format needs a "
                 "newer binlog2s3",
             )
-        return found, [one.name for one in there if not one.counts]
+        return found, [one.name for one in there.backups if not one.counts]
 
     def _before(self, seconds: float) -> int:
         return us_of(self._bucket.now - timedelta(seconds=seconds))
