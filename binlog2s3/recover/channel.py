@@ -17,11 +17,12 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
-from binlog2s3.recover.target import CHANNEL, TargetFacts, quoted
+from binlog2s3.recover.target import CHANNEL, TargetFacts
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
 from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
+from binlog2s3.server.sql import quoted, text_of
 from binlog2s3.server.version import ServerVersion, is_on
 
 _STOP_SECONDS = 90.0
@@ -351,7 +352,7 @@ class MysqlChannel(Channel):
             "WHERE Channel_name = %s",
             (CHANNEL, CHANNEL),
         )
-        found += [place_of(_text(row["name"]), int(row["at"])) for row in rows]
+        found += [place_of(text_of(row["name"]), int(row["at"])) for row in rows]
         places = [one for one in found if one is not None]
         legs = {lineage: number for number, lineage in enumerate(order)}
         # a lineage that is not known comes last: no plan begins there
@@ -535,7 +536,3 @@ def _filters(row: Mapping[str, Any]) -> tuple[str, ...]:
     if int(row["Skip_Counter"] or 0):
         found.append(f"a skip counter of {row['Skip_Counter']}")
     return tuple(found)
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -69,7 +69,7 @@ from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
-from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
+from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
@@ -576,10 +576,7 @@ class _Recovery:
 
     def _show(self, plan: Plan, about: About) -> None:
         if self._config.as_json or self._told is not None:
-            for warning in plan.warnings:
-                say("warning", warning)
-            for text in about.only.unsafe if about.only is not None else ():
-                say("warning", f"cannot be filtered safely: {text}")
+            warn_of(plan, about)
             return
         print_plan(plan, about, page_on(sys.stdout))
 

@@ -19,6 +19,7 @@ from binlog2s3.formatting import gtids_text
 from binlog2s3.server.connection import Server, granted_name
 from binlog2s3.server.login import Login
 from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
+from binlog2s3.server.sql import quoted
 from binlog2s3.server.version import ServerVersion, is_on
 
 DATABASE = "binlog2s3_recovery"
@@ -385,11 +386,6 @@ def _xid(row: Mapping[str, Any]) -> Xid:
         data = bytes.fromhex(data[2:]) if is_hex else data.encode()
     size = int(row["gtrid_length"])
     return Xid(int(row["formatID"]), data[:size], data[size : size + int(row["bqual_length"])])
-
-
-def quoted(name: str) -> str:
-    """A name in backquotes, for a statement."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def commit_empty(server: Server, gtids: GtidSet) -> None:

@@ -19,7 +19,7 @@ from binlog2s3.formatting import (
     moment_text,
     size_text,
 )
-from binlog2s3.output import Column, Field, Plain, Table
+from binlog2s3.output import Column, Field, Plain, Table, say
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -137,6 +137,14 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     for warning in plan.warnings:
         page.line(f"warning: {warning}", "yellow")
     page.line("")
+
+
+def warn_of(plan: Plan, about: About) -> None:
+    """Say on stderr what a plan warns of, for who gets JSON, or no plan at all."""
+    for warning in plan.warnings:
+        say("warning", warning)
+    for text in about.only.unsafe if about.only is not None else ():
+        say("warning", f"cannot be filtered safely: {text}")
 
 
 def _print_unsafe(only: OnlyTables | None, page: Plain) -> None:

@@ -35,7 +35,7 @@ from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.pitr import goal_of
-from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_lines
+from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_lines, warn_of
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
@@ -223,10 +223,7 @@ class _Restore:
                 f"{size_text(need)} are needed",
             )
         if config.as_json:
-            for warning in choice.plan.warnings:
-                say("warning", warning)
-            for text in choice.only.unsafe if choice.only is not None else ():
-                say("warning", f"cannot be filtered safely: {text}")
+            warn_of(choice.plan, about)
             if config.dry_run:
                 print(printed(PrintedChoice, self._document(choice, about)))  # noqa: T201
             return
