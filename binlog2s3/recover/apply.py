@@ -25,7 +25,6 @@ from binlog2s3.recover.preflight import obstacles
 from binlog2s3.recover.replicate import AGAIN, Replication, Work
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import Result
-from binlog2s3.replication.listen import bound
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
 
@@ -56,9 +55,7 @@ class Apply:
         `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
         the GTIDs before the plan, for MariaDB.
         """
-        there = listen(self._at.login(), self._config)
-        there.tls()
-        bound(there.host, there.port).close()
+        listen(self._at.login(), self._config).endpoint().bound().close()
         for obstacle in obstacles(
             self._at.server, self._facts, plan, server_ids=server_ids, state=state
         ):

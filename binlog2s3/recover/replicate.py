@@ -210,11 +210,8 @@ class Replication:
             self._identity(),
             self._account,
             served,
-            host=self._listen.host,
-            port=self._listen.port,
+            at=self._listen.endpoint(),
             window=self._window,
-            tls=self._listen.tls(),
-            needs_tls=self._listen.needs_tls,
         )
 
     def _identity(self) -> Identity:
