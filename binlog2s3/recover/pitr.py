@@ -65,6 +65,7 @@ from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.replicate import Work
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
@@ -269,7 +270,7 @@ class _Recovery:
     def _start(self, survey: Survey) -> tuple[Start, str]:
         """What the target has, and in words who says so."""
         config = self._config
-        flavour = survey.flavour(config.goal.lineage)
+        flavour = history_flavour(survey, config.goal.lineage)
         have: Gtids | None = None
         words = []
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
@@ -522,7 +523,7 @@ class _Recovery:
         for refusal in preflight.problems(
             facts,
             login,
-            flavour=survey.flavour(self._config.goal.lineage),
+            flavour=history_flavour(survey, self._config.goal.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,

@@ -25,11 +25,11 @@ from binlog2s3.archive.reader import Range, Readable
 from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content, TwoPhase
-from binlog2s3.binlog.gtid import Flavour, Gtids
+from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.binlog.zone import SystemZone, differs
-from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
+from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
 from binlog2s3.recover.model import Search
@@ -200,17 +200,6 @@ class Survey:
         if isinstance(current, ArchiveError):
             raise current
         return current
-
-    def flavour(self, lineage: str | None) -> Flavour:
-        """The flavour of the history that ends in this lineage; None: in the current one.
-
-        Raises RecoveryError if the bucket has no lineage.
-        """
-        if not self.lineages:
-            raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
-        wanted = lineage or self.current
-        known = {one.id: one.flavour for one in self.lineages}
-        return known.get(wanted, self.lineages[-1].flavour)
 
     @property
     def covered_us(self) -> int | None:

@@ -26,7 +26,6 @@ from binlog2s3.formatting import one_line, some
 from binlog2s3.output import clean, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
-from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.events import Event, Statuses
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
@@ -34,14 +33,12 @@ from binlog2s3.recover.model import (
     BucketHistory,
     Goal,
     Plan,
-    Request,
     ToPosition,
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import Done, goal_of
-from binlog2s3.recover.plan import make
-from binlog2s3.recover.reach import best_for, history_flavour
+from binlog2s3.recover.reach import best_for, plan_for
 from binlog2s3.recover.snapshot import Advance, Survey
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.restore import by_stream, identity
@@ -376,10 +373,7 @@ class Engine:
         found = Statuses(before)
         with progress_of("entries") as advance:
             survey = self._survey(advance)
-            flavour, lineage = choice.plan.flavour, choice.plan.lineage
-            goal = ToPosition(stop.place)
-            start = start_of_registered(choice.backup, flavour)
-            plan = make(Request(goal=goal, start=start, lineage=lineage), survey)
+            plan = plan_for(choice.backup, ToPosition(stop.place), survey, choice.plan.lineage)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
             ids = {
@@ -468,9 +462,7 @@ def _refusal(
 ) -> RecoveryError | ArchiveError | str:
     """Why a backup cannot be brought to the goal."""
     try:
-        flavour = history_flavour(history, lineage)
-        start = start_of_registered(backup, flavour)
-        make(Request(goal=goal, start=start, lineage=lineage), history)
+        plan_for(backup, goal, history, lineage)
     except (RecoveryError, ArchiveError) as error:
         return error
     return "it was registered meanwhile"

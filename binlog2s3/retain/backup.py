@@ -56,6 +56,7 @@ from binlog2s3.recover.backup import (
 )
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.leftovers import delete_stored
 from binlog2s3.status.writer_state import last_report, life_sign
@@ -132,7 +133,7 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
 def reaches_of_backup(backup: Backup, survey: Survey) -> list[BackupReach]:
     """What a registered backup can be brought to, as `reaches_of` says it."""
     try:
-        start = start_of_registered(backup, survey.flavour(backup.lineage))
+        start = start_of_registered(backup, history_flavour(survey, backup.lineage))
     except RecoveryError as error:
         return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
     return reaches_of(start, survey)
@@ -200,7 +201,7 @@ def add(
     RecoveryError if it does not get there, or if nothing can be applied to the backup.
     """
     survey, now = look(), datetime.now(UTC)
-    backup, innodb = _described(config, now, survey.flavour(config.from_lineage))
+    backup, innodb = _described(config, now, history_flavour(survey, config.from_lineage))
     for known in registered(catalog):
         if _is_same(known, backup, timed=_time_is_known(config)):
             if backup.label not in ("", known.label):

@@ -46,6 +46,7 @@ from binlog2s3.recover.backup import (
 )
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import BackupReach, reach_of
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.choose import (
@@ -244,7 +245,7 @@ class Prune:
 
     def _named(self, survey: Survey) -> KnownBackup:
         """The base backup of --keep-from-gtid-set or --keep-from-backup."""
-        config, flavour = self._config, survey.flavour(self._config.from_lineage)
+        config, flavour = self._config, history_flavour(survey, self._config.from_lineage)
         if config.keep_from_backup is not None:
             with progress_of("bytes of the base backup") as advance:
                 point, _ = examined(config.keep_from_backup, advance)

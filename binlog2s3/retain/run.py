@@ -41,6 +41,7 @@ from binlog2s3.progress import ProgressDisplay
 from binlog2s3.recover.backup import StreamedDump
 from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
 from binlog2s3.recover.reach import BackupReach
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
@@ -209,7 +210,7 @@ class BackupStorer:
     def run(self) -> tuple[Backup, list[BackupReach]]:
         """Make it, store it, register it."""
         survey = self._bucket.look()
-        flavour = survey.flavour(None)
+        flavour = history_flavour(survey, None)
         program, server_uuid = self._program(flavour), self._server_uuid(flavour)
         position_from = self._config.position_from
         if self._config.tool is not None:

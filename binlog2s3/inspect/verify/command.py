@@ -40,6 +40,7 @@ from binlog2s3.recover.model import Latest, Plan, ProgressReport, Request, Start
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -275,7 +276,7 @@ def _start(
 
     Raises RecoveryError, also if it is no base backup of the whole server.
     """
-    flavour = survey.flavour(lineage)
+    flavour = history_flavour(survey, lineage)
     if backup is None:
         return start_of_gtids(gtid_set or "", flavour), "--from-gtid-set", ()
     with progress_of("bytes of the base backup") as advance:

@@ -23,6 +23,7 @@ from binlog2s3.recover.model import Base, Latest
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import best_for
 from binlog2s3.recover.snapshot import Survey
+from binlog2s3.restore.engine import _refusal
 from binlog2s3.retain.backup import add, reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from binlog2s3.status.text import print_status
@@ -191,6 +192,7 @@ def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> No
     (reach,) = reaches_of_backup(wrong, store.survey())
     assert "contradicts itself" in reach.why
     assert best_for([wrong], Latest(), store.survey(), None) is None
+    assert "contradicts itself" in str(_refusal(wrong, Latest(), store.survey(), None))
     right = replace(wrong, gtid_set=f"{UUID_A}:1-2")
     assert reaches_of_backup(right, store.survey())[0].is_complete
 
