@@ -365,12 +365,7 @@ def print_result(result: Result, page: Plain) -> None:
             "instead",
             "yellow",
         )
-    if result.disabled_events:
-        page.line(
-            "replication disabled these events; enable those that the source had enabled:", "yellow"
-        )
-        for statement in result.disabled_events:
-            page.line(f"  {statement}")
+    print_disabled(result.disabled_events, page)
     for name in result.prepared or ():
         page.line(
             f"prepared, neither committed nor rolled back: XA {name}; it holds its locks until "
@@ -386,6 +381,16 @@ def print_result(result: Result, page: Plain) -> None:
         )
     for line, style in proof_lines(result):
         page.line(line, style)
+
+
+def print_disabled(statements: Sequence[str], page: Plain) -> None:
+    """Print the statements that enable events which a replica disables, if there are any."""
+    if statements:
+        page.line(
+            "replication disabled these events; enable those that the source had enabled:", "yellow"
+        )
+    for statement in statements:
+        page.line(f"  {statement}")
 
 
 def proof_lines(result: Result) -> Iterator[tuple[str, str]]:

@@ -35,7 +35,15 @@ from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.pitr import goal_of
-from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_lines, warn_of
+from binlog2s3.recover.view import (
+    About,
+    Result,
+    goal_text,
+    print_disabled,
+    print_plan,
+    proof_lines,
+    warn_of,
+)
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
@@ -529,12 +537,7 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
         )
     for name in reached.prepared:
         page.line(f"prepared, neither committed nor rolled back: XA {name}", "yellow")
-    if reached.events:
-        page.line(
-            "replication disabled these events; enable those that the source had enabled:", "yellow"
-        )
-        for statement in reached.events:
-            page.line(f"  {statement}")
+    print_disabled(reached.events, page)
     if needed := unusual(settings_of_backup(where)):
         page.line(f"its files need in the server's option file: {'; '.join(needed)}", "yellow")
     _print_next(config, where, socket, page.line)
