@@ -685,7 +685,8 @@ def test_a_bug_is_not_called_a_defect_of_the_archive(error: Exception) -> None:
     """It shows, also where the archive has a defect."""
 
     class Buggy:
-        def flavour(self, lineage: str | None) -> str:
+        @property
+        def lineages(self) -> list[Lineage]:
             raise error
 
     lie = Defect(kind="lineage-lies", key="archive/x", text="it lies")
