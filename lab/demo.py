@@ -281,7 +281,7 @@ def run(console: Console, *, seconds: float, threads: int, flavour: get.Flavour)
             checksums=checksums,
         )
         return (
-            f"OK: {equal}; a DELETE without WHERE was undone on the living server;"
+            f"OK: {equal}; a DELETE without WHERE was undone on the live server;"
             f" {recovery.DROPPED} is back after its DROP: a second server, restored to"
             f" just before the DROP, holds what the source held then (CHECKSUM TABLE)"
         )

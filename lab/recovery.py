@@ -1,6 +1,6 @@
 """The demo's mistakes: a DELETE is undone, then a table is dropped, and a server with it is made.
 
-A DELETE without WHERE under load: `binlog2s3 undo` takes it back on the living server while the
+A DELETE without WHERE under load: `binlog2s3 undo` takes it back on the live server while the
 others write. What the table must hold then is what it held before, as nobody else changes it.
 
 An early backup, a DROP TABLE under load, then, from the bucket alone, a second server that stops

@@ -103,7 +103,7 @@ class Bucket(MemoryStore):
             self.put(LAYOUT.turn(beat.generation), turn_of(beat).to_json())
 
     def survey(self, advance: Advance = lambda _, __: None) -> Survey:
-        return Survey(self, Catalog(self, LAYOUT), workers(), advance=advance)
+        return Survey(Catalog(self, LAYOUT), workers(), advance=advance)
 
 
 class Leaky(Bucket):

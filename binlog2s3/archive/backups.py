@@ -132,10 +132,28 @@ def lost_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, str]:
     return found
 
 
-def restorable(catalog: Catalog, backups: Sequence[Backup]) -> list[Backup]:
-    """Those that count; of stored ones, those that the bucket has whole. One listing at most."""
-    lost = lost_of(catalog, backups)
-    return [one for one in backups if one.counts and one.id not in lost]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    """The registered backups of a source at one look, oldest first.
+
+    `unreadable`: the errors of those that cannot be read. `lost`: as `lost_of` says.
+    """
+
+    backups: Sequence[Backup]
+    unreadable: Sequence[ArchiveError]
+    lost: Mapping[str, str]
+
+    @property
+    def restorable(self) -> list[Backup]:
+        """Those that count; of stored ones, those that the bucket has whole."""
+        return [one for one in self.backups if one.counts and one.id not in self.lost]
+
+
+def look_up(catalog: Catalog) -> Registered:
+    """All registered backups. A small GET for each, and one or two listings."""
+    unreadable: list[ArchiveError] = []
+    backups = registered(catalog, unreadable)
+    return Registered(backups=backups, unreadable=unreadable, lost=lost_of(catalog, backups))
 
 
 def lost_objects(

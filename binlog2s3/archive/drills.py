@@ -4,7 +4,7 @@ A document is written once. One that breaks the format, or does not belong to it
 it proves nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -97,28 +97,27 @@ class DrillResult(Document):
         return ("archive", self.source, "drills", f"{self.id}.json")
 
 
-def newest(catalog: Catalog) -> tuple[DrillResult | None, DrillResult | None]:
-    """The newest result, and the newest one that proved a recovery; None if there is none.
-
-    One listing, and one small GET for each result down to the last proof; at most 30.
-    """
+def newest(results: Iterable[DrillResult]) -> tuple[DrillResult | None, DrillResult | None]:
+    """The newest result, and the newest one that proved a recovery; None if there is none."""
     last: DrillResult | None = None
-    for one in islice(_results(catalog), _MOST_READ):
+    for one in results:
         last = last or one
         if one.is_proved:
             return last, one
     return last, None
 
 
-def latest(catalog: Catalog) -> list[DrillResult]:
-    """The newest results, at most 30, the newest first. One listing, one small GET for each."""
-    return [*islice(_results(catalog), _MOST_READ)]
+def latest(catalog: Catalog) -> Iterator[DrillResult]:
+    """The newest results, at most 30, the newest first.
+
+    One listing, and one small GET for each that is taken.
+    """
+    return islice(_results(catalog), _MOST_READ)
 
 
-def last_of(catalog: Catalog, backup: str) -> DrillResult | None:
-    """The newest result that says something of this base backup, among the last 30."""
-    found = islice(_results(catalog), _MOST_READ)
-    return next((one for one in found if one.backup == backup and one.says_something), None)
+def last_of(results: Iterable[DrillResult], backup: str) -> DrillResult | None:
+    """The newest result that says something of this base backup."""
+    return next((one for one in results if one.backup == backup and one.says_something), None)
 
 
 def verdicts_of(catalog: Catalog, backups: Sequence[Backup]) -> dict[str, bool]:

@@ -286,6 +286,10 @@ class MariadbGtidList:
         """The sequence number of the last GTID of a (domain, server); None if there is none."""
         return self._last.get((domain, server))
 
+    def greatest(self, domain: int) -> int:
+        """The greatest number in a domain, whichever server gave it; 0 if there is none."""
+        return max((seq for (one, _), seq in self._last.items() if one == domain), default=0)
+
     def domains(self) -> frozenset[int]:
         """The domains that have a GTID."""
         return frozenset(domain for domain, _ in self._last)

@@ -191,7 +191,7 @@ def check(ctx: click.Context, /, *, all_rows: bool, json: bool, **given: Any) ->
 @declared(UNDO.options)
 @click.pass_context
 def undo(ctx: click.Context, /, **given: Any) -> None:
-    """Take back transactions on the living server.
+    """Take back transactions on the live server.
 
     It reads the transactions from the bucket, shows the plan, asks, and executes the changes of
     their rows in reverse, as one transaction. Each row is compared first, byte by byte: if one was
@@ -338,7 +338,7 @@ def find(ctx: click.Context, /, **given: Any) -> None:
     """Find transactions: by table, type, time, GTID, size.
 
     For each transaction it shows the time of its commit, its GTID and position, what it does to
-    which tables, its statements, and the commands that take it back: `undo` on the living server,
+    which tables, its statements, and the commands that take it back: `undo` on the live server,
     or `restore` to immediately before it. It only reads the bucket, with the binlog that is still
     open, and changes nothing. An uncertain match is shown and marked. Times are UTC.
     """

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 
 from binlog2s3.archive.codec import printed
 from binlog2s3.cli.status_watch import LookSchedule, Observation, watch
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.status import StatusConfig, Thresholds
 from binlog2s3.config.values import S3Config
@@ -164,20 +164,23 @@ class StatusSource:
 
     def _proofs_of(self, s3: S3Config, source: str, *, many: bool) -> "Proofs":
         """What backups and drills there are, at most a minute ago."""
+        from binlog2s3.archive.catalog import Catalog
+        from binlog2s3.archive.layout import Layout
+        from binlog2s3.recover.snapshot import Survey
         from binlog2s3.retain.window import proofs_of
 
         now = self._outside.monotonic()
         at, proofs = self._proofs.get(source, (now, None))
         if proofs is None or now - at > _PROOFS_SECONDS:
-            proofs = proofs_of(
-                self._opened(s3), s3.prefix, source, None if many else self._threads(s3)
-            )
+            catalog = Catalog(self._opened(s3), Layout(s3.prefix, source))
+            survey = None if many else Survey(catalog, self._threads(s3))
+            proofs = proofs_of(catalog, survey)
             self._proofs[source] = now, proofs
         return proofs
 
     def _threads(self, s3: S3Config) -> Workers:
         if self._workers is None:
-            self._workers = Workers(min(s3.concurrency, MOST_THREADS))
+            self._workers = Workers(s3.threads)
         return self._workers
 
     def _silent(self, why: Unanswered) -> Unanswered:

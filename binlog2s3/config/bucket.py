@@ -10,8 +10,6 @@ from binlog2s3.config.points import Moment
 from binlog2s3.config.values import BY_NAME, S3Config, s3_of
 from binlog2s3.store.contract import StoreConfig
 
-MOST_THREADS = 16
-"""This many requests at once are enough to read small objects."""
 FromLineage = Annotated[
     str | None,
     Option("ID", "Lineage of the base backup, if several lineages have its position or its GTIDs."),
@@ -93,7 +91,7 @@ def for_reading(s3: S3Config) -> StoreConfig:
         addressing_style=s3.addressing_style,
         profile=s3.profile,
         expected_bucket_owner=s3.expected_bucket_owner,
-        concurrency=min(s3.concurrency, MOST_THREADS),
+        concurrency=s3.threads,
         connect_timeout_seconds=5.0,
     )
 

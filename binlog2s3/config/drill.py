@@ -62,15 +62,8 @@ class DrillConfig(Restoring):
 
     @property
     def recovery(self) -> PitrConfig:
-        """The recovery without its target and its base backup."""
-        return PitrConfig(
-            s3=self.s3,
-            source=self.source,
-            goal=RecoveryGoal(to_time=self.to_time, latest=self.to_time is None),
-            accept_times=self.accept_times,
-            accept_time_zone=self.accept_time_zone,
-            yes=True,
-        )
+        """See `Restoring`."""
+        return self.recovery_to(RecoveryGoal(to_time=self.to_time, latest=self.to_time is None))
 
 
 DRILL_OPTIONS = options_of(DrillConfig)

@@ -1,4 +1,4 @@
-"""Where a recovery stops, which `pitr` and `restore` are told with the same options."""
+"""Where a recovery stops and what it accepts: options that several commands have."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -43,6 +43,38 @@ class RecoveryGoal:
     ] = None
 
 
+AcceptTimes = Annotated[
+    bool,
+    Option(
+        "",
+        "For --to-time, take commit times as they are, though they cannot all be right: a clock "
+        "was wrong, or sessions set their time.",
+    ),
+]
+"""The option --accept-times."""
+AcceptTimeZone = Annotated[
+    bool,
+    Option(
+        "",
+        "Apply transactions whose result depends on the system time zone although the target's is "
+        "not the source's: times in them will be other ones.",
+    ),
+]
+"""The option --accept-time-zone. The target of `restore` and `drill` is their private server."""
+OnlyTables = Annotated[
+    tuple[tuple[str, str], ...],
+    Option(
+        "DB.TABLE",
+        "Apply only this table, on a scratch server that has the base backup and nothing else. May "
+        "be given several times. The server is marked: its other tables stay as in the backup "
+        "although its GTIDs say otherwise, so pitr without --table refuses it from then on. Put a "
+        "name with a space in backquotes.",
+        "table",
+        name="table",
+        otherwise="all tables",
+    ),
+]
+"""The option --table: databases and names."""
 GOAL_OPTIONS = options_of(RecoveryGoal)
 GOALS = ("to-time", "to-gtid", "before-gtid", "to-position", "latest")
 """Where to stop: exactly one of them."""
@@ -55,3 +87,9 @@ def goal_problems(given: Given) -> Iterable[str]:
         yield f"where to stop is missing: one of {', '.join(f'--{name}' for name in GOALS)}"
     for other in goals[1:]:
         yield contradiction(given, goals[0], other, "give one of them")
+
+
+def times_problems(given: Given) -> Iterable[str]:
+    """Times are only accepted for a goal that is one."""
+    if given.wants("accept-times") and given.is_missing("to-time"):
+        yield f"{given.called('accept-times')} needs --to-time"

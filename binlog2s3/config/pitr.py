@@ -20,7 +20,15 @@ from binlog2s3.config.given import (
     file_problems,
     path_problems,
 )
-from binlog2s3.config.goal import GOAL_OPTIONS, RecoveryGoal, goal_problems
+from binlog2s3.config.goal import (
+    GOAL_OPTIONS,
+    AcceptTimes,
+    AcceptTimeZone,
+    OnlyTables,
+    RecoveryGoal,
+    goal_problems,
+    times_problems,
+)
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.points import flavour_of, parse_gtids
 from binlog2s3.config.values import (
@@ -163,22 +171,8 @@ class PitrConfig:
     allow_gap: Annotated[
         bool, Option("", "Continue across known gaps and damage: data will be missing.")
     ] = False
-    accept_times: Annotated[
-        bool,
-        Option(
-            "",
-            "For --to-time, take commit times as they are, though they cannot all be right: a "
-            "clock was wrong, or sessions set their time.",
-        ),
-    ] = False
-    accept_time_zone: Annotated[
-        bool,
-        Option(
-            "",
-            "Apply transactions whose result depends on the system time zone although the "
-            "target's is not the source's: times in them will be other ones.",
-        ),
-    ] = False
+    accept_times: AcceptTimes = False
+    accept_time_zone: AcceptTimeZone = False
     allow_source: Annotated[
         bool,
         Option("", "Allow a target that is the streamed server, or has its server_uuid."),
@@ -213,19 +207,7 @@ class PitrConfig:
             "(MyISAM, Aria): rows in them may be duplicated or missing.",
         ),
     ] = False
-    tables: Annotated[
-        tuple[tuple[str, str], ...],
-        Option(
-            "DB.TABLE",
-            "Apply only this table, on a scratch server that has the base backup and nothing else. "
-            "May be given several times. The server is marked: its other tables stay as in the "
-            "backup although its GTIDs say otherwise, so pitr without --table refuses it from then "
-            "on. Put a name with a space in backquotes.",
-            "table",
-            name="table",
-            otherwise="all tables",
-        ),
-    ] = ()
+    tables: OnlyTables = ()
     output_dir: Annotated[
         Path | None,
         Option(
@@ -395,8 +377,7 @@ def _target_problems(given: Given) -> Iterable[str]:
 def _problems(given: Given) -> Iterable[str]:
     yield from goal_problems(given)
     yield from _start_problems(given)
-    if given.wants("accept-times") and given.is_missing("to-time"):
-        yield f"{given.called('accept-times')} needs --to-time"
+    yield from times_problems(given)
     yield from _flavour_problems(given)
     yield from _serve_problems(given)
     yield from _output_problems(given)

@@ -6,6 +6,7 @@ No password is an option: the private server gets a random one.
 import os
 import re
 import shlex
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,15 @@ from binlog2s3.config.given import (
     file_problems,
     path_problems,
 )
-from binlog2s3.config.goal import GOAL_OPTIONS, RecoveryGoal, goal_problems
+from binlog2s3.config.goal import (
+    GOAL_OPTIONS,
+    AcceptTimes,
+    AcceptTimeZone,
+    OnlyTables,
+    RecoveryGoal,
+    goal_problems,
+    times_problems,
+)
 from binlog2s3.config.options import Option, fill, options_of
 from binlog2s3.config.pitr import PitrConfig, table_problems
 from binlog2s3.config.values import S3Config, s3_of
@@ -35,7 +44,7 @@ _OF_A_SERVER = ("ibdata1", "mysql.ibd", "aria_log_control")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Restoring:
+class Restoring(ABC):
     """How a base backup is restored and rolled forward: what `restore` and `drill` share."""
 
     s3: S3Config
@@ -91,22 +100,25 @@ class Restoring:
             "Option for the private server: --NAME=VALUE. May be given several times.",
         ),
     ] = ()
-    accept_times: Annotated[
-        bool,
-        Option(
-            "",
-            "For --to-time, take commit times as they are, though they cannot all be right, as "
-            "`pitr` does.",
-        ),
-    ] = False
-    accept_time_zone: Annotated[
-        bool,
-        Option(
-            "",
-            "Apply transactions whose result depends on the system time zone although the private "
-            "server's is not the source's, as `pitr` does.",
-        ),
-    ] = False
+    accept_times: AcceptTimes = False
+    accept_time_zone: AcceptTimeZone = False
+
+    @property
+    @abstractmethod
+    def recovery(self) -> PitrConfig:
+        """The recovery without its target and its base backup."""
+
+    def recovery_to(self, goal: RecoveryGoal, tables: OnlyTables = ()) -> PitrConfig:
+        """The same to this goal, of only these tables (none: all)."""
+        return PitrConfig(
+            s3=self.s3,
+            source=self.source,
+            goal=goal,
+            tables=tables,
+            accept_times=self.accept_times,
+            accept_time_zone=self.accept_time_zone,
+            yes=True,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,18 +143,7 @@ class RestoreConfig(Restoring):
             otherwise="the newest one that reaches the goal",
         ),
     ] = None
-    tables: Annotated[
-        tuple[tuple[str, str], ...],
-        Option(
-            "DB.TABLE",
-            "Apply only the changes of this table, as `pitr --table` does. May be given several "
-            "times. The result is a scratch server: its other tables are as in the base backup. "
-            "Put a name with a space in backquotes.",
-            "table",
-            name="table",
-            otherwise="all tables",
-        ),
-    ] = ()
+    tables: OnlyTables = ()
     defaults_file: Annotated[
         Path | None,
         Option(
@@ -162,16 +163,8 @@ class RestoreConfig(Restoring):
 
     @property
     def recovery(self) -> PitrConfig:
-        """The recovery without its target and its base backup."""
-        return PitrConfig(
-            s3=self.s3,
-            source=self.source,
-            goal=self.goal,
-            tables=self.tables,
-            accept_times=self.accept_times,
-            accept_time_zone=self.accept_time_zone,
-            yes=True,
-        )
+        """See `Restoring`."""
+        return self.recovery_to(self.goal, self.tables)
 
 
 _OWN = (
@@ -204,8 +197,7 @@ def restoring_problems(given: Given, command: str) -> Iterable[str]:
     if mysqld is not None and mysqld.exists() and not _can_run(mysqld):
         what = "is a directory" if mysqld.is_dir() else "cannot be executed"
         yield f"{given.called('mysqld')}: {mysqld} {what}; it names mysqld or mariadbd"
-    if given.wants("accept-times") and given.is_missing("to-time"):
-        yield f"{given.called('accept-times')} needs --to-time"
+    yield from times_problems(given)
     yield from _command_problems(given)
     for option in given.values.get("mysqld-option") or ():
         if not option.startswith("--"):

@@ -93,7 +93,7 @@ class UndoConfig:
 
 
 _HELP = {
-    "target-host": "The living server on which the transactions are undone: the streamed one.",
+    "target-host": "The live server on which the transactions are undone: the streamed one.",
     "target-user": "User that may undo: docs/guides/undo.md",
     "target-accept-unverified-server": "Connect to a server on another host although nothing "
     "proves which server answers: whoever answers in its place, or is on the way, can get the "

@@ -21,6 +21,8 @@ SSL_MODES = ("DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"
 MIN_PART_SIZE = 5 * MIB  # S3's smallest inner part
 MAX_PART_SIZE = 5 << 30  # S3's largest part
 _LEAST_FLUSH_SECONDS = 0.05
+_READING_MOST = 16
+"""This many requests at once are enough to read small objects."""
 _BOTO = "the AWS SDK's own chain"
 WITHOUT_TLS = "inside TLS the password itself is sent, and no key is used"
 LOCAL_SOCKETS = (Path("/run/mysqld/mysqld.sock"), Path("/var/lib/mysql/mysql.sock"))
@@ -255,6 +257,11 @@ class S3Config:
         ),
     ] = None
     picks: Picks = field(default_factory=Picks)
+
+    @property
+    def threads(self) -> int:
+        """The most requests at the same time of a command that reads small objects."""
+        return min(self.concurrency, _READING_MOST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

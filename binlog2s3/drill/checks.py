@@ -7,6 +7,7 @@ from pathlib import Path
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import some
 from binlog2s3.server.connection import Server
+from binlog2s3.server.sql import quoted
 
 _TABLES = """\
 SELECT table_schema AS db, table_name AS name FROM information_schema.tables
@@ -32,7 +33,7 @@ def check_tables(server: Server) -> int:
 
 
 def _problems(server: Server, database: str, table: str) -> Iterator[str]:
-    name = f"{_quoted(database)}.{_quoted(table)}"
+    name = f"{quoted(database)}.{quoted(table)}"
     try:
         found = server.rows(f"CHECK TABLE {name}")
     except SourceError as error:
@@ -45,10 +46,6 @@ def _problems(server: Server, database: str, table: str) -> Iterator[str]:
     wrong += [text for kind, text in texts if kind == "status" and text not in _GOOD]
     if wrong or not any(kind == "status" for kind, _ in texts):
         yield f"{name}: {wrong[0] if wrong else 'no status'}"
-
-
-def _quoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def statements_in(path: Path) -> list[str]:

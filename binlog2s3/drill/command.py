@@ -121,7 +121,7 @@ class _Drill:
             now,
             server_user=user_of(config.mysqld_option),
         )
-        self._engine = Engine(config, config.recovery, catalog, self._workspace, id_)
+        self._engine = Engine(config, catalog, self._workspace, id_)
 
     def run(self) -> tuple[DrillResult, Binlog2s3Error | None, Path | None]:
         """The result; why it failed; where its logs are kept. Everything else is removed."""

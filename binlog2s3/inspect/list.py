@@ -20,7 +20,7 @@ from binlog2s3.archive.listing import (
     PrintedListing,
     gather,
 )
-from binlog2s3.config.bucket import MOST_THREADS, ListConfig, for_restoring
+from binlog2s3.config.bucket import ListConfig, for_restoring
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.formatting import count_text, moment_text, size_text
 from binlog2s3.output import Column, Field, Plain, Table, page_on, say
@@ -54,7 +54,7 @@ def show(config: ListConfig, outside: Outside = OUTSIDE) -> None:
         opened(s3, evidence=Evidence, session=outside.session) as store,
         progress_of("entries") as advance,
     ):
-        workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        workers = Workers(config.s3.threads)
         listing = gather(store, config, workers, advance)
     for warning in listing.warnings:
         say("warning", warning)

@@ -22,14 +22,11 @@ from binlog2s3.recover.listen import listen
 from binlog2s3.recover.model import OnProgress, Plan, Start
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.preflight import obstacles
-from binlog2s3.recover.replicate import Replication, Work
+from binlog2s3.recover.replicate import AGAIN, Replication, Work
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.view import Result
-from binlog2s3.replication.listen import bound
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import Login
-
-_AGAIN = "run the same command again: it continues from there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +55,7 @@ class Apply:
         `server_ids`: of the servers that wrote these binlogs, as far as they are known. `state`:
         the GTIDs before the plan, for MariaDB.
         """
-        there = listen(self._at.login(), self._config)
-        there.tls()
-        bound(there.host, there.port).close()
+        listen(self._at.login(), self._config).endpoint().bound().close()
         for obstacle in obstacles(
             self._at.server, self._facts, plan, server_ids=server_ids, state=state
         ):
@@ -191,13 +186,13 @@ def _told(facts: TargetFacts) -> Iterator[None]:
     except ArchiveError as error:
         raise RecoveryError(
             f"{error}; what comes before it was applied",
-            hint=f"{error.hint}; choose a goal before it, or fix it and {_AGAIN}",
+            hint=f"{error.hint}; choose a goal before it, or fix it and {AGAIN}",
         ) from error
     except (StoreError, SourceError) as error:
         if isinstance(error, SourceError) and error.needs_privilege:
             error.hint = facts.grants
-        error.hint = f"{error.hint}; {_AGAIN}" if error.hint else _AGAIN
+        error.hint = f"{error.hint}; {AGAIN}" if error.hint else AGAIN
         raise
     except RecoveryError as error:
-        error.hint = error.hint or _AGAIN
+        error.hint = error.hint or AGAIN
         raise

@@ -20,8 +20,8 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import count_text, moment_text, some
 from binlog2s3.recover.backup import examined, refuse_defects
 from binlog2s3.recover.dump_content import SYSTEM, DumpContent
-from binlog2s3.recover.target import quoted
 from binlog2s3.server.connection import Server
+from binlog2s3.server.sql import quoted, text_of
 from binlog2s3.server.version import ServerVersion
 
 ACCEPT = (
@@ -190,7 +190,7 @@ def _older(server: Server, numbers: Mapping[tuple[str, str], int]) -> Iterator[s
     # MySQL 8.0 remembers what it was asked for a day
     server.rows("SET @binlog2s3 = 1 /*!80003 , SESSION information_schema_stats_expiry = 0 */")
     found = {
-        (_of(row["db"]), _of(row["name"])): row["it"]
+        (text_of(row["db"]), text_of(row["name"])): row["it"]
         for row in server.rows(
             "SELECT table_schema AS db, table_name AS name, auto_increment AS it "
             "FROM information_schema.tables WHERE engine = 'InnoDB' AND auto_increment IS NOT NULL"
@@ -214,7 +214,7 @@ def _in_memory(server: Server) -> frozenset[tuple[str, str]]:
         "WHERE engine = 'MEMORY' AND table_schema NOT IN (%s, %s, %s, %s)",
         SYSTEM,
     )
-    return frozenset((_of(row["db"]), _of(row["name"])) for row in rows)
+    return frozenset((text_of(row["db"]), text_of(row["name"])) for row in rows)
 
 
 def _accounts(server: Server) -> frozenset[tuple[str, str]] | None:
@@ -225,8 +225,4 @@ def _accounts(server: Server) -> frozenset[tuple[str, str]] | None:
         if not error.needs_privilege:
             raise
         return None
-    return frozenset((_of(row["u"]), _of(row["h"])) for row in rows)
-
-
-def _of(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return frozenset((text_of(row["u"]), text_of(row["h"])) for row in rows)

@@ -17,10 +17,12 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.recover.applier_error import ApplierFailure, of_mariadb, of_mysql, place_of
 from binlog2s3.recover.listen import Listen
 from binlog2s3.recover.model import BinlogPosition, Plan, PlanPiece
-from binlog2s3.recover.target import CHANNEL, TargetFacts, quoted
+from binlog2s3.recover.target import CHANNEL, TargetFacts
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Plugin
 from binlog2s3.server.connection import Server
+from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
+from binlog2s3.server.sql import quoted, text_of
 from binlog2s3.server.version import ServerVersion, is_on
 
 _STOP_SECONDS = 90.0
@@ -106,12 +108,31 @@ class Channel(ABC):
     plugin: Plugin
     """The authentication plugin that the target can use."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, version: ServerVersion) -> None:
         self._server = server
+        self._version = version
 
-    @abstractmethod
     def state(self) -> State | None:
         """Its state; None if there is no channel of that name."""
+        rows = replica_rows(self._server, self._version)
+        row = next((row for row in rows if channel_name(row).lower() == CHANNEL), None)
+        if row is None:
+            return None
+        return State(
+            ours=self._is_ours(row),
+            receives=receives(row),
+            applies=applies(row),
+            waits=bool(_HAS_READ_ALL.search(str(row["Replica_SQL_Running_State"] or ""))),
+            log=str(row["Relay_Source_Log_File"] or ""),
+            offset=int(row["Exec_Source_Log_Pos"] or 0),
+            receive_error=_error(row, "IO"),
+            apply_error=_error(row, "SQL"),
+            filters=_filters(row),
+        )
+
+    @abstractmethod
+    def _is_ours(self, row: Mapping[str, Any]) -> bool:
+        """Whether this program made it, as far as its row tells."""
 
     @abstractmethod
     def create(
@@ -267,35 +288,17 @@ class MysqlChannel(Channel):
 
     one_by_one = 1
 
-    def __init__(self, server: Server, version: str) -> None:
-        super().__init__(server)
-        self._version = ServerVersion(version)
+    def __init__(self, server: Server, version: ServerVersion) -> None:
+        super().__init__(server, version)
         self._say = _NEW_STATEMENTS if self._version.says_replica else _OLD_STATEMENTS
         self.workers = self._say.workers
         self.settings = (self.workers,)
         self.plugin = "caching_sha2_password" if self._version.has_sha2 else "mysql_native_password"
 
-    def state(self) -> State | None:
-        """See `Channel`. The columns have the words of the version, too."""
-        rows = [
-            {_new_words(name): value for name, value in row.items()}
-            for row in self._rows(self._version.replica_statement)
-        ]
-        row = next((row for row in rows if str(row["Channel_Name"]).lower() == CHANNEL), None)
-        if row is None:
-            return None
+    def _is_ours(self, row: Mapping[str, Any]) -> bool:
+        """By what `create` says: it stores no user, and `start` shows ours while it runs."""
         once = (int(row["Connect_Retry"]), int(row["Source_Retry_Count"])) == (1, 1)
-        return State(
-            ours=once and str(row["Source_User"] or CHANNEL) == CHANNEL,
-            receives=row["Replica_IO_Running"] != "No",
-            applies=row["Replica_SQL_Running"] != "No",
-            waits=bool(_HAS_READ_ALL.search(str(row["Replica_SQL_Running_State"] or ""))),
-            log=str(row["Relay_Source_Log_File"] or ""),
-            offset=int(row["Exec_Source_Log_Pos"] or 0),
-            receive_error=_error(row, "IO"),
-            apply_error=_error(row, "SQL"),
-            filters=_filters(row),
-        )
+        return once and str(row["Source_User"] or CHANNEL) == CHANNEL
 
     def create(
         self,
@@ -349,7 +352,7 @@ class MysqlChannel(Channel):
             "WHERE Channel_name = %s",
             (CHANNEL, CHANNEL),
         )
-        found += [place_of(_text(row["name"]), int(row["at"])) for row in rows]
+        found += [place_of(text_of(row["name"]), int(row["at"])) for row in rows]
         places = [one for one in found if one is not None]
         legs = {lineage: number for number, lineage in enumerate(order)}
         # a lineage that is not known comes last: no plan begins there
@@ -405,23 +408,8 @@ class MariadbChannel(Channel):
     settings = (workers, "slave_ddl_exec_mode")
     plugin = "mysql_native_password"
 
-    def state(self) -> State | None:
-        """See `Channel`."""
-        rows = self._server.rows("SHOW ALL SLAVES STATUS")
-        row = next((row for row in rows if str(row["Connection_name"]).lower() == CHANNEL), None)
-        if row is None:
-            return None
-        return State(
-            ours=str(row["Master_User"]) == CHANNEL,
-            receives=row["Slave_IO_Running"] != "No",
-            applies=row["Slave_SQL_Running"] != "No",
-            waits=bool(_HAS_READ_ALL.search(str(row["Slave_SQL_Running_State"] or ""))),
-            log=str(row["Relay_Master_Log_File"] or ""),
-            offset=int(row["Exec_Master_Log_Pos"] or 0),
-            receive_error=_error(row, "IO"),
-            apply_error=_error(row, "SQL"),
-            filters=_filters(row),
-        )
+    def _is_ours(self, row: Mapping[str, Any]) -> bool:
+        return str(row["Source_User"]) == CHANNEL
 
     def create(
         self,
@@ -433,7 +421,7 @@ class MariadbChannel(Channel):
         """See `Channel`. MariaDB stores the password, which is valid for this run only."""
         del begin
         shown = listen.certificate
-        self._server.rows(
+        self._rows(
             f"CHANGE MASTER '{CHANNEL}' TO MASTER_HOST = %s, MASTER_PORT = %s, MASTER_USER = %s, "
             "MASTER_PASSWORD = %s, MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1, "
             f"MASTER_SSL = {int(listen.needs_tls)}, MASTER_SSL_CA = %s, "
@@ -451,22 +439,22 @@ class MariadbChannel(Channel):
         self._filter(",".join(filter_name(*one) for one in tables))
 
     def _filter(self, names: str) -> None:
-        self._server.rows(f"SET GLOBAL {CHANNEL}.replicate_do_table = %s", (names,))
+        self._rows(f"SET GLOBAL {CHANNEL}.replicate_do_table = %s", (names,))
 
     def start(self, account: Account, *, receive_only: bool = False) -> None:
         """See `Channel`."""
         del account
-        self._server.rows(f"START SLAVE '{CHANNEL}'{' IO_THREAD' if receive_only else ''}")
+        self._rows(f"START SLAVE '{CHANNEL}'{' IO_THREAD' if receive_only else ''}")
 
     def _stop(self) -> None:
-        self._server.rows(f"STOP SLAVE '{CHANNEL}'")
+        self._rows(f"STOP SLAVE '{CHANNEL}'")
 
     def remove(self) -> None:
         """See `Channel`. Its filter would stay in the server, for the next one of this name."""
         state = self.state()
         if state is not None and any(one.startswith(DO_TABLE) for one in state.filters):
             self._filter("")
-        self._server.rows(f"RESET SLAVE '{CHANNEL}' ALL")
+        self._rows(f"RESET SLAVE '{CHANNEL}' ALL")
 
     def reached(self, order: Sequence[str]) -> BinlogPosition | None:
         """See `Channel`: its GTIDs tell, so no position does."""
@@ -500,9 +488,8 @@ def _named(address: tuple[str, int], listen: Listen) -> tuple[str, int]:
 
 def channel_of(server: Server, facts: TargetFacts) -> Channel:
     """The channel of this target."""
-    if facts.flavour == "mysql":
-        return MysqlChannel(server, facts.version)
-    return MariadbChannel(server)
+    kind = MysqlChannel if facts.flavour == "mysql" else MariadbChannel
+    return kind(server, facts.release)
 
 
 def left_over(server: Server, facts: TargetFacts) -> Channel | None:
@@ -540,11 +527,6 @@ def _has_thread(server: Server, which: str) -> bool:
     )
 
 
-def _new_words(name: str) -> str:
-    """A column's name in the words of later versions."""
-    return name.replace("Slave", "Replica").replace("Master", "Source")
-
-
 def _error(row: Mapping[str, Any], thread: str) -> tuple[int, str]:
     return int(row[f"Last_{thread}_Errno"] or 0), str(row[f"Last_{thread}_Error"] or "")
 
@@ -554,7 +536,3 @@ def _filters(row: Mapping[str, Any]) -> tuple[str, ...]:
     if int(row["Skip_Counter"] or 0):
         found.append(f"a skip counter of {row['Skip_Counter']}")
     return tuple(found)
-
-
-def _text(value: object) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

@@ -16,8 +16,8 @@ from binlog2s3.binlog.statements import Statement
 from binlog2s3.binlog.tables import database_name
 from binlog2s3.binlog.walk import HEAD_MOST, UNDECODABLE, EventSplitter, wanted_types
 from binlog2s3.recover.model import Stream
-from binlog2s3.recover.target import quoted
 from binlog2s3.server.connection import Server
+from binlog2s3.server.sql import quoted
 
 Status = Literal["enabled", "disabled", "replica", "unknown"]
 """`replica`: as a replica disables it."""

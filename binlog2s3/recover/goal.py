@@ -8,6 +8,7 @@ says what can be reached.
 
 from bisect import bisect_left
 from collections.abc import Callable
+from contextlib import suppress
 
 from binlog2s3.archive.history import extent
 from binlog2s3.binlog.executed import executed
@@ -109,8 +110,8 @@ class Search:
         except ArchiveError:
             return None
 
-    def refused(self, why: str, hint: str = "", *, with_gtids: bool = False) -> RecoveryError:
-        """The error for what cannot be done. Its hint says what can be reached, also by GTIDs.
+    def refused(self, why: str, hint: str = "") -> RecoveryError:
+        """The error for what cannot be done. Its hint says what can be reached.
 
         What prevents that answer is part of the hint: it never takes the place of the error.
         """
@@ -121,11 +122,18 @@ class Search:
         else:
             words = (reach.places, reach.times, reach.besides)
             can = f"within reach: {', '.join(filter(None, words))}"
-            if with_gtids and reach.gtids is not None:
-                can += f", GTIDs {cut(reach.gtids, _GTIDS_SHOWN)}"
         if before := self.route.pruned or self.route.line.barrier:
             can += f" ({before})"
         return RecoveryError(why, hint=f"{hint}; {can}" if hint else can)
+
+    def leave_out(self, why: str, hint: str, *, then: str = "") -> None:
+        """Warn of what the result will be missing, and `then`. Only --allow-gap allows that.
+
+        Raises RecoveryError without it.
+        """
+        if not self.request.allow_gap:
+            raise self.refused(why, hint)
+        self.warnings.append(f"{why}{then}")
 
     # Positions
 
@@ -308,7 +316,11 @@ class Search:
                     "history",
                     f"--lineage {lineage} chooses that history instead",
                 )
-        return self.refused(f"{gtid} is not in {self._searched()}", with_gtids=True)
+        refusal = self.refused(f"{gtid} is not in {self._searched()}")
+        with suppress(ArchiveError):  # its hint says so
+            if (reached := self.reach().gtids) is not None:
+                refusal.hint += f", GTIDs {cut(reached, _GTIDS_SHOWN)}"
+        return refusal
 
     def _searched(self) -> str:
         """Where it was looked for, in words: without other lineages that is all that there is."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from binlog2s3.config.options import split_serve_address
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import RecoveryError
-from binlog2s3.replication.listen import tls_for, tls_of
+from binlog2s3.replication.listen import Endpoint, tls_for, tls_of
 from binlog2s3.server.login import Login
 
 _OPTION = "--serve-address"
@@ -47,8 +47,11 @@ class Listen:
         """Whether others could listen in; a loopback address may be the end of a tunnel."""
         return self.certificate is not None or not ipaddress.ip_address(self.host).is_loopback
 
-    def tls(self) -> ssl.SSLContext | None:
-        """The TLS of this process; None if it needs none. Raises ConfigError."""
+    def endpoint(self) -> Endpoint:
+        """The same for a source, with its TLS if it needs any. Raises ConfigError."""
+        return Endpoint(host=self.host, port=self.port, tls=self._tls(), needs_tls=self.needs_tls)
+
+    def _tls(self) -> ssl.SSLContext | None:
         if not self.needs_tls:
             return None
         if self.certificate is None:

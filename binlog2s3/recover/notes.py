@@ -20,8 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from binlog2s3.errors import RecoveryError, SourceError
-from binlog2s3.recover.target import DATABASE, TargetFacts, quoted
+from binlog2s3.recover.target import DATABASE, TargetFacts
 from binlog2s3.server.connection import Server
+from binlog2s3.server.sql import quoted
 
 _BY_GTIDS = "its GTIDs"
 """In a note, instead of a position: the target's GTIDs tell what was applied, in this lineage."""

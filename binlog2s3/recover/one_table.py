@@ -4,7 +4,6 @@ Law: where the filter would certainly lose or keep rows wrongly, the recovery is
 may, the plan says so. Names are compared without case, because a refusal too many is harmless.
 """
 
-from collections import defaultdict
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from binlog2s3.errors import RecoveryError
 from binlog2s3.formatting import count_text, cut, size_text, some
 from binlog2s3.recover.model import Checked, Plan, PlanPiece, Stream
 from binlog2s3.recover.plan_source import OpenStream
-from binlog2s3.recover.target import TargetFacts, other_channels
+from binlog2s3.recover.target import TargetFacts, other_channels, replicated
 from binlog2s3.server.connection import Server
 
 LOOKED_AT_MOST = 1 << 30
@@ -317,12 +316,9 @@ class Examination:
             self._refuse_busy(facts, f"is set up as a replica (channel: {some(others)})")
         if facts.flavour != "mariadb" or not self._plan.pieces:
             return
-        begins: dict[int, int] = defaultdict(int)
-        for domain, _, number in state.gtids() if state is not None else ():
-            begins[domain] = max(number, begins[domain])
-        text = str(server.rows("SELECT @@global.gtid_slave_pos AS it")[0]["it"])
-        for domain, wrote, number in MariadbGtidList.parse(text).gtids():
-            if number > begins[domain]:
+        begins = state if state is not None else MariadbGtidList()
+        for domain, wrote, number in replicated(server).gtids():
+            if number > begins.greatest(domain):
                 self._refuse_busy(
                     facts,
                     f"has replicated {domain}-{wrote}-{number} (gtid_slave_pos), which comes after "

@@ -96,15 +96,12 @@ class PieceBuilder:
         for number, why, missing in self._route.breaks(start.number, stop.number):
             text = f"history is broken before {self._route.stretches[number].name}: {why}"
             text += f"; missing: {gtids_text(missing)}" if missing else ""
-            if not self._request.allow_gap:
-                before = self._route.place(number - 1, self._route.end(number - 1))
-                raise self._search.refused(
-                    text,
-                    f"--to-position {before} is the last place before the gap; to reach a place "
-                    "after it, restore a base backup from after it; --allow-gap leaves out what is "
-                    "missing",
-                )
-            self._search.warnings.append(text)
+            before = self._route.place(number - 1, self._route.end(number - 1))
+            self._search.leave_out(
+                text,
+                f"--to-position {before} is the last place before the gap; to reach a place after "
+                "it, restore a base backup from after it; --allow-gap leaves out what is missing",
+            )
 
     def _piece(
         self,
@@ -196,17 +193,13 @@ class PieceBuilder:
     def _leave_damaged(self, number: int, one: Transaction) -> None:
         """Refuse a damaged transaction, or leave it out with a warning if that is allowed."""
         name = self._route.stretches[number].name
-        text = (
+        self._search.leave_out(
             f"{one.gtid or 'a transaction'} at {name}:{one.begin} is damaged: the source already "
-            "sent it so"
+            "sent it so",
+            f"--to-position {name}:{one.begin} is the last place before it; --allow-gap leaves "
+            "out what is damaged",
+            then="; it is left out",
         )
-        if not self._request.allow_gap:
-            raise self._search.refused(
-                text,
-                f"--to-position {name}:{one.begin} is the last place before it; --allow-gap leaves "
-                "out what is damaged",
-            )
-        self._search.warnings.append(f"{text}; it is left out")
 
 
 def without_gtids(search: Search, number: int) -> RecoveryError:

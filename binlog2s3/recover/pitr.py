@@ -11,17 +11,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from binlog2s3.archive.backups import Backup, one_of, registered, restorable
+from binlog2s3.archive.backups import Backup, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import printed
-from binlog2s3.archive.drills import last_of
+from binlog2s3.archive.drills import last_of, latest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.executed import gathered
 from binlog2s3.binlog.gtid import Gtids, GtidSet, MariadbGtidList, joined
 from binlog2s3.binlog.names import FilePosition
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.pitr import PitrConfig
 from binlog2s3.errors import ArchiveError, RecoveryError
@@ -66,11 +65,12 @@ from binlog2s3.recover.prefix import executed_with
 from binlog2s3.recover.progress import showing
 from binlog2s3.recover.reach import best_for, nearest
 from binlog2s3.recover.replicate import Work
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.seam import Next
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.recover.target import TargetFacts
 from binlog2s3.recover.time_zones import TimeZones, events_warning
-from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text
+from binlog2s3.recover.view import About, Result, print_plan, print_result, question_text, warn_of
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
 from binlog2s3.status.writer_state import last_report, life_sign
@@ -233,12 +233,8 @@ class _Recovery:
 
     def _survey(self, advance: Callable[[int, int], None]) -> Survey:
         s3 = self._config.s3
-        workers = Workers(min(s3.concurrency, MOST_THREADS))
-        survey = Survey(self._store, self._catalog, workers, advance=advance)
-        if not survey.lineages:
-            if survey.unreadable:
-                raise survey.unreadable[0]
-            raise nothing_of(self._store, s3.prefix, self._config.source, url(s3))
+        survey = Survey(self._catalog, Workers(s3.threads), advance=advance)
+        survey.refuse_nothing(url(s3))
         self._warnings += [f"{error}; its lineage is left out" for error in survey.unreadable]
         return survey
 
@@ -274,7 +270,7 @@ class _Recovery:
     def _start(self, survey: Survey) -> tuple[Start, str]:
         """What the target has, and in words who says so."""
         config = self._config
-        flavour = survey.flavour(config.goal.lineage)
+        flavour = history_flavour(survey, config.goal.lineage)
         have: Gtids | None = None
         words = []
         if self._by_gtid and self._facts is not None and self._facts.executed is not None:
@@ -359,12 +355,11 @@ class _Recovery:
 
     def _registered(self, survey: Survey) -> Backup:
         """The registered backup that was named, or the newest one that reaches the goal."""
-        unreadable: list[ArchiveError] = []
-        backups = registered(self._catalog, unreadable)
-        self._warnings += [f"{error}; it is not used" for error in unreadable]
+        there = look_up(self._catalog)
+        self._warnings += [f"{error}; it is not used" for error in there.unreadable]
         if self._config.from_backup_id is not None:
-            return one_of(backups, self._config.from_backup_id)
-        backups = restorable(self._catalog, backups)
+            return one_of(there.backups, self._config.from_backup_id)
+        backups = there.restorable
         if not backups:
             raise RecoveryError(
                 "no target, and no base backup is registered that could be restored",
@@ -471,7 +466,7 @@ class _Recovery:
         """What is known of the base backup, before the first transaction is applied."""
         path, backup = self._config.from_backup, self._backup
         if backup is not None:
-            return base_check.by_drill(backup.name, last_of(self._catalog, backup.id))
+            return base_check.by_drill(backup.name, last_of(latest(self._catalog), backup.id))
         if path is None:
             return base_check.unchecked()
         if apply.is_past(start):
@@ -528,7 +523,7 @@ class _Recovery:
         for refusal in preflight.problems(
             facts,
             login,
-            flavour=survey.flavour(self._config.goal.lineage),
+            flavour=history_flavour(survey, self._config.goal.lineage),
             server_uuids=[lineage.server_uuid for lineage in lineages],
             source_address=self._config.source_address,
             allow_source=self._config.allow_source,
@@ -582,10 +577,7 @@ class _Recovery:
 
     def _show(self, plan: Plan, about: About) -> None:
         if self._config.as_json or self._told is not None:
-            for warning in plan.warnings:
-                say("warning", warning)
-            for text in about.only.unsafe if about.only is not None else ():
-                say("warning", f"cannot be filtered safely: {text}")
+            warn_of(plan, about)
             return
         print_plan(plan, about, page_on(sys.stdout))
 

@@ -172,18 +172,13 @@ class _Planner:
         if number is None:
             return
         name, lineage = route.stretches[number].name, route.lineage(number)
-        text = (
+        self._search.leave_out(
             f"{self._search.who_has()} ends at a gap, before {name} of {lineage}: {UNLOGGED}; "
-            "GTIDs do not tell whether it has those rows"
+            "GTIDs do not tell whether it has those rows",
+            "if the base backup was made after the source wrote binlogs again, say so: "
+            f"--from-lineage {lineage}; else restore one from after that; --allow-gap goes on "
+            "without those rows",
         )
-        if not self._request.allow_gap:
-            raise self._search.refused(
-                text,
-                "if the base backup was made after the source wrote binlogs again, say so: "
-                f"--from-lineage {lineage}; else restore one from after that; --allow-gap goes on "
-                "without those rows",
-            )
-        self._warnings.append(text)
 
     def _not_covered(self, have: Executed) -> RecoveryError:
         before = self._route.known(0).gtids_before
@@ -272,17 +267,12 @@ class _Planner:
         missing = executed(apart).beyond(self._have.plus(everything).gtids)
         if not missing or self._request.start.place is not None:
             return
-        text = (
+        self._search.leave_out(
             f"{self._search.who_has()} is missing {gtids_text(missing)}, which no binlog of the "
-            "source ever had: its data came with a dump or a clone of another server"
+            "source ever had: its data came with a dump or a clone of another server",
+            "restore a base backup that has them, made of this source or of that server; "
+            "--allow-gap goes on without them",
         )
-        if not self._request.allow_gap:
-            raise self._search.refused(
-                text,
-                "restore a base backup that has them, made of this source or of that server; "
-                "--allow-gap goes on without them",
-            )
-        self._warnings.append(text)
 
     def _before(self) -> Gtids | None:
         """What the target has. Of MariaDB, the GTID of each domain that was executed last."""
@@ -306,17 +296,12 @@ class _Planner:
         missing = executed(before).beyond(have.gtids)
         if missing and intersection(have.gtids, before):
             place = self._route.place(start.number, start.offset)
-            text = (
+            self._search.leave_out(
                 f"{self._search.who_has()} is not at {place}: it is missing {gtids_text(missing)}, "
-                "which come before it"
-            )
-            if self._request.allow_gap:
-                self._warnings.append(f"{text}: THEY ARE LEFT OUT")
-                return
-            raise self._search.refused(
-                text,
+                "which come before it",
                 "without the place, its GTIDs say where it continues; or restore the base backup "
                 "that goes up to it",
+                then=": THEY ARE LEFT OUT",
             )
 
     def _check_replicated(self, start: Spot) -> None:

@@ -7,7 +7,6 @@ Between two transactions the source waits while it is `AHEAD_MOST` bytes or more
 target has executed, because the target's disk may have no space for more.
 """
 
-import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from binlog2s3.binlog.scanner import MAGIC
 from binlog2s3.recover.model import Checked, PlanPiece, Stream
 from binlog2s3.replication.feed import Feed, NotServedError
+from binlog2s3.replication.listen import LOOPBACK, Endpoint
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
@@ -123,11 +123,8 @@ class PlanSource(Source):
         account: Account,
         served: Served,
         *,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        at: Endpoint = LOOPBACK,
         window: Window | None = None,
-        tls: ssl.SSLContext | None = None,
-        needs_tls: bool = False,
     ) -> None:
         self._who = identity
         self._served = served
@@ -140,10 +137,7 @@ class PlanSource(Source):
             [account],
             self._answer_dump,
             one_of=lambda _dump: "the target",
-            host=host,
-            port=port,
-            tls=tls,
-            needs_tls=needs_tls,
+            at=at,
         )
 
     def close(self) -> None:

@@ -397,14 +397,12 @@ def _of_mariadb(
                 ),
                 f"ALTER TABLE mysql.{row['name']} ENGINE=InnoDB",
             )
-    begins: dict[int, int] = {}
-    for domain, _, number in state.gtids() if state is not None else ():
-        begins[domain] = max(number, begins.get(domain, 0))
+    begins = state if state is not None else MariadbGtidList()
     lists = [one.gtids for one in plan.pieces if isinstance(one.gtids, MariadbGtidList)]
     planned = {(domain, wrote) for one in lists for domain, wrote, _ in one.gtids()}
     is_strict = found.get("gtid_strict_mode", "OFF").upper() in ("ON", "1")
     for domain, wrote, number in MariadbGtidList.parse(found.get("gtid_binlog_pos", "")).gtids():
-        if number <= begins.get(domain, 0):
+        if number <= begins.greatest(domain):
             continue
         if state is not None and (domain, wrote) in planned:
             yield (
@@ -422,7 +420,7 @@ def _of_mariadb(
                 (
                     "gtid_strict_mode is ON there, and its own binary log ends with "
                     f"{domain}-{wrote}-{number}: it refuses every GTID of domain {domain} that is "
-                    f"not greater, and the plan continues after number {begins.get(domain, 0)}"
+                    f"not greater, and the plan continues after number {begins.greatest(domain)}"
                 ),
                 "SET GLOBAL gtid_strict_mode = OFF there; or RESET MASTER, if its binlogs may go",
             )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from binlog2s3.archive.backups import Backup
 from binlog2s3.binlog.executed import executed
-from binlog2s3.binlog.gtid import Flavour, MariadbGtidList, intersection
+from binlog2s3.binlog.gtid import MariadbGtidList, intersection
 from binlog2s3.binlog.place import NoPlaceError, Spot
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import gtids_text, us_of
@@ -28,7 +28,7 @@ from binlog2s3.recover.model import (
 )
 from binlog2s3.recover.origin import refuse_other_place
 from binlog2s3.recover.plan import make
-from binlog2s3.recover.route import Route, RouteGtids
+from binlog2s3.recover.route import Route, RouteGtids, history_flavour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,11 +60,10 @@ def reaches_of(start: Start, history: BucketHistory) -> list[BackupReach]:
     nothing says which ones the backup has, none fits.
     """
     current = history.current
-    if start.base is not None and start.lineage is None:  # else it was found by its place
-        try:
-            refuse_other_place(start.base, history)
-        except RecoveryError as error:
-            return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
+    try:
+        _refuse_other_place(start, history)
+    except RecoveryError as error:
+        return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
     tips = [current, *(one.id for one in reversed(history.lineages) if one.id != current)]
     found, refused, there = list[BackupReach](), list[BackupReach](), {*tips}
     for tip in tips:
@@ -140,6 +139,19 @@ def is_ahead(start: Start, history: BucketHistory) -> bool:
     return is_same and bool(executed(start.gtids).beyond(everything))
 
 
+def plan_for(backup: Backup, goal: Goal, history: BucketHistory, lineage: str | None) -> Plan:
+    """The plan that brings a registered backup to a goal. Raises RecoveryError, ArchiveError."""
+    start = start_of_registered(backup, history_flavour(history, lineage))
+    _refuse_other_place(start, history)
+    return make(Request(goal=goal, start=start, lineage=lineage), history)
+
+
+def _refuse_other_place(start: Start, history: BucketHistory) -> None:
+    """See that the GTIDs of a backup are those of its place, unless that has told its lineage."""
+    if start.base is not None and start.lineage is None:
+        refuse_other_place(start.base, history)
+
+
 def best_for(
     backups: Sequence[Backup], goal: Goal, history: BucketHistory, lineage: str | None
 ) -> tuple[Backup, Plan] | None:
@@ -151,10 +163,7 @@ def best_for(
         if not backup.counts:
             continue
         try:
-            start = start_of_registered(backup, history_flavour(history, lineage))
-            if start.base is not None and start.lineage is None:
-                refuse_other_place(start.base, history)
-            return backup, make(Request(goal=goal, start=start, lineage=lineage), history)
+            return backup, plan_for(backup, goal, history, lineage)
         except (RecoveryError, ArchiveError):
             continue
     return None
@@ -169,13 +178,6 @@ def nearest(backups: Sequence[Backup], goal: Goal) -> Backup:
         return backups[-1]
     before = [one for one in backups if us_of(one.taken_at) <= goal.at_us]
     return before[-1] if before else backups[0]
-
-
-def history_flavour(history: BucketHistory, lineage: str | None) -> Flavour:
-    """The flavour of the history that ends in this lineage; None: in the current one."""
-    wanted = lineage or history.current
-    known = {one.id: one.flavour for one in history.lineages}
-    return known[wanted] if wanted in known else history.lineages[-1].flavour
 
 
 def _reach(plan: Plan, start: Start, history: BucketHistory) -> BackupReach:

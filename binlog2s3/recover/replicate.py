@@ -46,7 +46,8 @@ _STILL_SECONDS = 15.0
 """After so long without progress, look whether the target's disk is full."""
 _PASSED_SECONDS = 60.0
 _APPLIED_SECONDS = 2.0
-_AGAIN = "run the same command again: it continues from there"
+AGAIN = "run the same command again: it continues from there"
+"""The hint of an error after which nothing is lost."""
 _SERVER_IDS = (4294967201, 4294967202)
 
 
@@ -175,7 +176,7 @@ class Replication:
     def _hint(self, error: SourceError) -> str:
         if error.needs_privilege:
             return self._facts.grants
-        return f"is the server up? {_AGAIN}" if error.transient else error.hint
+        return f"is the server up? {AGAIN}" if error.transient else error.hint
 
     def _put_away(self, error: BaseException | None) -> None:
         try:
@@ -209,11 +210,8 @@ class Replication:
             self._identity(),
             self._account,
             served,
-            host=self._listen.host,
-            port=self._listen.port,
+            at=self._listen.endpoint(),
             window=self._window,
-            tls=self._listen.tls(),
-            needs_tls=self._listen.needs_tls,
         )
 
     def _identity(self) -> Identity:
@@ -269,7 +267,7 @@ class Replication:
         if tables and not state.filters:
             raise RecoveryError(
                 f"the target, {self._where}, does not filter by table (any more)",
-                hint=f"was it restarted meanwhile? {_AGAIN}",
+                hint=f"was it restarted meanwhile? {AGAIN}",
             )
 
     def _unreached(self, address: tuple[str, int], text: str) -> RecoveryError:
@@ -336,7 +334,7 @@ class Replication:
         if state is None or not state.ours:
             raise RecoveryError(
                 f"somebody removed the channel {CHANNEL!r} of the target, {self._where}",
-                hint=_AGAIN,
+                hint=AGAIN,
             )
         return state
 
@@ -368,7 +366,7 @@ class Replication:
             raise RecoveryError(
                 f"the target, {self._where}, has stopped receiving: "
                 f"{state.receive_error[1] or 'somebody stopped it'}",
-                hint=_AGAIN,
+                hint=AGAIN,
                 transient=True,
             )
         if still > _STILL_SECONDS:
@@ -417,7 +415,7 @@ class Replication:
         if failure is None:
             return RecoveryError(
                 f"somebody stopped the applier of the target, {self._where}",
-                hint=f"nothing was lost; {_AGAIN}",
+                hint=f"nothing was lost; {AGAIN}",
                 transient=True,
             )
         self._server.close()
@@ -430,17 +428,17 @@ class Replication:
         if (at := failure.place) is not None:
             named += f", in the event that ends at {at} (lineage {at.lineage})"
         code = "" if f"code: {failure.code}" in failure.text else f" ({failure.code})"
-        hint = advised(failure.code, reached=reached, gtid=gtid, again=_AGAIN)
+        hint = advised(failure.code, reached=reached, gtid=gtid, again=AGAIN)
         if gtid is not None and gtid == self._notes.half_way:
             then = told_executed(self._work.begins_behind, gtid)
             hint = (
                 "the target crashed earlier where this transaction was next, and may have carried "
-                f"it out: look at it; if it did, {then} there; {_AGAIN}; if it did in part, "
+                f"it out: look at it; if it did, {then} there; {AGAIN}; if it did in part, "
                 "restore the base backup again"
             )
         if "max_allowed_packet" in failure.text:
             name = "replica" if self._facts.flavour == "mysql" else "slave"
-            hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {_AGAIN}"
+            hint = f"SET GLOBAL {name}_max_allowed_packet = 1073741824 there; {AGAIN}"
         said = f"{failure.text[:600]}{code}; everything before {reached or 'it'} was applied"
         return RecoveryError(
             f"the target, {self._where}, refused {named}: {said}",

@@ -51,6 +51,7 @@ from binlog2s3.binlog.place import (
     repeated_upto,
 )
 from binlog2s3.binlog.scanner import MAGIC, Transaction
+from binlog2s3.errors import RecoveryError
 from binlog2s3.recover.model import BinlogPosition, BucketHistory, Search
 
 Result = TypeVar("Result")
@@ -565,3 +566,15 @@ def _name(stretch: Stretch) -> BinlogName:
 
 def _covers(gtids: Gtids, others: Gtids | None) -> bool:
     return others is not None and type(gtids) is type(others) and others <= gtids
+
+
+def history_flavour(history: BucketHistory, lineage: str | None) -> Flavour:
+    """The flavour of the history that ends in this lineage; None: in the current one.
+
+    Raises RecoveryError if the bucket has no lineage.
+    """
+    if not history.lineages:
+        raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
+    wanted = lineage or history.current
+    known = {one.id: one.flavour for one in history.lineages}
+    return known.get(wanted, history.lineages[-1].flavour)

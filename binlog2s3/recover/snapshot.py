@@ -22,17 +22,17 @@ from binlog2s3.archive.index import Index
 from binlog2s3.archive.inventory import Inventory, inventory
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.reader import Range, Readable
+from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.writers import Heartbeat
 from binlog2s3.binlog.content import Content, TwoPhase
-from binlog2s3.binlog.gtid import Flavour, Gtids
+from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.scanner import MAGIC, Transaction
 from binlog2s3.binlog.zone import SystemZone, differs
-from binlog2s3.errors import ArchiveError, ObjectMissingError, RecoveryError
+from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.formatting import iso_text, us_of
 from binlog2s3.recover import one_binlog
 from binlog2s3.recover.model import Search
-from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
 Result = TypeVar("Result")
@@ -147,7 +147,6 @@ class Survey:
 
     def __init__(
         self,
-        store: Store,
         catalog: Catalog,
         workers: Workers,
         *,
@@ -156,7 +155,6 @@ class Survey:
         read: ReadBinlog = one_binlog.known_by_reading,
         search: SearchBinlog = lambda _, read: read(),
     ) -> None:
-        self._store = store
         self._read = read
         self._search = search
         self._archived_only = ""
@@ -178,6 +176,15 @@ class Survey:
 
     # What there is
 
+    def refuse_nothing(self, where: str) -> None:
+        """Raise ArchiveError if there is nothing of the source. `where`: its prefix, as a URL."""
+        if self.lineages:
+            return
+        if self.unreadable:
+            raise self.unreadable[0]
+        layout = self._catalog.layout
+        raise nothing_of(self._catalog.store, layout.prefix, layout.source, where)
+
     @property
     def lineages(self) -> Sequence[Lineage]:
         """All of the source's, oldest first."""
@@ -193,17 +200,6 @@ class Survey:
         if isinstance(current, ArchiveError):
             raise current
         return current
-
-    def flavour(self, lineage: str | None) -> Flavour:
-        """The flavour of the history that ends in this lineage; None: in the current one.
-
-        Raises RecoveryError if the bucket has no lineage.
-        """
-        if not self.lineages:
-            raise RecoveryError("there is no history in the bucket", hint="see `binlog2s3 list`")
-        wanted = lineage or self.current
-        known = {one.id: one.flavour for one in self.lineages}
-        return known.get(wanted, self.lineages[-1].flavour)
 
     @property
     def covered_us(self) -> int | None:
@@ -527,7 +523,7 @@ class Survey:
             return None
         listed = there.index.listing_of(name.number)
         key = self._catalog.layout.binlog(there.lineage.id, name)
-        info = self._store.head(key) if listed is None else listed.binlogs.get(name)
+        info = self._catalog.store.head(key) if listed is None else listed.binlogs.get(name)
         if info is None:
             self._vanish(there.lineage.id, name)
         if info is None or (listed is not None and name not in listed.entries):
@@ -536,7 +532,7 @@ class Survey:
             name=str(name),
             state="archived",
             ranges=(Range(key, 0, info.size, info.last_modified),),
-            store=self._store,
+            store=self._catalog.store,
             again=partial(self._catalog.binlog, there.lineage, name),
         )
 

@@ -18,6 +18,8 @@ from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.formatting import gtids_text
 from binlog2s3.server.connection import Server, granted_name
 from binlog2s3.server.login import Login
+from binlog2s3.server.replica import applies, channel_name, receives, replica_rows
+from binlog2s3.server.sql import quoted
 from binlog2s3.server.version import ServerVersion, is_on
 
 DATABASE = "binlog2s3_recovery"
@@ -44,7 +46,6 @@ _GRANTED: dict[Flavour, tuple[str, ...]] = {
 _SUPER = "REPLICATION CLIENT, SUPER, RELOAD, PROCESS ON *.*"
 """In place of the first, before SUPER was split up."""
 
-_RUNNING = ("Replica_IO_Running", "Replica_SQL_Running", "Slave_IO_Running", "Slave_SQL_Running")
 _LEAST_FREE = 64 << 10
 _MOST_SHOWN = 400
 
@@ -313,33 +314,21 @@ def replicated(server: Server) -> MariadbGtidList:
 
 def other_channels(server: Server, found: TargetFacts) -> tuple[str, ...]:
     """The replica channels that are set up besides ours, whether they run or not."""
-    rows = server.rows(found.release.replica_statement)
-    return tuple(_channel_name(row) or "the default one" for row in rows if _is_other(row))
-
-
-def _channel_name(row: Mapping[str, Any]) -> str:
-    return str(row.get("Channel_Name") or row.get("Connection_name") or "")
-
-
-def _is_other(row: Mapping[str, Any]) -> bool:
-    return CHANNEL not in (row.get("Channel_Name"), row.get("Connection_name"))
+    names = map(channel_name, replica_rows(server, found.release))
+    return tuple(name or "the default one" for name in names if name.lower() != CHANNEL)
 
 
 def _channels(server: Server, version: ServerVersion) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The replica channels that run, and the privileges that are missing to find out."""
     privilege = "SLAVE MONITOR" if version.mariadb else "REPLICATION CLIENT"
     try:
-        rows = server.rows(version.replica_statement)
+        rows = replica_rows(server, version)
     except SourceError as error:
         if not error.answered and not error.needs_privilege:
             raise
         return (), (privilege,)
-    running = [
-        row
-        for row in rows
-        if any(str(row.get(name, "No")) != "No" for name in _RUNNING) and _is_other(row)
-    ]
-    return tuple(map(_channel_name, running)), ()
+    running = (channel_name(row) for row in rows if receives(row) or applies(row))
+    return tuple(name for name in running if name.lower() != CHANNEL), ()
 
 
 def refuse_lacking(server: Server, found: TargetFacts) -> None:
@@ -397,11 +386,6 @@ def _xid(row: Mapping[str, Any]) -> Xid:
         data = bytes.fromhex(data[2:]) if is_hex else data.encode()
     size = int(row["gtrid_length"])
     return Xid(int(row["formatID"]), data[:size], data[size : size + int(row["bqual_length"])])
-
-
-def quoted(name: str) -> str:
-    """A name in backquotes, for a statement."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 def commit_empty(server: Server, gtids: GtidSet) -> None:

@@ -19,7 +19,7 @@ from binlog2s3.formatting import (
     moment_text,
     size_text,
 )
-from binlog2s3.output import Column, Field, Plain, Table
+from binlog2s3.output import Column, Field, Plain, Table, say
 from binlog2s3.recover.base_check import BaseCheck
 from binlog2s3.recover.model import (
     BeforeGtid,
@@ -137,6 +137,14 @@ def print_plan(plan: Plan, about: About, page: Plain) -> None:
     for warning in plan.warnings:
         page.line(f"warning: {warning}", "yellow")
     page.line("")
+
+
+def warn_of(plan: Plan, about: About) -> None:
+    """Say on stderr what a plan warns of, for who gets JSON, or no plan at all."""
+    for warning in plan.warnings:
+        say("warning", warning)
+    for text in about.only.unsafe if about.only is not None else ():
+        say("warning", f"cannot be filtered safely: {text}")
 
 
 def _print_unsafe(only: OnlyTables | None, page: Plain) -> None:
@@ -357,12 +365,7 @@ def print_result(result: Result, page: Plain) -> None:
             "instead",
             "yellow",
         )
-    if result.disabled_events:
-        page.line(
-            "replication disabled these events; enable those that the source had enabled:", "yellow"
-        )
-        for statement in result.disabled_events:
-            page.line(f"  {statement}")
+    print_disabled(result.disabled_events, page)
     for name in result.prepared or ():
         page.line(
             f"prepared, neither committed nor rolled back: XA {name}; it holds its locks until "
@@ -378,6 +381,16 @@ def print_result(result: Result, page: Plain) -> None:
         )
     for line, style in proof_lines(result):
         page.line(line, style)
+
+
+def print_disabled(statements: Sequence[str], page: Plain) -> None:
+    """Print the statements that enable events which a replica disables, if there are any."""
+    if statements:
+        page.line(
+            "replication disabled these events; enable those that the source had enabled:", "yellow"
+        )
+    for statement in statements:
+        page.line(f"  {statement}")
 
 
 def proof_lines(result: Result) -> Iterator[tuple[str, str]]:

@@ -47,9 +47,7 @@ _NOT_SENT = frozenset({EventType.ROTATE, EventType.STOP, EventType.PREVIOUS_GTID
 class NotServedError(RecoveryError):
     """A client asked for something that is not served. It gets the message and the error `code`."""
 
-    def __init__(self, message: str, *, code: int = 1236) -> None:
-        super().__init__(message)
-        self.code = code
+    code = 1236
 
 
 class Had(Protocol):

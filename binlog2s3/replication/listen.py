@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import tempfile
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -22,16 +23,33 @@ from binlog2s3.errors import ConfigError, RecoveryError
 _VALID = timedelta(days=400)  # clocks differ, and a recovery may take days
 
 
-def bound(host: str, port: int, *, option: str = "--serve-address") -> socket.socket:
-    """A listening socket. Raises RecoveryError, naming the option, if it cannot be opened."""
-    try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, port), family=family, backlog=16)
-    except OSError as error:
-        raise RecoveryError(
-            f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}",
-            hint=f"pass another address with {option}",
-        ) from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """Where a source listens: an IP address of this machine; port 0 takes a free one.
+
+    `tls`: clients may use it, and must if `needs_tls`. `option`: the one that says where.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    tls: ssl.SSLContext | None = None
+    needs_tls: bool = False
+    option: str = "--serve-address"
+
+    def bound(self) -> socket.socket:
+        """A listening socket. Raises RecoveryError, naming the option, if it cannot be opened."""
+        try:
+            family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+            return socket.create_server((self.host, self.port), family=family, backlog=16)
+        except OSError as error:
+            raise RecoveryError(
+                f"cannot listen on {self.host}:{self.port}: {os.strerror(error.errno or 0)}",
+                hint=f"pass another address with {self.option}",
+            ) from error
+
+
+LOOPBACK = Endpoint()
+"""A free port for this machine alone, without TLS."""
 
 
 def tls_of(cert: Path, key: Path, *, options: str = "--") -> ssl.SSLContext:

@@ -23,7 +23,7 @@ from typing import Self
 from binlog2s3.errors import Binlog2s3Error
 from binlog2s3.log import Log
 from binlog2s3.replication.feed import NotServedError
-from binlog2s3.replication.listen import bound
+from binlog2s3.replication.listen import LOOPBACK, Endpoint
 from binlog2s3.replication.login import (
     NONCE_SIZE,
     Account,
@@ -73,9 +73,8 @@ class Source:
     `identity` is called for each connection. `answer` sends one dump to a client, in the client's
     own thread, until `ended`. The client gets the error that it raises; an error that is not a
     `NotServedError` is also `failure`. `one_of`: among one user's dumps for which it returns the
-    same value, only the newest is served, because its client has reconnected. `tls`: clients may
-    use it, and must if `needs_tls`. Raises RecoveryError, which names the `option`, if the address
-    cannot be used.
+    same value, only the newest is served, because its client has reconnected. Raises RecoveryError
+    if it cannot listen there.
     """
 
     def __init__(
@@ -85,19 +84,15 @@ class Source:
         answer: Callable[["Client", Dump], None],
         *,
         one_of: Callable[[Dump], Hashable | None] = lambda _dump: None,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        tls: ssl.SSLContext | None = None,
-        needs_tls: bool = False,
+        at: Endpoint = LOOPBACK,
         limits: ConnectionLimits | None = None,
-        option: str = "--serve-address",
     ) -> None:
         self._identity = identity
         self._accounts = tuple(accounts)
         self._answer = answer
         self._one_of = one_of
-        self._tls = tls
-        self._needs_tls = needs_tls
+        self._tls = at.tls
+        self._needs_tls = at.needs_tls
         self._limits = limits or ConnectionLimits()
         self.failure: Binlog2s3Error | None = None
         self.defect: Binlog2s3Error | None = None
@@ -111,7 +106,7 @@ class Source:
         self._paces: dict[str, _Pace] = {}
         self._failures = _Failures()
         self._number = 0
-        self._listener = bound(host, port, option=option)
+        self._listener = at.bound()
         self._listener.settimeout(0.5)
         self._thread = threading.Thread(target=self._accept, name="serve", daemon=True)
         self._thread.start()

@@ -3,7 +3,7 @@
 import sys
 
 from binlog2s3.archive.evidence import Evidence
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.report import STANDARD_OUTPUT, ReportConfig
 from binlog2s3.output import say
@@ -24,7 +24,7 @@ def run(config: ReportConfig, outside: Outside = OUTSIDE) -> None:
         opened(s3, evidence=Evidence, session=outside.session) as store,
         progress_of("entries") as advance,
     ):
-        workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        workers = Workers(config.s3.threads)
         found = look_at(store, config, workers, now, advance)
         notes = [*store.version_notes()]
     for text in notes:

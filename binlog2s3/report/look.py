@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from binlog2s3.archive.backups import Registered, look_up
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import DrillResult, latest
 from binlog2s3.archive.layout import Layout
@@ -89,10 +90,11 @@ def _one(
     prefix = config.s3.prefix
     status = look(store, prefix, source, url(config.s3), now=now)
     catalog = Catalog(store, Layout(prefix, source))
-    survey = Survey(store, catalog, workers)
+    survey = Survey(catalog, workers)
+    there, drills = look_up(catalog), [*latest(catalog)]
     status = with_proofs(
         status,
-        proofs_of(store, prefix, source, workers, survey),
+        proofs_of(catalog, survey, there=there, drills=drills),
         max_age=config.backup_max_age,
         drill_max_age=config.drill_max_age,
     )
@@ -108,15 +110,15 @@ def _one(
     return Looked(
         status=status,
         lineages=lineages,
-        backups=[*_backups(catalog, survey, notes)],
-        drills=latest(catalog),
+        backups=[*_backups(there, survey, notes)],
+        drills=drills,
         notes=notes,
     )
 
 
-def _backups(catalog: Catalog, survey: Survey, notes: list[str]) -> Iterator[Row]:
+def _backups(there: Registered, survey: Survey, notes: list[str]) -> Iterator[Row]:
     """As `backup list` says; a note if nobody can say it."""
     try:
-        yield from listed(catalog, survey)
+        yield from listed(there, survey)
     except (ArchiveError, RecoveryError) as error:
         notes.append(str(error))

@@ -19,7 +19,7 @@ from typing import Any
 from binlog2s3.archive.backups import new_id
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.codec import printed
-from binlog2s3.archive.drills import newest
+from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_restoring, url
@@ -35,7 +35,15 @@ from binlog2s3.recover.interrupted import Standing
 from binlog2s3.recover.model import Plan
 from binlog2s3.recover.one_table import texts_of
 from binlog2s3.recover.pitr import goal_of
-from binlog2s3.recover.view import About, Result, goal_text, print_plan, proof_lines
+from binlog2s3.recover.view import (
+    About,
+    Result,
+    goal_text,
+    print_disabled,
+    print_plan,
+    proof_lines,
+    warn_of,
+)
 from binlog2s3.restore.by_stream import is_built_in, is_dump
 from binlog2s3.restore.children import end_all
 from binlog2s3.restore.directory import DataDirectory, Marker, Reached, Stage, held
@@ -111,7 +119,6 @@ class _Restore:
             self._settings = settings_of(config.defaults_file, config.data_dir)
         self._engine = Engine(
             config,
-            config.recovery,
             catalog,
             directory.workspace,
             self._marker.id,
@@ -224,10 +231,7 @@ class _Restore:
                 f"{size_text(need)} are needed",
             )
         if config.as_json:
-            for warning in choice.plan.warnings:
-                say("warning", warning)
-            for text in choice.only.unsafe if choice.only is not None else ():
-                say("warning", f"cannot be filtered safely: {text}")
+            warn_of(choice.plan, about)
             if config.dry_run:
                 print(printed(PrintedChoice, self._document(choice, about)))  # noqa: T201
             return
@@ -301,7 +305,7 @@ class _Restore:
 
     def _drill_seconds(self) -> float | None:
         try:
-            _, proved = newest(self._catalog)
+            _, proved = newest(latest(self._catalog))
         except StoreError:  # its rights may not suffice
             return None
         return proved.seconds if proved is not None else None
@@ -533,12 +537,7 @@ def _finish(config: RestoreConfig, marker: Marker, settings: Settings) -> None:
         )
     for name in reached.prepared:
         page.line(f"prepared, neither committed nor rolled back: XA {name}", "yellow")
-    if reached.events:
-        page.line(
-            "replication disabled these events; enable those that the source had enabled:", "yellow"
-        )
-        for statement in reached.events:
-            page.line(f"  {statement}")
+    print_disabled(reached.events, page)
     if needed := unusual(settings_of_backup(where)):
         page.line(f"its files need in the server's option file: {'; '.join(needed)}", "yellow")
     _print_next(config, where, socket, page.line)

@@ -13,20 +13,19 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from binlog2s3.archive.backups import Backup, one_of, registered, restorable
+from binlog2s3.archive.backups import Backup, look_up, one_of
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.drills import ON_TRUST
 from binlog2s3.archive.stored import read_stored
-from binlog2s3.config.bucket import MOST_THREADS, url
+from binlog2s3.config.bucket import url
 from binlog2s3.config.outside import OUTSIDE, Outside
-from binlog2s3.config.pitr import PITR, PitrConfig
+from binlog2s3.config.pitr import PITR
 from binlog2s3.config.restore import RESTORE, Restoring
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, GoalError, RecoveryError
 from binlog2s3.formatting import one_line, some
 from binlog2s3.output import clean, say
 from binlog2s3.progress import progress_of
 from binlog2s3.recover import pitr
-from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.events import Event, Statuses
 from binlog2s3.recover.extract import Extract
 from binlog2s3.recover.model import (
@@ -34,15 +33,13 @@ from binlog2s3.recover.model import (
     BucketHistory,
     Goal,
     Plan,
-    Request,
     ToPosition,
 )
 from binlog2s3.recover.one_table import Examination, OnlyTables
 from binlog2s3.recover.origin import lineages_at
 from binlog2s3.recover.pitr import Done, goal_of
-from binlog2s3.recover.plan import make
-from binlog2s3.recover.reach import best_for, history_flavour
-from binlog2s3.recover.snapshot import Survey
+from binlog2s3.recover.reach import best_for, plan_for
+from binlog2s3.recover.snapshot import Advance, Survey
 from binlog2s3.recover.time_zones import tz_of
 from binlog2s3.restore import by_stream, identity
 from binlog2s3.restore.by_command import (
@@ -63,7 +60,6 @@ from binlog2s3.restore.scratch import (
     version_of,
 )
 from binlog2s3.restore.workspace import Workspace
-from binlog2s3.retain.backup import survey_of
 from binlog2s3.server.version import ServerVersion
 from binlog2s3.server.versioned import versioned_tables
 from binlog2s3.workers import Workers
@@ -123,7 +119,6 @@ class Engine:
     def __init__(
         self,
         config: Restoring,
-        recovery: PitrConfig,
         catalog: Catalog,
         workspace: Workspace,
         id_: str,
@@ -132,7 +127,7 @@ class Engine:
         outside: Outside = OUTSIDE,
     ) -> None:
         self._config = config
-        self._recovery = recovery
+        self._recovery = config.recovery
         self._catalog = catalog
         self._workspace = workspace
         self._id = id_
@@ -160,11 +155,8 @@ class Engine:
         Raises RecoveryError if there is none, or if the binlogs show that these tables alone cannot
         be applied: `pitr` would refuse that only after the backup was restored.
         """
-        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
-            survey = survey_of(
-                self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
-            )
+            survey = self._survey(advance)
             backup, plan = self._chosen(survey, named)
             return Choice(
                 backup=backup,
@@ -174,6 +166,11 @@ class Engine:
                 is_place_sure=is_place_sure(backup, survey),
                 only=self._only(plan, survey) if self._recovery.tables else None,
             )
+
+    def _survey(self, advance: Advance) -> Survey:
+        survey = Survey(self._catalog, Workers(self._config.s3.threads), advance=advance)
+        survey.refuse_nothing(url(self._config.s3))
+        return survey
 
     def _only(self, plan: Plan, survey: Survey) -> OnlyTables:
         extract = Extract(survey.blocks, concurrency=self._config.s3.concurrency)
@@ -199,20 +196,20 @@ class Engine:
 
     def _chosen(self, survey: Survey, named: str | None) -> tuple[Backup, Plan]:
         goal, lineage = goal_of(self._recovery), self._recovery.goal.lineage
-        unreadable: list[ArchiveError] = []
-        found = registered(self._catalog, unreadable)
-        for error in unreadable:
+        there = look_up(self._catalog)
+        for error in there.unreadable:
             say("warning", f"{error}; it is not used")
+        backups = there.restorable
         if named is not None:
-            found = [one_of(found, named)]
-        backups = restorable(self._catalog, found)
-        if not backups:
-            if found and named is not None:
+            backup = one_of(there.backups, named)
+            backups = [one for one in backups if one == backup]
+            if not backups:
                 raise RecoveryError(
-                    f"{found[0].name} is no base backup that can be restored: "
-                    f"{'; '.join(found[0].defects) or 'the bucket does not have all of it'}",
+                    f"{backup.name} is no base backup that can be restored: "
+                    f"{'; '.join(backup.defects) or 'the bucket does not have all of it'}",
                     hint="`binlog2s3 backup list` shows the others",
                 )
+        if not backups:
             raise RecoveryError(
                 "no base backup is registered",
                 hint="make one: `binlog2s3 backup run`, or register one that was made: `binlog2s3 "
@@ -374,15 +371,9 @@ class Engine:
     def statuses(self, choice: Choice, before: Sequence[Event], stop: BinlogPosition) -> Statuses:
         """Which events the source had enabled at the goal, by all statements since the backup."""
         found = Statuses(before)
-        workers = Workers(min(self._config.s3.concurrency, MOST_THREADS))
         with progress_of("entries") as advance:
-            survey = survey_of(
-                self._catalog.store, self._catalog, workers, advance, url(self._config.s3)
-            )
-            flavour, lineage = choice.plan.flavour, choice.plan.lineage
-            goal = ToPosition(stop.place)
-            start = start_of_registered(choice.backup, flavour)
-            plan = make(Request(goal=goal, start=start, lineage=lineage), survey)
+            survey = self._survey(advance)
+            plan = plan_for(choice.backup, ToPosition(stop.place), survey, choice.plan.lineage)
             if plan.stop != stop:
                 raise RecoveryError(f"the plan ends at {plan.stop}, not at {stop}")
             ids = {
@@ -471,9 +462,7 @@ def _refusal(
 ) -> RecoveryError | ArchiveError | str:
     """Why a backup cannot be brought to the goal."""
     try:
-        flavour = history_flavour(history, lineage)
-        start = start_of_registered(backup, flavour)
-        make(Request(goal=goal, start=start, lineage=lineage), history)
+        plan_for(backup, goal, history, lineage)
     except (RecoveryError, ArchiveError) as error:
         return error
     return "it was registered meanwhile"

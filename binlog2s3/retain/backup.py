@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, BinaryIO
 
-from binlog2s3.archive.backups import Backup, id_of, lost_of, new_id, one_of, registered
+from binlog2s3.archive.backups import Backup, Registered, id_of, look_up, new_id, one_of, registered
 from binlog2s3.archive.catalog import Catalog, read, refuse_left
 from binlog2s3.archive.codec import (
     AsText,
@@ -30,12 +30,11 @@ from binlog2s3.archive.codec import (
 )
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.archive.stored import Stored, read_stored
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.backup import Action, BackupConfig
-from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.bucket import for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import ArchiveError, PreconditionError, RecoveryError
 from binlog2s3.formatting import (
@@ -57,10 +56,10 @@ from binlog2s3.recover.backup import (
 )
 from binlog2s3.recover.origin import innodb_lacks, lineages_of
 from binlog2s3.recover.reach import BackupReach, is_ahead, reaches_of
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.retain.leftovers import delete_stored
 from binlog2s3.status.writer_state import last_report, life_sign
-from binlog2s3.store.contract import Store
 from binlog2s3.store.s3 import opened
 from binlog2s3.store.versions import Hold
 from binlog2s3.stream.remote import where_absent
@@ -100,10 +99,12 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
             get(catalog, id_ or "", sys.stdout.buffer)
             return 0
         with progress_of("entries") as advance:
-            workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+            workers = Workers(config.s3.threads)
 
             def look() -> Survey:
-                return survey_of(store, catalog, workers, advance, url(config.s3))
+                survey = Survey(catalog, workers, advance=advance)
+                survey.refuse_nothing(url(config.s3))
+                return survey
 
             is_new = action == "add"
             note, style = "", ""
@@ -111,7 +112,8 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
                 row, is_new = add(config, catalog, look)
                 rows = [row]
             else:
-                rows = listed(catalog, look())
+                survey = look()
+                rows = listed(look_up(catalog), survey)
                 if not catalog.has_retired:
                     sign = life_sign(catalog, outside.now())
                     note, style = last_report(sign), "" if sign.alive else "yellow"
@@ -128,37 +130,23 @@ def run(config: BackupConfig, action: Action, id_: str | None, outside: Outside 
     return 0
 
 
-def survey_of(
-    store: Store, catalog: Catalog, workers: Workers, advance: Any, target: str
-) -> Survey:
-    """What the bucket has of the source. Raises ArchiveError if it has nothing."""
-    survey = Survey(store, catalog, workers, advance=advance)
-    if not survey.lineages:
-        if survey.unreadable:
-            raise survey.unreadable[0]
-        raise nothing_of(store, catalog.layout.prefix, catalog.layout.source, target)
-    return survey
-
-
 def reaches_of_backup(backup: Backup, survey: Survey) -> list[BackupReach]:
     """What a registered backup can be brought to, as `reaches_of` says it."""
     try:
-        start = start_of_registered(backup, survey.flavour(backup.lineage))
+        start = start_of_registered(backup, history_flavour(survey, backup.lineage))
     except RecoveryError as error:
         return [BackupReach(is_complete=False, why=str(error), hint=error.hint)]
     return reaches_of(start, survey)
 
 
-def listed(catalog: Catalog, survey: Survey) -> list[Row]:
+def listed(there: Registered, survey: Survey) -> list[Row]:
     """The registered backups, oldest first. Those that cannot be read are warned of."""
-    unreadable: list[ArchiveError] = []
-    backups = registered(catalog, unreadable)
-    for error in unreadable:
+    for error in there.unreadable:
         say("warning", f"{error}; it is not listed")
-    lost = lost_of(catalog, backups)
+    lost = there.lost
     return [
         (one, [_nothing(lost[one.id])] if one.id in lost else reaches_of_backup(one, survey))
-        for one in backups
+        for one in there.backups
     ]
 
 
@@ -213,7 +201,7 @@ def add(
     RecoveryError if it does not get there, or if nothing can be applied to the backup.
     """
     survey, now = look(), datetime.now(UTC)
-    backup, innodb = _described(config, now, survey.flavour(config.from_lineage))
+    backup, innodb = _described(config, now, history_flavour(survey, config.from_lineage))
     for known in registered(catalog):
         if _is_same(known, backup, timed=_time_is_known(config)):
             if backup.label not in ("", known.label):

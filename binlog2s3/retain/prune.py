@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from binlog2s3.archive.backups import Backup, lost_of, registered
+from binlog2s3.archive.backups import Backup, look_up
 from binlog2s3.archive.catalog import Catalog, Contents, read, refuse_left
 from binlog2s3.archive.codec import printed
 from binlog2s3.archive.documents import Lineage, LineageFloor
@@ -26,7 +26,7 @@ from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.pages import SPAN, name_at
 from binlog2s3.archive.retired import Retired
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import MOST_THREADS, for_writing, url
+from binlog2s3.config.bucket import for_writing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.prune import PruneConfig
 from binlog2s3.errors import (
@@ -46,8 +46,9 @@ from binlog2s3.recover.backup import (
 )
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import BackupReach, reach_of
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.retain.backup import reaches_of_backup, survey_of
+from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.choose import (
     Below,
     Choice,
@@ -121,7 +122,7 @@ class Prune:
         self._store = bucket.store
         self._catalog = Catalog(bucket.store, Layout(config.s3.prefix, config.source))
         self._layout = self._catalog.layout
-        self._threads = min(config.s3.concurrency, MOST_THREADS)
+        self._threads = config.s3.threads
         self.outcome = PruneOutcome()
 
     def run(self) -> int:
@@ -131,8 +132,8 @@ class Prune:
             self._retire()
             return 0
         with progress_of("entries") as advance:
-            workers, where = Workers(self._threads), url(config.s3)
-            survey = survey_of(self._store, self._catalog, workers, advance, where)
+            survey = Survey(self._catalog, Workers(self._threads), advance=advance)
+            survey.refuse_nothing(url(config.s3))
             if survey.unreadable:
                 raise survey.unreadable[0]
             choice = self.choice(survey)
@@ -215,12 +216,10 @@ class Prune:
 
     def _backups(self, survey: Survey) -> tuple[list[KnownBackup], list[str]]:
         """The registered backups along each history, and the names of those that do not count."""
-        unreadable: list[ArchiveError] = []
-        there = registered(self._catalog, unreadable)
-        lost = lost_of(self._catalog, there)
-        for why in lost.values():
+        there = look_up(self._catalog)
+        for why in there.lost.values():
             say("warning", f"{why}; it replaces no other one")
-        verdicts = verdicts_of(self._catalog, there) | dict.fromkeys(lost, False)
+        verdicts = verdicts_of(self._catalog, there.backups) | dict.fromkeys(there.lost, False)
         found = [
             KnownBackup(
                 name=one.name,
@@ -229,24 +228,24 @@ class Prune:
                 id=one.id,
                 is_stored=one.stored is not None,
             )
-            for one in there
+            for one in there.backups
             if one.counts
             for reach in _reaches(one, survey)
         ]
-        if unreadable:
+        if there.unreadable:
             raise ArchiveError(
-                f"{unreadable[0]}; it is unknown what that backup needs",
+                f"{there.unreadable[0]}; it is unknown what that backup needs",
                 hint="`backup remove` and `backup add` register it again; a newer format needs a "
                 "newer binlog2s3",
             )
-        return found, [one.name for one in there if not one.counts]
+        return found, [one.name for one in there.backups if not one.counts]
 
     def _before(self, seconds: float) -> int:
         return us_of(self._bucket.now - timedelta(seconds=seconds))
 
     def _named(self, survey: Survey) -> KnownBackup:
         """The base backup of --keep-from-gtid-set or --keep-from-backup."""
-        config, flavour = self._config, survey.flavour(self._config.from_lineage)
+        config, flavour = self._config, history_flavour(survey, self._config.from_lineage)
         if config.keep_from_backup is not None:
             with progress_of("bytes of the base backup") as advance:
                 point, _ = examined(config.keep_from_backup, advance)

@@ -31,7 +31,7 @@ from binlog2s3.binlog.checksum import crc64nvme
 from binlog2s3.binlog.compression import ZstdStream
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.backup import BackupConfig, PositionFrom
-from binlog2s3.config.bucket import MOST_THREADS, for_storing, url
+from binlog2s3.config.bucket import for_storing, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.values import MysqlConfig
 from binlog2s3.errors import ArchiveError, Binlog2s3Error, RecoveryError, SourceError, StoreError
@@ -41,8 +41,9 @@ from binlog2s3.progress import ProgressDisplay
 from binlog2s3.recover.backup import StreamedDump
 from binlog2s3.recover.backup_format import BackupPoint, parse_xtrabackup_log
 from binlog2s3.recover.reach import BackupReach
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
-from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable, survey_of
+from binlog2s3.retain.backup import print_json, print_rows, put_backup, reachable
 from binlog2s3.retain.leftovers import Leftovers, clear, leftovers_of
 from binlog2s3.retain.stream_upload import StreamUpload
 from binlog2s3.server.backup_program import (
@@ -120,10 +121,12 @@ def run(config: BackupConfig, outside: Outside = OUTSIDE) -> int:
         s3, policy=_POLICY, sigterm_interrupts=True, evidence=Evidence, session=outside.session
     ) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
-        workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        workers = Workers(config.s3.threads)
 
         def look() -> Survey:
-            return survey_of(store, catalog, workers, lambda *_: None, url(config.s3))
+            survey = Survey(catalog, workers)
+            survey.refuse_nothing(url(config.s3))
+            return survey
 
         bucket = Bucket(catalog, look, clock_of(store, catalog, outside), hold_of(store))
         backup, reaches = BackupStorer(config, bucket, outside).run()
@@ -207,7 +210,7 @@ class BackupStorer:
     def run(self) -> tuple[Backup, list[BackupReach]]:
         """Make it, store it, register it."""
         survey = self._bucket.look()
-        flavour = survey.flavour(None)
+        flavour = history_flavour(survey, None)
         program, server_uuid = self._program(flavour), self._server_uuid(flavour)
         position_from = self._config.position_from
         if self._config.tool is not None:

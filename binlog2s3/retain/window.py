@@ -4,15 +4,14 @@ A window begins at the oldest backup that `backup list` brings to now without a 
 function says so.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import Backup, registered, restorable
+from binlog2s3.archive.backups import Backup, Registered, look_up
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import newest
-from binlog2s3.archive.layout import Layout
+from binlog2s3.archive.drills import DrillResult, latest, newest
 from binlog2s3.errors import ArchiveError, RecoveryError
 from binlog2s3.formatting import duration_text, moment_of
 from binlog2s3.recover.snapshot import Survey
@@ -25,8 +24,6 @@ from binlog2s3.status.model import (
     backups_of,
     drill_of,
 )
-from binlog2s3.store.contract import Store
-from binlog2s3.workers import Workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +35,28 @@ class Proofs:
 
 
 def proofs_of(
-    store: Store,
-    prefix: str,
-    source: str,
-    workers: Workers | None,
-    survey: Survey | None = None,
+    catalog: Catalog,
+    survey: Survey | None,
+    *,
+    there: Registered | None = None,
+    drills: Iterable[DrillResult] | None = None,
 ) -> Proofs:
-    """Look at them; without `workers`, not at the recovery window, which needs more of the archive.
+    """Look at them; without a `survey`, not at the recovery window.
 
-    `survey`: one of this source that the caller has. Three listings, four with stored backups.
-    Raises StoreError.
+    `there`, `drills`: what the caller has read already, the newest drills first. Else three
+    listings, four with stored backups. Raises StoreError.
     """
-    catalog = Catalog(store, Layout(prefix, source))
-    unreadable: list[ArchiveError] = []
-    backups = restorable(catalog, registered(catalog, unreadable))
+    there = there or look_up(catalog)
+    backups = there.restorable
     runs = runs_of(catalog, datetime.now(UTC))
-    found, drill = backups_of(backups, runs), drill_of(*newest(catalog))
-    if workers is None:
+    found = backups_of(backups, runs)
+    drill = drill_of(*newest(latest(catalog) if drills is None else drills))
+    if survey is None:
         return Proofs(found, drill)
-    if unreadable:
-        return Proofs(replace(found, window_why=str(unreadable[0])), drill)
+    if there.unreadable:
+        return Proofs(replace(found, window_why=str(there.unreadable[0])), drill)
     try:
-        window, why = _window(backups, survey or Survey(store, catalog, workers))
+        window, why = _window(backups, survey)
     except (ArchiveError, RecoveryError) as error:
         return Proofs(replace(found, window_why=str(error)), drill)
     known = replace(found, window_from=window, window_known=True, window_why=why)

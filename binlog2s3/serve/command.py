@@ -7,7 +7,6 @@ store, ends neither the others nor the process.
 import hashlib
 import os
 import signal
-import ssl
 import threading
 import time
 import uuid
@@ -20,12 +19,12 @@ from queue import SimpleQueue
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.options import split_listen
 from binlog2s3.config.serve import ServeConfig, is_loopback
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log
-from binlog2s3.replication.listen import tls_of
+from binlog2s3.replication.listen import Endpoint, tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.protocol import Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
@@ -46,12 +45,11 @@ _log = Log("serve")
 
 def run(config: ServeConfig) -> int:
     """Serve until a signal comes; the exit code. Raises errors, each with its own exit code."""
-    host, port = split_listen(config.listen)
     accounts = [
         Account(user, _password(path))
         for user, path in zip(config.users, config.password_files, strict=True)
     ]
-    tls = _tls(config)
+    at = _endpoint(config)
     with _signals() as stop, ExitStack() as stack:
         try:
             history = stack.enter_context(_history(config, stop))
@@ -66,11 +64,7 @@ def run(config: ServeConfig) -> int:
             accounts,
             serving.answer,
             one_of=_one_of,
-            host=host,
-            port=port,
-            tls=tls,
-            needs_tls=not is_loopback(host),
-            option="--listen",
+            at=at,
             limits=ConnectionLimits(
                 connections=config.max_connections,
                 per_user=config.max_user_connections,
@@ -220,7 +214,7 @@ def _one_of(dump: Dump) -> str | None:
 
 
 def _threads(config: ServeConfig) -> int:
-    return min(config.s3.concurrency, MOST_THREADS) if config.s3 is not None else 4
+    return config.s3.threads if config.s3 is not None else 4
 
 
 @contextmanager
@@ -239,7 +233,6 @@ def _history(config: ServeConfig, stop: "_Stop") -> Iterator[ArchiveHistory | Di
         stack.callback(store.close)
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         history = ArchiveHistory(
-            store,
             catalog,
             Workers(_threads(config)),
             lineage=config.lineage,
@@ -306,10 +299,15 @@ def _password(path: Path) -> str:
     return found
 
 
-def _tls(config: ServeConfig) -> ssl.SSLContext | None:
-    if config.tls_cert is None or config.tls_key is None:
-        return None
-    return tls_of(config.tls_cert, config.tls_key)
+def _endpoint(config: ServeConfig) -> Endpoint:
+    """Where it listens. Raises ConfigError for its certificate."""
+    host, port = split_listen(config.listen)
+    tls = None
+    if config.tls_cert is not None and config.tls_key is not None:
+        tls = tls_of(config.tls_cert, config.tls_key)
+    return Endpoint(
+        host=host, port=port, tls=tls, needs_tls=not is_loopback(host), option="--listen"
+    )
 
 
 def _uuid_of(config: ServeConfig) -> str:

@@ -22,7 +22,6 @@ from binlog2s3.archive.facts import Facts, added_gtids, scanned
 from binlog2s3.archive.history import gtids_break, missing_binlogs
 from binlog2s3.archive.parts import BLOCK_SIZE
 from binlog2s3.archive.reader import Readable
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.executed import executed
 from binlog2s3.binlog.gtid import (
     Flavour,
@@ -66,7 +65,6 @@ from binlog2s3.serve.binlogs import Binlogs, BusyError, ReadWhole, UnreadError
 from binlog2s3.serve.line import archived, check_gtids, first_open
 from binlog2s3.serve.model import Beginning, ServedBinlog, View, beginning, view_of
 from binlog2s3.serve.tail import Recent, Tail
-from binlog2s3.store.contract import Store
 from binlog2s3.workers import Workers
 
 Result = TypeVar("Result")
@@ -90,14 +88,12 @@ class ArchiveHistory:
 
     def __init__(
         self,
-        store: Store,
         catalog: Catalog,
         workers: Workers,
         *,
         lineage: str | None,
         poll_seconds: float,
     ) -> None:
-        self._store = store
         self._catalog = catalog
         self._workers = workers
         self._wanted = lineage
@@ -512,18 +508,12 @@ class ArchiveHistory:
         """Find all archived binlogs, and the first one after them."""
         self._read_whole.forget_errors()
         survey = Survey(
-            self._store,
             self._catalog,
             self._workers,
             read=self._read_whole.found,
             search=self._read_whole.search,
         )
-        if not survey.lineages:
-            if survey.unreadable:
-                raise survey.unreadable[0]
-            layout = self._catalog.layout
-            where = layout.prefix or "the bucket"
-            raise nothing_of(self._catalog.store, layout.prefix, layout.source, where)
+        survey.refuse_nothing(self._catalog.layout.prefix or "the bucket")
         tip = self._wanted or survey.current
         known = {one.id: one for one in survey.lineages}
         if tip not in known:

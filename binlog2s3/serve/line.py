@@ -96,6 +96,6 @@ def check_gtids(
 class _Search(Search):
     """A search whose errors have only the given hint, because a client shows one text."""
 
-    def refused(self, why: str, hint: str = "", *, with_gtids: bool = False) -> RecoveryError:  # noqa: ARG002
+    def refused(self, why: str, hint: str = "") -> RecoveryError:
         """See `Search`."""
         return RecoveryError(why, hint=hint)

@@ -8,6 +8,7 @@ from typing import Any
 
 from binlog2s3.errors import SourceError
 from binlog2s3.server.connection import Server
+from binlog2s3.server.replica import is_running_replica, replica_rows
 from binlog2s3.server.version import is_on
 
 _UPDATES = ("log_replica_updates", "log_slave_updates")
@@ -82,11 +83,6 @@ def _switches(variables: Mapping[str, str], *, applies: bool) -> Iterator[str]:
         yield IGNORES
 
 
-def replica_rows(server: Server) -> Rows:
-    """What the server replicates from: SHOW REPLICA STATUS. Raises SourceError if it is denied."""
-    return server.rows(server.statements.replica_statement)
-
-
 def replicates(server: Server) -> bool | None:
     """Whether the server replicates from another; None if that is denied or was so before."""
     rows = _asked(lambda: replica_rows(server))
@@ -121,8 +117,7 @@ def _has_replicated(server: Server) -> bool | None:
 
     Every user may see this.
     """
-    running = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
-    if any(int(row["Value"]) for row in running):
+    if is_running_replica(server):
         return True
     applied = server.rows("SELECT @@global.gtid_slave_pos AS applied")
     return None if applied[0]["applied"] else False

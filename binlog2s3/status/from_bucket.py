@@ -20,7 +20,7 @@ from binlog2s3.archive.catalog import (
     settled,
 )
 from binlog2s3.archive.documents import Entry, Lineage
-from binlog2s3.archive.drills import newest
+from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.history import current_of
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.layout import Layout
@@ -171,7 +171,7 @@ def _drill(catalog: Catalog, sign: LifeSign, said: DrillStatus | None) -> DrillS
     if not catalog.has_drills or (sign.alive and said is not None):
         return said
     try:
-        return drill_of(*newest(catalog))
+        return drill_of(*newest(latest(catalog)))
     except StoreError:
         return said
 

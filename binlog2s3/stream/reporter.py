@@ -14,9 +14,9 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from binlog2s3.archive.backup_runs import runs_of
-from binlog2s3.archive.backups import registered, restorable
+from binlog2s3.archive.backups import look_up
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import newest
+from binlog2s3.archive.drills import latest, newest
 from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.names import FilePosition
 from binlog2s3.config.values import Config
@@ -423,8 +423,8 @@ class Reporter:
             unreadable: list[ArchiveError] = []
             self._history = history_of(catalog.lineages(unreadable), lineage.id)
             runs = runs_of(catalog, datetime.now(UTC))
-            self._backups = backups_of(restorable(catalog, registered(catalog)), runs)
-            self._drill = drill_of(*newest(catalog))
+            self._backups = backups_of(look_up(catalog).restorable, runs)
+            self._drill = drill_of(*newest(latest(catalog)))
         except Exception as error:  # noqa: BLE001 - a status without them is better than no stream
             _log.recurring("lineages not looked at", error=error)
         self._looked_at = lineage.id, self._clock()

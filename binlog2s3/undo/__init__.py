@@ -1,1 +1,1 @@
-"""Taking back transactions on the living server."""
+"""Taking back transactions on the live server."""

@@ -1,4 +1,4 @@
-"""`binlog2s3 undo`: takes back transactions on the living server, exactly or not at all.
+"""`binlog2s3 undo`: takes back transactions on the live server, exactly or not at all.
 
 Law: nothing is changed before the plan is made and the operator has said yes. The plan is made of
 the archive, which has everything that the server has written up to when it was asked.
@@ -17,12 +17,11 @@ from typing import BinaryIO, cast
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.events import MAGIC, EventType
 from binlog2s3.binlog.gtid import MariadbGtidList
 from binlog2s3.binlog.place import is_in
 from binlog2s3.binlog.undo import STEP_BYTES, ChangedTable, Changes, EventMaker, steps
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.points import parse_gtids
 from binlog2s3.config.undo import UndoConfig
@@ -37,6 +36,7 @@ from binlog2s3.server.connection import Server, ServerFacts, ServerPosition
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.server.omissions import in_galera
+from binlog2s3.server.replica import is_running_replica
 from binlog2s3.server.version import is_on
 from binlog2s3.store.s3 import S3Store, opened
 from binlog2s3.undo.execute import ConflictError, Execution, Undone, prepare
@@ -84,14 +84,13 @@ class _Undo:
     ) -> None:
         self._config = config
         self._display = display
-        self._store = store
         self._server = server
         self._file = file
         self._outside = outside
         self._execution: Execution | None = None
         self._catalog = Catalog(store, Layout(config.s3.prefix, config.source))
         self._source = TransactionSource(config, advance=self._advance)
-        self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        self._workers = Workers(config.s3.threads)
 
     def run(self) -> int:
         config = self._config
@@ -152,7 +151,7 @@ class _Undo:
 
         if is_on(found.get("read_only")) or is_on(found.get("super_read_only")):
             raise refuse("it is read-only", "undo on the server that is written to")
-        if _is_replica(server, facts):
+        if is_running_replica(server):
             raise refuse(
                 "it is a replica, and its source would not get the undo",
                 "undo on the server that is written to",
@@ -189,7 +188,7 @@ class _Undo:
         """The bucket, once it has all that the server had written when it was asked."""
         position = self._server.position()
         for _ in range(ARCHIVE_WAIT):
-            survey = Survey(self._store, self._catalog, self._workers)
+            survey = Survey(self._catalog, self._workers)
             self._check_lineage(survey, facts)
             if _has(survey, position):
                 return survey
@@ -201,11 +200,7 @@ class _Undo:
         )
 
     def _check_lineage(self, survey: Survey, facts: ServerFacts) -> None:
-        config = self._config
-        if not survey.lineages:
-            if survey.unreadable:
-                raise survey.unreadable[0]
-            raise nothing_of(self._store, config.s3.prefix, config.source, url(config.s3))
+        survey.refuse_nothing(url(self._config.s3))
         current = next(one for one in survey.lineages if one.id == survey.current)
         if current.server_uuid != facts.uuid:
             raise RecoveryError(
@@ -409,18 +404,6 @@ def _in_group(server: Server) -> bool:
         "'group_replication' AND plugin_status = 'ACTIVE'"
     )
     return bool(int(rows[0]["it"]))
-
-
-def _is_replica(server: Server, facts: ServerFacts) -> bool:
-    """Whether a thread of it replicates."""
-    if facts.flavour == "mariadb":
-        rows = server.rows("SHOW GLOBAL STATUS LIKE 'Slaves_running'")
-        return any(int(row["Value"]) for row in rows)
-    rows = server.rows(server.statements.replica_statement)
-    words = ("_IO_Running", "_SQL_Running")
-    return any(
-        str(value) != "No" for row in rows for name, value in row.items() if name.endswith(words)
-    )
 
 
 def _variables(server: Server) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Executes an undo on the living server, as one transaction: compare, change, compare, commit.
+"""Executes an undo on the live server, as one transaction: compare, change, compare, commit.
 
 Law: each row is compared before it is changed, byte by byte and under a lock, with what the
 transaction left of it, and afterwards with what it was before; a difference rolls everything back.
@@ -21,7 +21,8 @@ from binlog2s3.binlog.undo import ChangedTable, EventMaker, Step, binlog_stateme
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.output import clean
 from binlog2s3.server.connection import Server
-from binlog2s3.undo.tables import Definition, quoted
+from binlog2s3.server.sql import quoted
+from binlog2s3.undo.tables import Definition
 
 DATABASE = "binlog2s3_undo"
 """The database of the scratch tables, and the name of the lock: one undo at a time."""

@@ -16,6 +16,7 @@ from binlog2s3.binlog.tables import RowsKind, table_name
 from binlog2s3.binlog.undo import ChangedTable
 from binlog2s3.errors import RecoveryError, SourceError
 from binlog2s3.server.connection import Server
+from binlog2s3.server.sql import quoted
 
 ENGINE = "InnoDB"
 _COLUMNS = (
@@ -177,11 +178,6 @@ class Definition:
     def quoted(self) -> str:
         """Its name in SQL."""
         return f"{quoted(self.database)}.{quoted(self.table)}"
-
-
-def quoted(name: str) -> str:
-    """A name as an identifier in SQL."""
-    return f"`{name.replace('`', '``')}`"
 
 
 def definition_of(

@@ -167,7 +167,7 @@ def test_the_demo_ends_in_one_clear_line(
     assert (done.returncode, last[:3]) == (0, "OK:"), done.stdout + done.stderr
     assert "every object equals the server's file (SHA-256)" in last
     assert last.endswith("holds what the source held then (CHECKSUM TABLE)")
-    assert "a DELETE without WHERE was undone on the living server" in last
+    assert "a DELETE without WHERE was undone on the live server" in last
     assert "as before the DELETE; others have committed" in done.stdout
     assert "DROP TABLE `demo`.`orders`" in done.stdout
     assert ("falling back to moto" in done.stderr) == fallback

@@ -771,7 +771,7 @@ MUTANTS = (
         Promise.RECOVERY,
         "A recovery crosses no gap, unless it is allowed.",
         ("tests/unit/recover/test_plan.py::test_a_gap_is_not_crossed_unless_it_is_allowed",),
-        ((PieceBuilder._check_breaks, never(when())),),
+        ((Search.leave_out, never(when())),),
     ),
     Mutant(
         "missing-binlog-breaks",

@@ -330,7 +330,7 @@ class World:
         return self.look()
 
     def look(self) -> Survey:
-        return Survey(self.store, Catalog(self.store, LAYOUT), Alone(1))
+        return Survey(Catalog(self.store, LAYOUT), Alone(1))
 
     def backup(self, state: int) -> Backup:
         """A base backup with the first `state` transactions."""
@@ -472,7 +472,7 @@ def differs_status(world: World) -> Iterator[str]:
         yield f"status says nothing, it is {good[0].file.name}"
     if sees_all and says and not {*says} & {oracle.count(kept.file, 0) for kept in good[:1]}:
         yield f"status says {says}, it is {[oracle.count(kept.file, 0) for kept in good]}"
-    window = proofs_of(world.store, "pre", "orders", Alone(1)).backups
+    window = proofs_of(Catalog(world.store, LAYOUT), world.look()).backups
     whole = [state for state in world.states if world.is_brought_to_now(state)]
     reaches = [reaches_of_backup(world.backup(state), world.survey)[0] for state in whole]
     begins = min((one.from_us for one in reaches if one.from_us is not None), default=None)

@@ -72,7 +72,7 @@ def put_pages(lived: Lived, wanted: Sequence[bool]) -> None:
 
 def outcome(bucket: Bucket, request: Request) -> object:
     """The plan, or why there is none."""
-    survey = Survey(bucket, Catalog(bucket, LAYOUT), workers(), span=SPAN)
+    survey = Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
     try:
         return make(request, survey)
     except Binlog2s3Error as error:

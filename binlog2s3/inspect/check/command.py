@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any, Self
 
 from binlog2s3.archive.backup_runs import last_failure, runs_of
-from binlog2s3.archive.backups import registered, restorable
+from binlog2s3.archive.backups import look_up
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.config.bucket import for_streaming, url
@@ -178,7 +178,7 @@ def _backup_rows(
     catalog = Catalog(store, Layout(config.s3.prefix, config.stream.source))
     try:
         now = store.settings.clock(catalog.layout.archive) or outside.now()
-        backups = restorable(catalog, registered(catalog, []))
+        backups = look_up(catalog).restorable
         failure = last_failure(runs_of(catalog, now), backups)
     except StoreError as error:
         hint = permission(error.hint, config.s3.bucket, catalog.layout.archive)

@@ -13,9 +13,8 @@ from functools import cache
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.sources import nothing_of
 from binlog2s3.binlog.gtid import Flavour
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.find import FindConfig
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.points import flavour_of, parse_gtids
@@ -37,7 +36,7 @@ from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.server.mysqlbinlog import find as find_mysqlbinlog
 from binlog2s3.status.writer_state import last_report, life_sign
-from binlog2s3.store.s3 import S3Store, opened
+from binlog2s3.store.s3 import opened
 from binlog2s3.workers import Workers
 
 _NAMES_MOST = 20
@@ -57,10 +56,10 @@ def run(config: FindConfig | RowsConfig, outside: Outside = OUTSIDE) -> int:
     s3 = for_restoring(config.s3)
     with opened(s3, sigterm_interrupts=True, evidence=Evidence, session=outside.session) as store:
         catalog = Catalog(store, Layout(config.s3.prefix, config.source))
-        workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        workers = Workers(config.s3.threads)
         with progress_of("entries") as advance:
-            survey = Survey(store, catalog, workers, advance=advance)
-            flavours = _check(config, query, store, survey)
+            survey = Survey(catalog, workers, advance=advance)
+            flavours = _check(config, query, survey)
         printer = _printer(config, survey, flavours)
         context = SearchContext(
             source=config.source,
@@ -215,15 +214,10 @@ class _FindRun:
                 say("warning", text)
 
 
-def _check(
-    config: FindConfig | RowsConfig, query: SearchQuery, store: S3Store, survey: Survey
-) -> set[Flavour]:
+def _check(config: FindConfig | RowsConfig, query: SearchQuery, survey: Survey) -> set[Flavour]:
     """The flavours of what is searched. Raises an error if there is nothing to search."""
+    survey.refuse_nothing(url(config.s3))
     ids = [lineage.id for lineage in survey.lineages]
-    if not ids and survey.unreadable:
-        raise survey.unreadable[0]
-    if not ids:
-        raise nothing_of(store, config.s3.prefix, config.source, url(config.s3))
     wanted = query.lineage
     if wanted is not None and wanted not in ids:
         raise ArchiveError(

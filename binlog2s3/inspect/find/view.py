@@ -73,7 +73,7 @@ def before_words(command: str, hit: Hit, context: SearchContext, query: SearchQu
 def undo_words(hit: Hit, context: SearchContext, query: SearchQuery) -> list[str]:
     """`undo` of a hit, without the options of the target; empty if it certainly refuses.
 
-    That is what has no rows, or other things than rows, or is not in the living server's history.
+    That is what has no rows, or other things than rows, or is not in the live server's history.
     A GTID that was used twice is refused by `undo` itself.
     """
     content, gtid = hit.content, hit.transaction.gtid
@@ -207,7 +207,7 @@ class TextOutput:
         page.line("")
         undos = [undo_words(hit, self.context, self.query) for hit in self._first]
         if any(undos):
-            page.line("on the living server, take it back (add the --target-... options):")
+            page.line("on the live server, take it back (add the --target-... options):")
             for words in filter(None, undos):
                 page.line(f"  {shlex.join(words)}")
         gtids = [one.transaction.gtid for one in self._first if one.transaction.gtid is not None]

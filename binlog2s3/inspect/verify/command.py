@@ -19,7 +19,7 @@ from binlog2s3.archive.codec import printed
 from binlog2s3.archive.evidence import Evidence
 from binlog2s3.archive.sources import all_sources, nothing_of
 from binlog2s3.binlog.names import BinlogName
-from binlog2s3.config.bucket import MOST_THREADS, for_restoring, url
+from binlog2s3.config.bucket import for_restoring, url
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.config.verify import VerifyConfig
 from binlog2s3.errors import ArchiveError, ConfigError, RecoveryError, StoreError
@@ -40,6 +40,7 @@ from binlog2s3.recover.model import Latest, Plan, ProgressReport, Request, Start
 from binlog2s3.recover.origin import innodb_lacks, refuse_other_place
 from binlog2s3.recover.plan import make
 from binlog2s3.recover.progress import showing
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -76,7 +77,7 @@ class Verifier:
         self._config = config
         self._store = store
         self._outside = outside
-        self._workers = Workers(min(config.s3.concurrency, MOST_THREADS))
+        self._workers = Workers(config.s3.threads)
         self.refused: StoreError | None = None
 
     def run(self) -> Report:
@@ -275,7 +276,7 @@ def _start(
 
     Raises RecoveryError, also if it is no base backup of the whole server.
     """
-    flavour = survey.flavour(lineage)
+    flavour = history_flavour(survey, lineage)
     if backup is None:
         return start_of_gtids(gtid_set or "", flavour), "--from-gtid-set", ()
     with progress_of("bytes of the base backup") as advance:

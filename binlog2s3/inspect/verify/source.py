@@ -89,7 +89,7 @@ class SourceVerifier:
             store=store,
             layout=layout,
             catalog=catalog,
-            survey=Survey(store, catalog, workers),
+            survey=Survey(catalog, workers),
             inventory=inventory,
             report=self.report,
             threads=workers.count,

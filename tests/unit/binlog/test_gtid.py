@@ -219,3 +219,9 @@ def test_the_last_of_a_domain_is_that_of_the_later_list() -> None:
     after = before.then(MariadbGtidList({(0, 2): 8}, {0: 2}))
     assert (after.newest(0), after.newest(7)) == ((0, 2, 8), (7, 1, 3))
     assert sorted(after.gtids()) == [(0, 1, 50), (0, 2, 8), (7, 1, 3)]
+
+
+def test_the_greatest_number_of_a_domain() -> None:
+    """Of any server; numbers of other domains do not count."""
+    state = MariadbGtidList.parse("0-1-7,0-2-9,3-1-40")
+    assert [state.greatest(domain) for domain in (0, 1, 3)] == [9, 0, 40]

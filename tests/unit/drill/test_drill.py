@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.archive.catalog import Catalog
-from binlog2s3.archive.drills import DrillResult, newest
+from binlog2s3.archive.drills import DrillResult, latest, newest
 from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.config.drill import DRILL
@@ -600,14 +600,14 @@ def test_the_newest_result_and_the_newest_proof() -> None:
     """What breaks the format, or has another key, is ignored."""
     store, layout = MemoryStore(), Layout("pre", "orders")
     catalog = Catalog(store, layout)
-    assert newest(catalog) == (None, None)
+    assert newest(latest(catalog)) == (None, None)
     store.put(layout.drill(RESULT.id), RESULT.to_json())
-    assert newest(catalog) == (RESULT, RESULT)
+    assert newest(latest(catalog)) == (RESULT, RESULT)
     failed = replace(RESULT, id=LATER, outcome="failed", step="restore", error="status 3")
     store.put(layout.drill(LATER), failed.to_json())
     store.put(f"{layout.drills}note.txt", b"x")
     store.put(layout.drill("20260104T031244Z-5a6b7c8d"), b"{}")
-    assert newest(catalog) == (failed, RESULT)
+    assert newest(latest(catalog)) == (failed, RESULT)
     for change in ({"outcome": "maybe"}, {"step": "sleep"}, {"id": LATER}):
         data = json.dumps({**json.loads(RESULT.to_json()), **change}).encode()
         with pytest.raises(ArchiveError):

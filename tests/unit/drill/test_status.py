@@ -5,6 +5,7 @@ from datetime import timedelta
 
 import pytest
 
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.retain.window import proofs_of, with_proofs
 from binlog2s3.status.document import document, from_document
@@ -32,7 +33,7 @@ def test_a_proof_can_be_too_old(age: int | None, most: float | None, text: str) 
     if age is not None:
         store.put(layout.drill(DRILL.id), DRILL.to_json())
         status = replace(status, at=DRILL.finished_at + timedelta(seconds=age))
-    proofs = proofs_of(store, "", "orders", None)
+    proofs = proofs_of(Catalog(store, layout), None)
     found = with_proofs(status, proofs, max_age=None, drill_max_age=most)
     texts = [one.text for one in found.all_troubles]
     assert len(texts) == bool(text)
@@ -47,9 +48,9 @@ def test_a_failure_is_forgotten_when_a_later_drill_has_proved() -> None:
     assert [(one.code, one.level) for one in old] == [("drill", "warning")]
     assert from_document(document(said)).all_troubles == old
     store.put(layout.drill(DRILL.id), DRILL.to_json())
-    found = with_proofs(said, proofs_of(store, "", "orders", None), max_age=None)
+    found = with_proofs(said, proofs_of(Catalog(store, layout), None), max_age=None)
     assert found.all_troubles == ()
     later = replace(FAILED, id="20270102T031244Z-5a6b7c8d")
     store.put(layout.drill(later.id), later.to_json())
-    found = with_proofs(said, proofs_of(store, "", "orders", None), max_age=None)
+    found = with_proofs(said, proofs_of(Catalog(store, layout), None), max_age=None)
     assert [one.text for one in found.all_troubles] == [one.text for one in old]

@@ -663,7 +663,7 @@ def test_a_plan_is_told_that_an_entry_cannot_be(
 ) -> None:
     """Whoever asks for that binlog gets an error that names it; others are not disturbed."""
     archive.change(archive.entry(OLD, 2), **change)
-    survey = Survey(store, Catalog(store, LAYOUT), Workers(1))
+    survey = Survey(Catalog(store, LAYOUT), Workers(1))
     with pytest.raises(ArchiveError, match=r"mysql-bin\.000002"):
         survey.known(OLD, BinlogName.parse("mysql-bin.000002"))
     assert survey.known(OLD, BinlogName.parse("mysql-bin.000001")).size > 0
@@ -685,7 +685,8 @@ def test_a_bug_is_not_called_a_defect_of_the_archive(error: Exception) -> None:
     """It shows, also where the archive has a defect."""
 
     class Buggy:
-        def flavour(self, lineage: str | None) -> str:
+        @property
+        def lineages(self) -> list[Lineage]:
             raise error
 
     lie = Defect(kind="lineage-lies", key="archive/x", text="it lies")

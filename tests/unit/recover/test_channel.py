@@ -106,6 +106,59 @@ STATUS = {
 }  # fmt: skip
 
 
+OLD_WORDS = {
+    "Channel_Name": "Connection_name", "Source_User": "Master_User",
+    "Replica_IO_Running": "Slave_IO_Running", "Replica_SQL_Running": "Slave_SQL_Running",
+    "Replica_SQL_Running_State": "Slave_SQL_Running_State",
+    "Relay_Source_Log_File": "Relay_Master_Log_File", "Exec_Source_Log_Pos": "Exec_Master_Log_Pos",
+    "Source_Retry_Count": "Master_Retry_Count",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("running", ["No", "Connecting", "Yes"])
+@pytest.mark.parametrize("name", ["binlog2s3", "Binlog2S3", "theirs"])
+def test_all_servers_tell_the_same_state(name: str, running: str) -> None:
+    """MariaDB and old versions of MySQL have other words; no server tells names' cases apart."""
+    row = STATUS | {
+        "Channel_Name": name, "Replica_IO_Running": running, "Source_User": "binlog2s3",
+        "Replica_SQL_Running_State": "Slave has read all relay log; waiting for more updates",
+        "Last_SQL_Errno": 1062, "Last_SQL_Error": "a row is there", "Replicate_Do_DB": "shop",
+        "Skip_Counter": 1,
+    }  # fmt: skip
+    old = {OLD_WORDS.get(column, column): value for column, value in row.items()}
+    mariadb = {column: value for column, value in old.items() if column != "Master_Retry_Count"}
+    old["Channel_Name"] = old.pop("Connection_name")
+    states = [
+        channel_of(cast("Server", FakeServer({statement: [row]})), facts).state()
+        for statement, row, facts in (
+            ("SHOW REPLICA STATUS", row, FACTS),
+            ("SHOW SLAVE STATUS", old, replace(FACTS, version="5.7.44")),
+            ("SHOW ALL SLAVES STATUS", mariadb, MARIADB),
+        )
+    ]
+    assert states[0] == states[1] == states[2]
+    state = states[0]
+    if name == "theirs":
+        assert state is None
+        return
+    assert state is not None
+    assert (state.ours, state.receives, state.applies) == (True, running != "No", False)
+    assert (state.waits, state.log, state.offset) == (True, f"{PARENT}.b.000009", 9000)
+    assert state.apply_error == (1062, "a row is there")
+    assert state.filters == ("Replicate_Do_DB shop", "a skip counter of 1")
+
+
+@pytest.mark.parametrize(
+    "change", [{"Source_User": "theirs"}, {"Connect_Retry": 60}, {"Source_Retry_Count": 10}]
+)
+def test_a_channel_of_that_name_may_be_somebody_elses(change: dict[str, object]) -> None:
+    """Whoever made it has another user, or would connect again by itself."""
+    server = FakeServer({"SHOW REPLICA STATUS": [STATUS | change]})
+    state = channel_of(cast("Server", server), FACTS).state()
+    assert state is not None
+    assert not state.ours
+
+
 def left_behind(*workers: tuple[str, int]) -> FakeServer:
     """A target whose stopped channel recorded a place in the parent, and its workers these."""
     rows = [{"name": name.encode(), "at": at} for name, at in workers]

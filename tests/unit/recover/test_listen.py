@@ -15,7 +15,7 @@ from binlog2s3.errors import ConfigError, RecoveryError
 from binlog2s3.recover.channel import name_of
 from binlog2s3.recover.listen import Certificate, Listen, listen
 from binlog2s3.recover.plan_source import PlanSource, Served
-from binlog2s3.replication.listen import tls_for, tls_of
+from binlog2s3.replication.listen import Endpoint, tls_for, tls_of
 from binlog2s3.replication.login import Account
 from binlog2s3.replication.queries import Identity
 from binlog2s3.server.login import Login
@@ -93,7 +93,7 @@ def test_a_target_verifies_whom_it_replicates_from(login: Login) -> None:
 def test_a_certificate_that_is_not_usable(tmp_path: Path) -> None:
     """The options that name it and its key are named."""
     with pytest.raises(ConfigError, match=r"--serve-tls-cert /c.pem"):
-        found(AWAY, "127.0.0.1:3307", **VERIFIED).tls()
+        found(AWAY, "127.0.0.1:3307", **VERIFIED).endpoint()
     with pytest.raises(ConfigError, match=r"--serve-tls-cert .*c.pem and --serve-tls-key") as no:
         tls_of(tmp_path / "c.pem", tmp_path / "k.pem", options="--serve-")
     assert "PEM" in no.value.hint
@@ -113,7 +113,10 @@ def test_tls_that_begins_in_the_same_segment() -> None:
     request = (0x0A00).to_bytes(4, "little") + (1 << 24).to_bytes(4, "little") + bytes(24)
     with (
         PlanSource(
-            identity, Account("u", "p"), served, tls=tls_for("127.0.0.1"), needs_tls=True
+            identity,
+            Account("u", "p"),
+            served,
+            at=Endpoint(tls=tls_for("127.0.0.1"), needs_tls=True),
         ) as source,
         socket.create_connection(source.address, timeout=60) as raw,
     ):

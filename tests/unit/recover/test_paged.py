@@ -19,7 +19,7 @@ ALL = (True,) * 5
 
 
 def survey(bucket: Bucket) -> Survey:
-    return Survey(bucket, Catalog(bucket, LAYOUT), workers(), span=SPAN)
+    return Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
 
 
 def steady(count: int) -> Bucket:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import combinations, pairwise
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,9 @@ from binlog2s3.binlog.gtid import GtidSet, MariadbGtidList
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.scanner import EventType, Transaction
 from binlog2s3.binlog.zone import SystemZone
-from binlog2s3.errors import ArchiveError, StoreError
+from binlog2s3.errors import ArchiveError, RecoveryError, StoreError
+from binlog2s3.recover.model import BucketHistory
+from binlog2s3.recover.route import history_flavour
 from binlog2s3.recover.snapshot import Survey
 from tests.binlog_writer import (
     BEGIN,
@@ -675,3 +678,16 @@ def test_a_binlog_of_which_the_beginning_is_lost_is_told() -> None:
     assert survey.lost_end(ID) == f"{name}, of which {size} bytes were durable"
     assert survey.covered_us is None
     assert len(survey.problems) == 1
+
+
+def test_the_flavour_of_a_history() -> None:
+    """That of its last lineage; of one that is not there, the newest's: the plan refuses that."""
+    ours = replace(LINEAGE, lineage="20260102T030405Z-3e11fa47-0001")
+    theirs = replace(LINEAGE, server=replace(LINEAGE.server, flavour="mariadb"))
+    history = cast("BucketHistory", SimpleNamespace(lineages=(ours, theirs), current=ours.id))
+    assert history_flavour(history, None) == "mysql"
+    assert history_flavour(history, theirs.id) == "mariadb"
+    assert history_flavour(history, "gone") == "mariadb"
+    empty = cast("BucketHistory", SimpleNamespace(lineages=(), current=""))
+    with pytest.raises(RecoveryError, match="no history"):
+        history_flavour(empty, None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from binlog2s3.binlog.gtid import GtidSet
-from binlog2s3.replication.listen import tls_for
+from binlog2s3.replication.listen import Endpoint, tls_for
 from binlog2s3.replication.login import Account, native_answer
 from binlog2s3.replication.protocol import GTIDS_MOST, Dump, DumpByGtid
 from binlog2s3.replication.queries import Identity
@@ -214,7 +214,10 @@ def test_the_limit_of_a_user_holds_for_logins_at_the_same_moment() -> None:
 def test_a_tls_handshake_that_stands_still_can_be_ended() -> None:
     """It is a login like others: the next one takes its place."""
     limits = ConnectionLimits(logging_in=1)
-    with source_of(tls=tls_for("127.0.0.1"), limits=limits) as source, ExitStack() as ends:
+    with (
+        source_of(at=Endpoint(tls=tls_for("127.0.0.1")), limits=limits) as source,
+        ExitStack() as ends,
+    ):
         wire = opened(ends, source)
         wire.packet()
         wire.socket.sendall(framed(TLS_REQUEST, 1))
@@ -231,7 +234,7 @@ def test_a_tls_handshake_that_stands_still_can_be_ended() -> None:
 def test_a_tls_handshake_has_the_limit_of_the_login() -> None:
     """A client that begins one and says nothing more is gone when the time for the login is up."""
     tls = tls_for("127.0.0.1")
-    with source_of(tls=tls, limits=ConnectionLimits(login_seconds=0.3)) as source:
+    with source_of(at=Endpoint(tls=tls), limits=ConnectionLimits(login_seconds=0.3)) as source:
         wire = Wire(source)
         with closing(wire.socket):
             wire.packet()
@@ -241,7 +244,10 @@ def test_a_tls_handshake_has_the_limit_of_the_login() -> None:
 
 def test_tls_works() -> None:
     """A whole login through it."""
-    with source_of(tls=tls_for("127.0.0.1"), needs_tls=True) as source, ExitStack() as ends:
+    with (
+        source_of(at=Endpoint(tls=tls_for("127.0.0.1"), needs_tls=True)) as source,
+        ExitStack() as ends,
+    ):
         wire = opened(ends, source)
         nonce = wire.greeted()
         wire.socket.sendall(framed(TLS_REQUEST, 1))

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import resource
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
@@ -123,6 +124,23 @@ def looked_at(golden: Golden) -> list[Looked]:
     )
     with opened(for_restoring(config.s3), session=golden.client.session) as store:
         return look_at(store, config, Workers(2), golden.now)
+
+
+def test_a_document_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of base backups and drills, however many parts of the page say something of them."""
+    golden = BUCKETS["backups-and-drills"]()
+    asked = Counter[str]()
+    read = golden.client.get_object
+
+    def counted(Key: str, **more: Any) -> Any:  # noqa: N803 - as the SDK calls it
+        asked[Key] += 1
+        return read(Key, **more)
+
+    monkeypatch.setattr(golden.client, "get_object", counted)
+    looked_at(golden)
+    documents = [key for key in asked if "/backups/" in key or "/drills/" in key]
+    assert len(documents) > 2
+    assert {key: asked[key] for key in documents} == dict.fromkeys(documents, 1)
 
 
 def model_of(bucket: str) -> Page:

@@ -12,6 +12,7 @@ import pytest
 from binlog2s3.archive.backups import Backup, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import Lineage, LineageFloor
+from binlog2s3.archive.layout import Layout
 from binlog2s3.binlog.gtid import MOST_GTIDS
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.config.backup import BackupConfig
@@ -21,6 +22,8 @@ from binlog2s3.output import Plain
 from binlog2s3.recover.model import Base, Latest
 from binlog2s3.recover.origin import innodb_lacks
 from binlog2s3.recover.reach import best_for
+from binlog2s3.recover.snapshot import Survey
+from binlog2s3.restore.engine import _refusal
 from binlog2s3.retain.backup import add, reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from binlog2s3.status.text import print_status
@@ -177,7 +180,7 @@ def test_a_window_needs_a_backup_that_pitr_would_take() -> None:
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(4).to_json())
     assert not reaches_of_backup(by_gtids(4), store.survey())[0].lineage
     assert best_for([by_gtids(4)], Latest(), store.survey(), None) is None
-    found = proofs_of(store, "pre", "orders", workers()).backups
+    found = proofs_of(Catalog(store, LAYOUT), store.survey()).backups
     assert (found.count, found.window_known, found.window_from) == (1, True, None)
 
 
@@ -189,12 +192,15 @@ def test_a_backup_whose_gtids_are_not_those_of_its_place_reaches_nothing() -> No
     (reach,) = reaches_of_backup(wrong, store.survey())
     assert "contradicts itself" in reach.why
     assert best_for([wrong], Latest(), store.survey(), None) is None
+    assert "contradicts itself" in str(_refusal(wrong, Latest(), store.survey(), None))
     right = replace(wrong, gtid_set=f"{UUID_A}:1-2")
     assert reaches_of_backup(right, store.survey())[0].is_complete
 
 
 def shown(store: Bucket, prefix: str = "pre") -> str:
-    status = replace(IDLE, backups=proofs_of(store, prefix, "orders", workers()).backups)
+    catalog = Catalog(store, Layout(prefix, "orders"))
+    backups = proofs_of(catalog, Survey(catalog, workers())).backups
+    status = replace(IDLE, backups=backups)
     out = StringIO()
     print_status(status, Plain(out), now=status.at)
     return " ".join(out.getvalue().split())
@@ -208,7 +214,7 @@ def test_what_could_not_be_looked_at_is_not_called_missing() -> None:
     store.put(LAYOUT.turn(1), b"{}")  # which lineage is the current one?
     assert "recovery window unknown: pre/archive/orders/turns/" in shown(store)
     assert "no base backup reaches now" not in shown(store)
-    found = proofs_of(store, "pre", "orders", None).backups
+    found = proofs_of(Catalog(store, LAYOUT), None).backups
     assert (found.count, found.window_known) == (1, False)
     store = bucket()
     store.put(LAYOUT.backup(BACKUP.id), by_gtids(99).to_json())

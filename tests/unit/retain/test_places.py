@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from binlog2s3.archive.backups import Backup
+from binlog2s3.archive.catalog import Catalog
 from binlog2s3.recover.backup import start_of_registered
 from binlog2s3.recover.model import Latest
 from binlog2s3.recover.reach import best_for, is_ahead
 from binlog2s3.retain.backup import reaches_of_backup
 from binlog2s3.retain.window import proofs_of
 from tests.documents import BACKUP, NAME
-from tests.surveyed import LAYOUT, Bucket, workers
+from tests.surveyed import LAYOUT, Bucket
 from tests.unit.serve.test_places import NAMES, binlog_of, streamed
 
 FIRST, LOWER, LAST = [f"0-1-{n}" for n in range(1, 6)], ["0-9-3"], ["0-1-6", "0-1-7"]
@@ -87,8 +88,8 @@ def test_the_window_of_status() -> None:
     for number, gtids in enumerate(("0-9-2", "0-9-3")):
         one = replace(backup(gtids), id=f"2026010{number + 1}T030405Z-1f2e3d4c", source="orders")
         there.put(LAYOUT.backup(one.id), one.to_json())
-    found = proofs_of(there, LAYOUT.prefix, "orders", workers()).backups
+    found = proofs_of(Catalog(there, LAYOUT), there.survey()).backups
     assert found.count == 2
     assert found.window_from is not None
     del there.objects[LAYOUT.backup("20260102T030405Z-1f2e3d4c")]
-    assert proofs_of(there, LAYOUT.prefix, "orders", workers()).backups.window_from is None
+    assert proofs_of(Catalog(there, LAYOUT), there.survey()).backups.window_from is None

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from binlog2s3.archive.backups import Backup, registered, restorable
+from binlog2s3.archive.backups import Backup, look_up, registered
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.documents import LineageFloor
-from binlog2s3.archive.drills import last_of
+from binlog2s3.archive.drills import last_of, latest
 from binlog2s3.archive.history import missing_binlogs
 from binlog2s3.archive.index import Index, NumberRange
 from binlog2s3.archive.pages import build
@@ -40,7 +40,7 @@ from binlog2s3.stream.archive_end import archive_end
 from tests.binlog_writer import UUID_A, UUID_B, XID, BinlogWriter, statement
 from tests.documents import BACKUP, BEAT, DRILL, FLOOR, ID, LINEAGE, like, parent_of, stored_as
 from tests.memory_store import Contents
-from tests.surveyed import LAYOUT, workers
+from tests.surveyed import LAYOUT
 from tests.surveyed import Bucket as Archive
 
 DAY = 86_400
@@ -258,15 +258,15 @@ def test_an_older_proof_does_not_hide_that_the_last_drill_has_failed() -> None:
     """`pitr` says what the last drill of its base backup said of it."""
     there = world()
     drilled(there, 18)
-    proof = last_of(Catalog(there, LAYOUT), backup_of(18).id)
+    proof = last_of(latest(Catalog(there, LAYOUT)), backup_of(18).id)
     assert proof is not None
     assert proof.is_proved
     for day, step in ((19, "check"), (20, "choose")):
         drilled(there, day, outcome="failed", step=step, restored="", backup=backup_of(18).id)
-        last = last_of(Catalog(there, LAYOUT), backup_of(18).id)
+        last = last_of(latest(Catalog(there, LAYOUT)), backup_of(18).id)
         assert last is not None
         assert (last.is_proved, last.step) == (False, "check")
-    assert last_of(Catalog(there, LAYOUT), backup_of(5).id) is None
+    assert last_of(latest(Catalog(there, LAYOUT)), backup_of(5).id) is None
 
 
 @pytest.mark.parametrize("by_place", [True, False])
@@ -308,7 +308,7 @@ def test_what_was_accepted_counts_nowhere() -> None:
         checked(there, day, checked=False, defects=("it is cut off",), accepted="for a test")
     with pytest.raises(RecoveryError, match="no registered base backup"):
         there.prune(grace=0.0)
-    found = proofs_of(there, "pre", "orders", workers()).backups
+    found = proofs_of(Catalog(there, LAYOUT), there.survey()).backups
     assert (found.count, found.newest_at, found.window_from) == (0, None, None)
     assert found.window_known
 
@@ -914,7 +914,9 @@ def test_the_status_has_the_recovery_window() -> None:
     blank = Status(source="orders", target="s3://b", seen_from="bucket", at=NOW, state="idle")
 
     def seen(max_age: float | None = None) -> Status:
-        return with_proofs(blank, proofs_of(there, "pre", "orders", workers()), max_age=max_age)
+        return with_proofs(
+            blank, proofs_of(Catalog(there, LAYOUT), there.survey()), max_age=max_age
+        )
 
     def begin() -> timedelta:
         found = seen().backups
@@ -1037,12 +1039,12 @@ def test_a_stored_backup_that_is_not_whole_is_no_proof() -> None:
     world = World()
     keys = [store(world, day) for day in DAYS]
     world.delete([keys[0], keys[2]])
-    found = proofs_of(world, "pre", "orders", workers()).backups
+    found = proofs_of(Catalog(world, LAYOUT), world.survey()).backups
     assert found.window_from == BEGIN + timedelta(days=18, hours=6)
     assert (found.count, found.newest_at) == (1, BEGIN + timedelta(days=18))
     catalog = Catalog(world, LAYOUT)
-    assert [one.label for one in restorable(catalog, registered(catalog))] == ["day 18"]
-    reaches = [reaches[0].why for _, reaches in listed(catalog, world.survey())]
+    assert [one.label for one in look_up(catalog).restorable] == ["day 18"]
+    reaches = [reaches[0].why for _, reaches in listed(look_up(catalog), world.survey())]
     assert [f"{key} is missing" in why for key, why in zip(keys, reaches, strict=True)] == [
         True,
         False,

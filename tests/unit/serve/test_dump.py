@@ -49,9 +49,7 @@ def at(name: BinlogName | str, position: int = 4, **more: Any) -> DumpByPosition
 
 @contextmanager
 def history_of(bucket: Bucket, lineage: str | None = None) -> Iterator[ArchiveHistory]:
-    found = ArchiveHistory(
-        bucket, Catalog(bucket, LAYOUT), workers(), lineage=lineage, poll_seconds=0.01
-    )
+    found = ArchiveHistory(Catalog(bucket, LAYOUT), workers(), lineage=lineage, poll_seconds=0.01)
     found.start()
     with closing(found):
         yield found

@@ -176,7 +176,7 @@ def test_an_internal_error_is_told_and_what_follows_is_served(
     first = written(6, rotate=False)
     bucket.chunks(first.data, 0, first.transactions[2].end)
     catalog = Breaking(bucket, LAYOUT)
-    history = ArchiveHistory(bucket, catalog, workers(), lineage=None, poll_seconds=0.01)
+    history = ArchiveHistory(catalog, workers(), lineage=None, poll_seconds=0.01)
     history.start()
     got = Got()
     with ExitStack() as ends:

@@ -276,9 +276,7 @@ def test_a_search_for_transactions_without_gtids_blocks_nobody() -> None:
 def test_a_question_for_which_no_thread_starts() -> None:
     """As if the store did not answer: the same one is answered later."""
     bucket = streamed(three(), 3)
-    history = ArchiveHistory(
-        bucket, Catalog(bucket, LAYOUT), Workers(4), lineage=None, poll_seconds=0.01
-    )
+    history = ArchiveHistory(Catalog(bucket, LAYOUT), Workers(4), lineage=None, poll_seconds=0.01)
     history.start()
     with closing(history):
         before = threading.stack_size(1 << 46)  # more than there is

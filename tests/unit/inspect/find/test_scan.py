@@ -146,7 +146,7 @@ def test_an_interval_costs_no_entry_of_other_binlogs(
     else:
         query = replace(query, gtids=(f"{UUID_A}:101-102",))
     warnings: list[str] = []
-    survey = Survey(bucket, Catalog(bucket, LAYOUT), workers(), span=SPAN)
+    survey = Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
     search = TransactionSearch(
         survey, query, threads=2, warn=warnings.append, advance=lambda _: None
     )
@@ -191,7 +191,7 @@ def test_a_search_with_pages_finds_what_one_without_finds(
     )
     found = []
     for bucket in (history.bucket, without_pages(history.bucket)):
-        survey = Survey(bucket, Catalog(bucket, LAYOUT), workers(), span=SPAN)
+        survey = Survey(Catalog(bucket, LAYOUT), workers(), span=SPAN)
         search = TransactionSearch(
             survey,
             query,

@@ -184,7 +184,7 @@ ROWS = replace(HIT, content=Content(changes=(Change(kind="delete", table="shop.a
 
 
 def test_rows_can_be_undone_and_nothing_else() -> None:
-    """On the living server, so not what is in the past of another one."""
+    """On the live server, so not what is in the past of another one."""
     given = replace(ABOUT, given=("--config", "/etc/my file.toml"))
     own = ["binlog2s3", "undo", *given.given]
     assert undo_words(ROWS, given, SOUGHT) == [*own, "--gtid", f"{UUID}:48213"]

@@ -1,0 +1,11 @@
+"""Names and values in SQL: as a statement has them, and as a server answers them. Pure."""
+
+
+def quoted(name: str) -> str:
+    """A name in backquotes, for a statement."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def text_of(value: object) -> str:
+    """A value as text: names in the tables of some versions are bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
