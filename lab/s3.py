@@ -50,6 +50,10 @@ class Store(Protocol):
     def client(self, **settings: Any) -> "S3Client":
         """A client with the root rights."""
 
+    @property
+    def asking(self) -> "S3Client":
+        """The client of all who only ask, with the root rights; it is the store's to close."""
+
     def make_bucket(self, name: str = "", **settings: Any) -> str:
         """Make a bucket and return its name."""
 
@@ -108,6 +112,7 @@ class _Server:
         self.access_key = f"lab{secrets.token_hex(6)}"
         self.secret_key = secrets.token_urlsafe(24)
         self._process: subprocess.Popen[bytes] | None = None
+        self._asking: S3Client | None = None
 
     def __enter__(self) -> Self:
         for folder in (self.data, self._temporary):
@@ -154,6 +159,9 @@ class _Server:
 
     def kill(self) -> None:
         """End it at once; the data stay until the `with` block ends."""
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
         if self._process is not None:
             end(self._process)
             self._process = None
@@ -161,6 +169,16 @@ class _Server:
     def client(self, **settings: Any) -> "S3Client":
         """A client with the root rights; `settings` are botocore's Config."""
         return client_for(self.endpoint_url, self.access_key, self.secret_key, **settings)
+
+    @property
+    def asking(self) -> "S3Client":
+        """The client of all who only ask: to make one takes longer than to ask.
+
+        It asks again where the store has just closed the connection.
+        """
+        if self._asking is None:
+            self._asking = self.client(retries={"total_max_attempts": 3, "mode": "standard"})
+        return self._asking
 
     def make_bucket(self, name: str = "", **settings: Any) -> str:
         """Make a bucket (a fresh name unless given) and return its name."""
