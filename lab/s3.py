@@ -17,7 +17,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import boto3
 import botocore.loaders
@@ -80,16 +80,20 @@ def client_for(
         "read_timeout": 60,
         **settings,
     }
+    session = _session(access_key, secret_key, session_token)
+    return session.client("s3", endpoint_url=endpoint_url, config=Config(**chosen))
+
+
+def _session(access_key: str, secret_key: str, session_token: str | None = None) -> boto3.Session:
     core = botocore.session.get_session()
     core.register_component("data_loader", _LOADER)
-    session = boto3.session.Session(
+    return boto3.session.Session(
         botocore_session=core,
         aws_access_key_id=access_key,
         aws_secret_access_key=secret_key,
         aws_session_token=session_token,
         region_name=REGION,
     )
-    return session.client("s3", endpoint_url=endpoint_url, config=Config(**chosen))
 
 
 class _Server:
@@ -243,12 +247,8 @@ class MinioServer(_Server):
         The policy is an IAM document, `{"Statement": [...]}`; see `allow`. The keys of the answer
         are `access_key`, `secret_key` and `session_token`.
         """
-        session = boto3.session.Session(
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=REGION,
-        )
-        sts = cast("Any", session).client("sts", endpoint_url=self.endpoint_url)
+        session: Any = _session(self.access_key, self.secret_key)
+        sts = session.client("sts", endpoint_url=self.endpoint_url)
         answer = sts.assume_role(
             RoleArn="arn:aws:iam::000000000000:role/lab",
             RoleSessionName="lab",
