@@ -119,7 +119,8 @@ class StreamProcess:
             file.seek(self._read)  # it grows: what has been read once is known
             whole = file.read().rpartition(b"\n")[0]
             self._read += len(whole)
-            self._lines += [json.loads(line) for line in whole.splitlines() if line[:1] == b"{"]
+            lines = whole.decode(errors="replace").splitlines()
+            self._lines += [json.loads(line) for line in lines if line.startswith("{")]
         return [*self._lines]
 
     def events(self, name: str) -> list[Line]:
