@@ -17,7 +17,7 @@ import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import boto3
 import botocore.loaders
@@ -50,6 +50,10 @@ class Store(Protocol):
     def client(self, **settings: Any) -> "S3Client":
         """A client with the root rights."""
 
+    @property
+    def asking(self) -> "S3Client":
+        """The client of all who only ask, with the root rights; it is the store's to close."""
+
     def make_bucket(self, name: str = "", **settings: Any) -> str:
         """Make a bucket and return its name."""
 
@@ -76,16 +80,20 @@ def client_for(
         "read_timeout": 60,
         **settings,
     }
+    session = _session(access_key, secret_key, session_token)
+    return session.client("s3", endpoint_url=endpoint_url, config=Config(**chosen))
+
+
+def _session(access_key: str, secret_key: str, session_token: str | None = None) -> boto3.Session:
     core = botocore.session.get_session()
     core.register_component("data_loader", _LOADER)
-    session = boto3.session.Session(
+    return boto3.session.Session(
         botocore_session=core,
         aws_access_key_id=access_key,
         aws_secret_access_key=secret_key,
         aws_session_token=session_token,
         region_name=REGION,
     )
-    return session.client("s3", endpoint_url=endpoint_url, config=Config(**chosen))
 
 
 class _Server:
@@ -108,6 +116,7 @@ class _Server:
         self.access_key = f"lab{secrets.token_hex(6)}"
         self.secret_key = secrets.token_urlsafe(24)
         self._process: subprocess.Popen[bytes] | None = None
+        self._asking: S3Client | None = None
 
     def __enter__(self) -> Self:
         for folder in (self.data, self._temporary):
@@ -154,6 +163,9 @@ class _Server:
 
     def kill(self) -> None:
         """End it at once; the data stay until the `with` block ends."""
+        if self._asking is not None:
+            self._asking.close()
+            self._asking = None
         if self._process is not None:
             end(self._process)
             self._process = None
@@ -161,6 +173,16 @@ class _Server:
     def client(self, **settings: Any) -> "S3Client":
         """A client with the root rights; `settings` are botocore's Config."""
         return client_for(self.endpoint_url, self.access_key, self.secret_key, **settings)
+
+    @property
+    def asking(self) -> "S3Client":
+        """The client of all who only ask: to make one takes longer than to ask.
+
+        It asks again where the store has just closed the connection.
+        """
+        if self._asking is None:
+            self._asking = self.client(retries={"total_max_attempts": 3, "mode": "standard"})
+        return self._asking
 
     def make_bucket(self, name: str = "", **settings: Any) -> str:
         """Make a bucket (a fresh name unless given) and return its name."""
@@ -225,12 +247,8 @@ class MinioServer(_Server):
         The policy is an IAM document, `{"Statement": [...]}`; see `allow`. The keys of the answer
         are `access_key`, `secret_key` and `session_token`.
         """
-        session = boto3.session.Session(
-            aws_access_key_id=self.access_key,
-            aws_secret_access_key=self.secret_key,
-            region_name=REGION,
-        )
-        sts = cast("Any", session).client("sts", endpoint_url=self.endpoint_url)
+        session: Any = _session(self.access_key, self.secret_key)
+        sts = session.client("sts", endpoint_url=self.endpoint_url)
         answer = sts.assume_role(
             RoleArn="arn:aws:iam::000000000000:role/lab",
             RoleSessionName="lab",

@@ -6,7 +6,6 @@ Law: it does what docs/format.md tells a stranger to do, in other words than the
 import json
 import re
 from collections.abc import Callable, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
@@ -41,16 +40,17 @@ class Bucket:
         self.store = store
         self.name = bucket
 
+    def rows(self, prefix: str = "") -> list[Any]:
+        """What a listing says of each object."""
+        pages = self.store.asking.get_paginator("list_objects_v2")
+        found = pages.paginate(Bucket=self.name, Prefix=prefix)
+        return [row for page in found for row in page.get("Contents", [])]
+
     def keys(self, prefix: str = "") -> list[str]:
-        with closing(self.store.client()) as client:
-            pages = client.get_paginator("list_objects_v2").paginate(
-                Bucket=self.name, Prefix=prefix
-            )
-            return [row["Key"] for page in pages for row in page.get("Contents", [])]
+        return [row["Key"] for row in self.rows(prefix)]
 
     def get(self, key: str) -> bytes:
-        with closing(self.store.client()) as client:
-            return client.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return self.store.asking.get_object(Bucket=self.name, Key=key)["Body"].read()
 
     def chunks(self, binlog: str = "") -> list[ChunkObject]:
         """A listing is no snapshot: a chunk that took another's place under it may be in neither.

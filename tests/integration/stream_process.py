@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -76,6 +76,8 @@ class StreamProcess:
         merged = {**command.environment(**store.env()), **(environment or {})}
         self.environment = {name: value for name, value in merged.items() if value is not None}
         self._process: subprocess.Popen[bytes] | None = None
+        self._lines: list[Line] = []
+        self._read = 0
 
     def __enter__(self) -> Self:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -113,8 +115,13 @@ class StreamProcess:
 
     def log(self) -> list[Line]:
         """Its log lines so far; lines that are no JSON, as those of a traceback, are left out."""
-        whole = self.stderr().rpartition("\n")[0]
-        return [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+        with suppress(FileNotFoundError), self._stderr.open("rb") as file:
+            file.seek(self._read)  # it grows: what has been read once is known
+            whole = file.read().rpartition(b"\n")[0]
+            self._read += len(whole)
+            lines = whole.decode(errors="replace").splitlines()
+            self._lines += [json.loads(line) for line in lines if line.startswith("{")]
+        return [*self._lines]
 
     def events(self, name: str) -> list[Line]:
         """Its log lines so far with this message."""

@@ -31,9 +31,7 @@ Start = Callable[..., StreamProcess]
 
 
 def objects(store: Store, bucket: str, prefix: str = "") -> dict[str, Any]:
-    with closing(store.client()) as client:
-        pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        return {row["Key"]: row for page in pages for row in page.get("Contents", [])}
+    return {row["Key"]: row for row in Bucket(store, bucket).rows(prefix)}
 
 
 def written(store: Store, bucket: str, part: str) -> dict[str, tuple[object, object]]:
@@ -46,12 +44,11 @@ def bodies(store: Store, bucket: str, pattern: str) -> dict[str, bytes]:
     """The objects with such keys; one that goes between listing and reading is not there."""
 
     def read() -> dict[str, bytes]:
-        found = {}
-        with closing(store.client()) as client:
-            for key in objects(store, bucket):
-                if re.search(pattern, key):
-                    with suppress(client.exceptions.NoSuchKey):
-                        found[key] = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        found, there = {}, Bucket(store, bucket)
+        for key in (row["Key"] for row in there.rows()):
+            if re.search(pattern, key):
+                with suppress(store.asking.exceptions.NoSuchKey):
+                    found[key] = there.get(key)
         return found
 
     return again(read)
@@ -65,19 +62,17 @@ def uploads(store: Store, bucket: str) -> list[str]:
     """The keys of unfinished uploads, as far as the store can tell."""
     if "upload listing" in store.lacks:
         return []
-    with closing(store.client()) as client:
-        found = client.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    found = store.asking.list_multipart_uploads(Bucket=bucket).get("Uploads", [])
     return [upload["Key"] for upload in found]
 
 
 def parts_there(store: Store, bucket: str) -> int:
     """How many parts unfinished uploads have."""
-    with closing(store.client()) as client:
-        found = 0
-        for upload in client.list_multipart_uploads(Bucket=bucket).get("Uploads", []):
-            where = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-            found += len(client.list_parts(**where).get("Parts", []))
-        return found
+    found = 0
+    for upload in store.asking.list_multipart_uploads(Bucket=bucket).get("Uploads", []):
+        where = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+        found += len(store.asking.list_parts(**where).get("Parts", []))
+    return found
 
 
 def full_chunks(store: Store, bucket: str) -> list[str]:

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import shlex
 import shutil
 import subprocess
 import sys
@@ -39,7 +38,7 @@ TABLES = (
     "CREATE TRIGGER shop.r BEFORE INSERT ON shop.t FOR EACH ROW SET NEW.n = NEW.n + 1",
 )
 CHANGED = "Table definition has changed"
-BACKUPS = 2
+BACKUPS = 1
 
 
 @dataclass(kw_only=True)
@@ -378,25 +377,3 @@ def make_old(place: Place) -> None:
         assert said["state"] == "running"
         failed = json.dumps({**said, "state": "failed"}).encode()
         client.put_object(Bucket=place.bucket, Key=f"pre/{key}", Body=failed)
-
-
-def test_a_drill_restores_what_is_stored(mysql_place: Place) -> None:
-    """As docs/guides/base-backups.md has it: `backup get` is the restore command."""
-    place = mysql_place
-    place.wait()
-    id_ = place.backup()["id"]
-    place.source.query("INSERT INTO shop.t VALUES (1, 1, 'after the backup')")
-    place.wait()
-    get = shlex.join(command.argv("backup", "get", *place.where))
-    mysql = f"{place.binaries.client} --no-defaults --binary-mode -u root"
-    script = f'{get} "$DRILL_ID" | {mysql} -S "$DRILL_SOCKET"'
-    with temporary_directory() as work:
-        argv = ["drill", *place.where, f"--mysqld={place.binaries.server}", "--json"]
-        argv += [f"--work-dir={work}", "--ionice=none"]
-        argv += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
-        argv += [f"--restore-command=bash -o pipefail -c {shlex.quote(script)}"]
-        done = command.run(*argv, **place.minio.env())
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["outcome"], found["backup"]) == ("proved", id_)
-    assert found["transactions"] >= 1

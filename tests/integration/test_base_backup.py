@@ -270,6 +270,7 @@ def test_a_dump_that_was_loaded_by_half(loaded: Loaded) -> None:
     assert f"the base backup {loaded.dump} was checked: its 3 tables exist" in last
 
 
+@pytest.mark.parametrize("binaries", ["mariadb"], indirect=True)
 def test_an_older_backup_than_the_one_named_is_told_by_its_numbers(
     loaded: Loaded, disk_tmp_path: Path
 ) -> None:
@@ -285,10 +286,9 @@ def test_an_older_backup_than_the_one_named_is_told_by_its_numbers(
         more,
     )
     monday, tuesday = disk_tmp_path / "monday.sql", disk_tmp_path / "tuesday.sql"
-    without = ["--set-gtid-purged=OFF"] if loaded.is_mysql else []
-    dump_of(source, monday, *without)
+    dump_of(source, monday)
     source.query(more, "DELETE FROM shop.numbered ORDER BY id DESC LIMIT 1")
-    dump_of(source, tuesday, *without)
+    dump_of(source, tuesday)
     source.query("INSERT INTO shop.orders VALUES (5)")
     loaded.wait()
     loaded.load(monday)

@@ -111,6 +111,7 @@ def test_the_source_cannot_remove_the_mark(tidied: Tidied, empty: MysqlServer) -
     assert "scratch server" in tidied.recovery.refused(empty, *tidied.begin)
 
 
+@pytest.mark.parametrize("tidied", ["mysql", "mariadb"], indirect=True, scope="module")
 def test_a_source_that_uses_the_name(tidied: Tidied, empty: MysqlServer) -> None:
     """It creates and drops a database of that name: replayed like any other."""
     tidied.recovery.to(empty, *tidied.begin)

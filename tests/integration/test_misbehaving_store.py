@@ -41,7 +41,6 @@ FAULTS: dict[str, Action] = {
     "quota": says(403, "QuotaExceeded"),
     "500": says(500, "InternalError"),
     "web page": Answer(200, HTML, b"<html>Welcome</html>"),
-    "empty": Answer(200),
     "lost": DropAnswer(),
 }
 KINDS = ("chunk", "create", "part", "copy", "complete", "whole", "entry", "delete objects", "list")
@@ -64,8 +63,8 @@ class Spoiled:
 
 OF_STREAMER = ("denied", "web page", "lost")
 """One of each class that a streamer handles otherwise: each takes a minute or two."""
-OF_COMMANDS = ("denied", "500", "web page", "empty", "lost")
-"""For good, for now, and three that are no answer; of which class a code is, test_s3.py says."""
+OF_COMMANDS = ("denied", "500", "web page", "lost")
+"""For good, for now, and two that are no answer; of which class a code is, test_s3.py says."""
 
 
 @pytest.mark.parametrize("fault", OF_STREAMER)

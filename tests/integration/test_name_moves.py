@@ -8,8 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -55,9 +53,8 @@ def name(disk_tmp_path: Path) -> Name:
 
 
 @pytest.fixture
-def archive(minio: MinioServer, bucket: str) -> Iterator[Archive]:
-    with closing(Archive(minio, bucket)) as made:
-        yield made
+def archive(minio: MinioServer, bucket: str) -> Archive:
+    return Archive(minio, bucket)
 
 
 def is_watched(archive: Archive) -> bool:

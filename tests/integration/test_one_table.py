@@ -5,11 +5,13 @@ The source and the streamer are gone. Its tables at each goal were looked at bef
 
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lab.disk import temporary_directory
 from lab.get import ServerBinaries
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
@@ -120,11 +122,13 @@ class Past(Streamed):
 OPTIONS = [*RELAXED, "--binlog-format=ROW"]
 
 
-@pytest.fixture
-def past(
-    binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
-) -> Iterator[Past]:
-    with streamed(binaries, minio, bucket, disk_tmp_path, options=OPTIONS, kind=Past) as found:
+@pytest.fixture(scope="module", params=["mysql", "mariadb"])
+def lived(request: pytest.FixtureRequest, minio: MinioServer) -> Iterator[Past]:
+    binaries: ServerBinaries = request.getfixturevalue(f"{request.param}_binaries")
+    with (
+        temporary_directory() as folder,
+        streamed(binaries, minio, minio.make_bucket(), folder, options=OPTIONS, kind=Past) as found,
+    ):
         source = found.source
         found.begin()
         source.query("ALTER TABLE shop.orders ADD COLUMN more INT DEFAULT 7")
@@ -143,6 +147,15 @@ def past(
         found.renamed = rows_of(source, "shop.orders")
         found.end()
         yield found
+
+
+@pytest.fixture
+def past(lived: Past) -> Iterator[Past]:
+    """It, whose scratch servers are this test's."""
+    whole = lived.stack
+    with ExitStack() as lived.stack:
+        yield lived
+    lived.stack = whole
 
 
 @pytest.mark.gate("mysql", "mariadb")

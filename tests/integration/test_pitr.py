@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from shlex import quote
 
@@ -30,35 +31,48 @@ KILLS = 5
 
 
 @pytest.fixture(scope="session")
-def world(
-    request: pytest.FixtureRequest,
+def worlds(
     mysql_binaries: ServerBinaries,
     minio_binary: Path,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[World]:
-    """Made once, also where several processes run tests; PITR_SEED makes the same one again."""
-    kind = getattr(request, "param", "whole")
+) -> Iterator[Callable[[str], tuple[World, MinioServer]]]:
+    """A world, "small" or "whole", and a store that has what the streamer left there.
 
-    def make(folder: Path) -> None:
-        seed = int(os.environ.get("PITR_SEED") or secrets.randbelow(1_000_000))
-        build(folder, mysql_binaries, minio_binary, seed=seed, small=kind == "small")
+    Made once, also where several processes run tests; PITR_SEED makes the same one again.
+    """
+    with ExitStack() as stack:
 
-    with shared(tmp_path_factory, f"pitr-world-{kind}", make) as folder:
-        yield World.load(folder)
+        @cache
+        def found(kind: str) -> tuple[World, MinioServer]:
+            def make(folder: Path) -> None:
+                seed = int(os.environ.get("PITR_SEED") or secrets.randbelow(1_000_000))
+                build(folder, mysql_binaries, minio_binary, seed=seed, small=kind == "small")
 
+            folder = stack.enter_context(shared(tmp_path_factory, f"pitr-world-{kind}", make))
+            world = World.load(folder)
+            return world, stack.enter_context(world.store(minio_binary))
 
-@pytest.fixture(scope="session")
-def bucket_server(world: World, minio_binary: Path) -> Iterator[MinioServer]:
-    """A store that has what the streamer left."""
-    with world.store(minio_binary) as store:
-        yield store
+        yield found
 
 
 @pytest.fixture
-def command(world: World, bucket_server: MinioServer) -> Recovery:
+def lost(
+    request: pytest.FixtureRequest, worlds: Callable[[str], tuple[World, MinioServer]]
+) -> tuple[World, MinioServer]:
+    return worlds(getattr(request, "param", "small"))
+
+
+@pytest.fixture
+def world(lost: tuple[World, MinioServer]) -> World:
+    return lost[0]
+
+
+@pytest.fixture
+def command(lost: tuple[World, MinioServer]) -> Recovery:
     """The command, with credentials that can only read."""
+    world, store = lost
     sys.stdout.write(f"PITR_SEED={world.seed}\n")
-    return Recovery(bucket_server, world.bucket, read_only(bucket_server))
+    return Recovery(store, world.bucket, read_only(store))
 
 
 @pytest.fixture
@@ -86,7 +100,7 @@ def one_of(world: World, kind: str) -> Target:
 
 
 @pytest.mark.gate("small")
-@pytest.mark.parametrize("world", ["small", "whole"], indirect=True)
+@pytest.mark.parametrize("lost", ["small", "whole"], indirect=True)
 def test_fifty_places(world: World, command: Recovery, fresh: Fresh) -> None:
     """Times, GTIDs, positions, before a DROP, the newest: tables and GTIDs are the replica's.
 
@@ -114,6 +128,7 @@ def test_in_one_go(world: World, command: Recovery, fresh: Fresh) -> None:
     check(server, world, target)
 
 
+@pytest.mark.parametrize("lost", ["whole"], indirect=True)
 def test_transactions_that_are_skipped(world: World, command: Recovery, fresh: Fresh) -> None:
     """All but these; on to a later place it leaves one more out.
 

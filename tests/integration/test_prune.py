@@ -222,7 +222,7 @@ def restored(binaries: ServerBinaries, to: str, pitr: Recovery) -> int:
 def test_a_window_of_forty_binlogs(
     mysql_binaries: ServerBinaries, minio: MinioServer, bucket: str, disk_tmp_path: Path
 ) -> None:
-    """Random moments of the window are restored and compared, every earlier one is refused."""
+    """Random moments of the window are restored and compared, earlier ones are refused."""
     with (
         temporary_directory() as directory,
         MysqlServer(mysql_binaries, directory) as server,
@@ -261,9 +261,9 @@ def test_a_window_of_forty_binlogs(
         first = max(WINDOW, oldest)
 
         pitr = Recovery(minio, bucket, read_only(minio))
-        for number in world.numbers(4, first):
+        for number in world.numbers(2, first):
             assert restored(mysql_binaries, to_time(world.at[number]), pitr) == number + 1
-        for number in range(BACKUPS[1] - 2):
+        for number in (0, BACKUPS[0], BACKUPS[1] - 3):
             refused = pitr.refused_without_target(to_time(world.at[number]))
             assert "were pruned" in refused, refused
 
@@ -306,7 +306,7 @@ def test_a_kill_while_it_deletes(
     assert 4 < len(needed) < len(origin.archived()) - 7
 
     kills = [("PUT", "/floors/", 0.0), ("POST", "?delete", 0.0)]
-    kills += [("POST", "?delete", random.uniform(0, 0.03)) for _ in range(3)]
+    kills += [("POST", "?delete", random.uniform(0, 0.03))]
     for kill in kills:
         world = origin.copied()
         world.wait_prunable(8)

@@ -217,8 +217,8 @@ CASES = {
     ),
     "only the bucket": Case(
         accident="lost-all",
-        sections=(SETTINGS, DUMP, "only-the-bucket", STREAM),
-        check=check_streamed_again,
+        sections=(SETTINGS, DUMP, "only-the-bucket"),
+        check=check_at_the_end,
     ),
     "gap": Case(
         accident="gap",

@@ -231,6 +231,7 @@ def test_each_backup_is_brought_along_its_own_history(world: World, target: Targ
     world.check(server, "old")
 
 
+@pytest.mark.parametrize("world", ["gtid"], indirect=True, scope="module")
 def test_a_killed_run_is_resumed_by_the_same_command(world: World, target: Target) -> None:
     """It stands in the middle when it is killed; the rest is of the same history."""
     recovery = Recovery(world.store, world.bucket, read_only(world.store))

@@ -10,7 +10,7 @@ import pytest
 
 from lab.disk import temporary_directory
 from lab.get import ServerBinaries
-from lab.mysql import MariadbServer, MysqlServer
+from lab.mysql import MysqlServer
 from lab.s3 import MinioServer
 from tests import command
 from tests.integration.bucket import Bucket
@@ -39,7 +39,7 @@ class FailOver:
     The second server was started first, so its lineage has the smaller id.
     """
 
-    def __init__(self, kind: type[MysqlServer], scene: Scene, second: MysqlServer) -> None:
+    def __init__(self, scene: Scene, second: MysqlServer) -> None:
         self.scene = scene
         self.second = second
         scene.write(10)
@@ -73,38 +73,25 @@ class FailOver:
 
     def earlier(self, count: int) -> str:
         """What the second server had executed so many transactions ago."""
-        second = self.second
-        if self.scene.pair.is_mysql:
-            ask = "SELECT GTID_SUBTRACT(@@gtid_executed, CONCAT(@@server_uuid, ':{}-10'))"
-            return str(second.query(ask.format(11 - count))[0][0])
-        domain, server, number = executed(second).split("-")
-        return f"{domain}-{server}-{int(number) - count}"
+        ask = "SELECT GTID_SUBTRACT(@@gtid_executed, CONCAT(@@server_uuid, ':{}-10'))"
+        return str(self.second.query(ask.format(11 - count))[0][0])
 
     def beats(self) -> int:
         """The heartbeats that the replica has received."""
-        if self.scene.pair.is_mysql:
-            table = "performance_schema.replication_connection_status"
-            ask = f"SELECT COUNT_RECEIVED_HEARTBEATS FROM {table}"
-        else:
-            ask = (
-                "SELECT VARIABLE_VALUE FROM information_schema.GLOBAL_STATUS "
-                "WHERE VARIABLE_NAME = 'SLAVE_RECEIVED_HEARTBEATS'"
-            )
+        table = "performance_schema.replication_connection_status"
+        ask = f"SELECT COUNT_RECEIVED_HEARTBEATS FROM {table}"
         return int(self.scene.target.query(ask)[0][0])
 
 
-@pytest.fixture(params=["mysql", "mariadb"])
+@pytest.fixture
 def fail_over(
-    request: pytest.FixtureRequest, minio: MinioServer, disk_tmp_path: Path
+    mysql_binaries: ServerBinaries, minio: MinioServer, disk_tmp_path: Path
 ) -> Iterator[FailOver]:
-    kind = MysqlServer if request.param == "mysql" else MariadbServer
-    binaries = request.getfixturevalue(f"{request.param}_binaries")
-    options = [*RELAXED, *(["--log-slave-updates"] if kind is MariadbServer else [])]
     with contextlib.ExitStack() as stack:
 
         def server(number: int) -> MysqlServer:
             place = stack.enter_context(temporary_directory())
-            one = kind(binaries, place, server_id=number, options=options)
+            one = MysqlServer(mysql_binaries, place, server_id=number, options=RELAXED)
             return stack.enter_context(one)
 
         second = server(2)
@@ -113,7 +100,7 @@ def fail_over(
         source, target = server(1), server(3)
         scene = Scene(Pair(source, target), minio, minio.make_bucket(), disk_tmp_path)
         stack.enter_context(scene.ends)
-        yield FailOver(kind, scene, second)
+        yield FailOver(scene, second)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -63,7 +63,7 @@ def take_away_the_upload(proxy: RecordingProxy, store: Store, bucket: str, name:
         wait_until(aborted, what="the upload is gone")
 
 
-@pytest.mark.stores("versitygw", "nanio", "s3s-fs")
+@pytest.mark.stores("versitygw", "nanio")
 def test_everything_happens_to_one_stream(
     mysql: MysqlServer, store: Store, bucket: str, disk_tmp_path: Path
 ) -> None:

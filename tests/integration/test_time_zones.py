@@ -1,7 +1,6 @@
 """A source and targets in several system time zones: nothing is restored as another moment."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +17,6 @@ from lab.disk import temporary_directory
 from lab.get import VERSIONS, ServerBinaries
 from lab.mysql import MysqlServer, server_of
 from lab.s3 import MinioServer
-from tests import command
 from tests.login import ROOT
 from tests.world.servers import RELAXED
 from tests.world.streamed import Streamed, streamed
@@ -161,38 +159,6 @@ def test_other_values_can_be_accepted(world: World, target: MysqlServer) -> None
     assert {theirs[n] - ours for n, ours in world.defaults} == {HOURS * 3600}
     wrong = {n for n, ours in world.values if dict(target.query(VALUES))[n] != ours}
     assert wrong == ({3} if world.is_mariadb else set())
-
-
-@pytest.mark.parametrize("world", ["mysql"], indirect=True, scope="module")
-def test_a_drill_is_in_the_sources_zone(world: World, tmp_path: Path) -> None:
-    """Wherever it runs: the values are the source's, and so is the event's time."""
-    words = world.where
-    start = ["--binlog=mysql-bin.000001", "--position=4"]
-    world.document("backup", "add", *start, "--label=empty")
-    (moment,) = (ours for n, ours in world.values if n == len(world.values))
-    checks = tmp_path / "check.sql"
-    when = int(datetime(2030, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo")).timestamp())
-    checks.write_text(
-        f"SELECT UNIX_TIMESTAMP(ts) = {moment} FROM z.t WHERE n = {len(world.values)};\n"
-        f"SELECT MIN(UNIX_TIMESTAMP(d)) = {world.defaults[0][1]} FROM z.t;\n"
-        f"SELECT UNIX_TIMESTAMP(EXECUTE_AT) = {when} FROM information_schema.EVENTS "
-        "WHERE EVENT_NAME = 'e';\n"
-    )
-    with temporary_directory() as work:
-        words += [f"--mysqld={world.binaries.server}", f"--work-dir={work}", "--ionice=none"]
-        words += ["--mysqld-option=--user=root"] if os.geteuid() == 0 else []
-        done = command.run(
-            "drill",
-            *words,
-            "--restore-command=true",
-            "--trust-restore-command",  # an empty server shows nothing of a backup
-            "--restore-into=server",
-            f"--check-sql={checks}",
-            **world.minio.env(),
-            TZ="UTC",
-        )
-    assert done.returncode == 0, done.stderr
-    assert "time zone" not in done.stderr
 
 
 @pytest.mark.parametrize("version", ["mysql-5.7.22", "mysql-9", "mariadb-10.11"])

@@ -81,14 +81,6 @@ def dark(door: Switch) -> Iterator[None]:
 
 
 @contextmanager
-def stopped_server(scene: Scene) -> Iterator[None]:
-    """A clean stop of the server."""
-    scene.server.stop()
-    yield
-    scene.server.start()
-
-
-@contextmanager
 def denied(scene: Scene) -> Iterator[None]:
     """The store's policy has been taken away for what is put."""
     rule = on(DENIED, method="PUT")
@@ -133,7 +125,6 @@ ROWS: dict[str, tuple[Fault, dict[str, Any], str, str]] = {
     ),
     "full spool": (refused_connections, {"spool-max-bytes": 16 * MIB}, "paused", "store"),
     "full file system": (foreign_file, {"spool-min-free-bytes": 8 * MIB}, "paused", "paused"),
-    "MySQL stopped": (stopped_server, {}, "source unreachable", "source"),
     "PutObject denied": (denied, {}, "store unreachable", "store"),
 }
 
@@ -183,7 +174,6 @@ Stage = Callable[..., Scene]
 
 
 @pytest.mark.gate("PutObject denied")
-@pytest.mark.own_server("some rows kill it")
 @pytest.mark.parametrize("row", ROWS)
 def test_a_fault_is_told(
     mysql: MysqlServer,

@@ -42,36 +42,13 @@ def wait_durable(
     wait_until(durable, timeout, f"all of {uuid} is durable", interval=0.2)
 
 
-class Reader(Bucket):
-    """With one client for all questions: to make one takes longer than to ask."""
-
-    def __init__(self, store: Store, bucket: str) -> None:
-        super().__init__(store, bucket)
-        self.client = store.client()
-
-    def keys(self, prefix: str = "") -> list[str]:
-        return [row["Key"] for row in self.rows(prefix)]
-
-    def rows(self, prefix: str = "") -> list[Any]:
-        pages = self.client.get_paginator("list_objects_v2").paginate(
-            Bucket=self.name, Prefix=prefix
-        )
-        return [row for page in pages for row in page.get("Contents", [])]
-
-    def get(self, key: str) -> bytes:
-        return self.client.get_object(Bucket=self.name, Key=key)["Body"].read()
-
-
 class Archive:
-    """The bucket, read by hand; to be closed."""
+    """The bucket, read by hand."""
 
     def __init__(self, store: Store, bucket: str) -> None:
-        self.bucket = Reader(store, bucket)
+        self.bucket = Bucket(store, bucket)
         self.kept: dict[str, dict[str, bytes]] = {}
         self._first: dict[str, tuple[str, object]] = {}
-
-    def close(self) -> None:
-        self.bucket.client.close()
 
     def writers(self) -> list[str]:
         """The writers' objects."""

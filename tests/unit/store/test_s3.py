@@ -89,7 +89,7 @@ MEANINGS = [
     ("NotImplemented", "list_multipart_uploads", 501, UnsupportedError, False, "", ""),
     ("501", "list_multipart_uploads", 501, UnsupportedError, False, "", ""),
     ("MethodNotAllowed", "delete_objects", 405, UnsupportedError, False, "", ""),
-    ("InternalError", "put_object", 500, StoreError, True, "InternalError", ""),
+    ("InternalError", "put_object", 500, StoreError, True, "InternalError", "own logs"),
     ("SlowDown", "put_object", 503, StoreError, True, "SlowDown", ""),
     ("502", "put_object", 502, StoreError, True, "502", ""),
     ("XMinioStorageFull", "put_object", 507, FullError, False, "no space", "prune"),
