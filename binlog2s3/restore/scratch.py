@@ -217,9 +217,21 @@ class ScratchServer:
             self._process = None
 
     def _answers(self, server: Server) -> bool:
+        """Whether it answers our account. Raises RecoveryError if it never will.
+
+        A server greets nobody before it has executed the statements that make the account.
+        """
+        has_greeted = greets(self.socket)
         try:
             return bool(server.rows("SELECT 1"))
-        except SourceError:
+        except SourceError as error:
+            if has_greeted and error.answered:
+                raise RecoveryError(
+                    f"the scratch server {self._program} could not make an account for this "
+                    f"restore ({error}): {end_of(self.workspace.server_log)}",
+                    hint="a plugin or component of the base backup may forbid its password; "
+                    "--mysqld-option turns it off",
+                ) from error
             return False
 
     def _first(self) -> list[str]:
@@ -303,11 +315,14 @@ def account_of(id_: str) -> str:
 
 
 def account_sql(user: str, password: str) -> str:
-    """The statements that make our account, one on each line; none is in the binary log."""
+    """The statements that make our account, one on each line; none is in the binary log.
+
+    It is never without a password: a policy that the base backup brings along would refuse that.
+    """
     name = f"'{user}'@'localhost'"
     return (
         "SET SESSION sql_log_bin = 0;\n"
-        f"CREATE USER IF NOT EXISTS {name};\n"
+        f"CREATE USER IF NOT EXISTS {name} IDENTIFIED BY '{password}';\n"
         f"ALTER USER {name} IDENTIFIED BY '{password}';\n"
         f"GRANT ALL PRIVILEGES ON *.* TO {name} WITH GRANT OPTION;\n"
     )

@@ -66,7 +66,8 @@ _KINDS: dict[BackupTool, _Kind] = {
     "mariadb-dump": _Kind(
         flavour="mariadb",
         names=("mariadb-dump", "mysqldump"),
-        options=(*_DUMP, "--master-data=2", "--gtid", "--flush-privileges"),
+        # LOCK TABLES of a table whose DEFAULT is a sequence does not lock that (error 1100)
+        options=(*_DUMP, "--master-data=2", "--gtid", "--flush-privileges", "--skip-add-locks"),
         position_from="dump-header",
         install="install MariaDB's client programs, or give its path with --program",
     ),

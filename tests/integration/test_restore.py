@@ -934,3 +934,54 @@ def test_an_event_that_has_expired_since_is_as_on_the_source(
     with started_on(restores, restores.folder / "d") as server:
         found = {row[1]: row[2] for row in state_of(server)["events"]}
     assert found["kept"] == "ENABLED"
+
+
+@pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
+def test_a_policy_for_passwords_that_a_dump_brings_along_is_kept(restores: Restores) -> None:
+    """The private server's own account follows it; the restored server has it again."""
+    place = restores.place
+    place.source.query("INSTALL COMPONENT 'file://component_validate_password'")
+    place.backup()
+    place.source.query("INSERT INTO shop.t VALUES (7000, 1, 'later')")
+    place.wait()
+    truth = state_of(place.source)
+    with restores.running(restores.folder / "d", "--latest") as (said, server):
+        assert said["is_proved"], said
+        assert shown(state_of(server), truth) == {}
+        assert server.query("SELECT component_urn FROM mysql.component") == [
+            ("file://component_validate_password",)
+        ]
+
+
+@pytest.mark.parametrize("place", ["mysqldump"], indirect=True)
+def test_a_server_that_refuses_our_account_is_not_waited_for(restores: Restores) -> None:
+    """A policy that no password of ours satisfies: the server's own words, at once."""
+    place = restores.place
+    place.source.query("INSTALL COMPONENT 'file://component_validate_password'")
+    place.backup()
+    place.wait()
+    done = restores.run(
+        restores.folder / "d", "--latest", "--mysqld-option=--loose-validate-password.length=99"
+    )
+    assert done.returncode == 8, done.stderr
+    assert "could not make an account" in done.stderr
+    assert "does not satisfy the current policy" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["mariadb-dump"], indirect=True)
+def test_tables_whose_values_come_from_a_sequence_are_restored(restores: Restores) -> None:
+    """The dump can be loaded, though a lock on such a table would not be one on its sequence."""
+    place = restores.place
+    place.source.query(
+        "USE shop",
+        "CREATE SEQUENCE s START WITH 5",
+        "CREATE TABLE of_s (id INT PRIMARY KEY DEFAULT NEXTVAL(s), v INT)",
+        "INSERT INTO of_s (v) VALUES (1), (2)",
+    )
+    place.backup()
+    place.source.query("INSERT INTO shop.of_s (v) VALUES (3)")
+    place.wait()
+    rows = place.source.query("SELECT * FROM shop.of_s ORDER BY id")
+    with restores.running(restores.folder / "d", "--latest") as (_, server):
+        assert server.query("SELECT * FROM shop.of_s ORDER BY id") == rows
