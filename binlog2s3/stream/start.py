@@ -32,9 +32,9 @@ from binlog2s3.store.s3 import FileSlice, Store
 from binlog2s3.stream.archive_end import archive_end, from_bucket
 from binlog2s3.stream.continuation import Tip, nothing_of
 from binlog2s3.stream.remote import put_entry
-from binlog2s3.stream.retry import both
 from binlog2s3.stream.spool import Spool, SpoolRun, check_spool
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
+from binlog2s3.workers import both
 
 _log = Log("start")
 PROBE = "probe"

@@ -48,6 +48,7 @@ from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.uploader import LiveKeys, Uploader
+from binlog2s3.workers import both
 
 _log = Log("writer")
 _DEAD_INTERVALS = 10
@@ -195,8 +196,9 @@ class Writer:
         """
         catalog = Catalog(store, self._layout)
         for _ in range(_MOST_TURNS):
-            last = catalog.turn()
-            self.look(store)  # after it: who took that turn had claimed before
+            last, _writers = both(catalog.turn, lambda: self.look(store))
+            if last is not None and (last.generation, last.token) > self._me.rank:
+                self.look(store)  # after it: who took that turn had claimed before
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
             used = Plants(store, self._layout, self._uploads.counts).turns(before)
