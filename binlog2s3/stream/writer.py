@@ -66,10 +66,12 @@ class Vacancy:
 
     `rank` is the greatest one in the bucket, None if there is none. `info` is its object: if that
     is renewed, its writer works after all. `info` is None if the object may be renewed, because
-    its writer is known to be useless.
+    its writer is known to be useless. `is_calm`: since the first look no process can have written
+    that does not claim first, so what was read beside that look is true.
     """
 
     why: str
+    is_calm: bool = False
     rank: Rank | None = None
     info: ObjectInfo | None = None
 
