@@ -213,8 +213,8 @@ class Startup:
         """
         spool, ahead = self._spool, None
         if self._standby is not None:
-            self.vacancy, ahead = both(partial(self._waited, self._standby), self._ahead)
-            ahead = ahead if self.vacancy.is_calm else None
+            vacancy, read = both(partial(self._waited, self._standby), self._ahead)
+            self.vacancy, ahead = vacancy, read if vacancy.is_calm else None
         spool.drop_prefixes()
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
