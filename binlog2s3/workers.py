@@ -12,9 +12,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from binlog2s3.errors import StoreError
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,3 +137,28 @@ def start_thread(target: Callable[[], None], name: str) -> None:
             hint="the system's limit of threads or of memory is reached",
             transient=True,
         ) from error
+
+
+def both(ask: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
+    """What both questions are answered; they are asked at the same time, so neither may write.
+
+    Raises what `ask` raises, else what `other` raises. If the system starts no thread, they are
+    asked one after the other.
+    """
+    answers: SimpleQueue[tuple[U | None, BaseException | None]] = SimpleQueue()
+
+    def run() -> None:
+        try:
+            answers.put((other(), None))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            answers.put((None, error))
+
+    try:
+        start_thread(run, "question")
+    except StoreError:
+        return ask(), other()
+    first = ask()
+    second, error = answers.get()
+    if error is not None:
+        raise error
+    return first, cast("U", second)

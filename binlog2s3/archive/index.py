@@ -13,6 +13,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from binlog2s3.archive.catalog import Catalog, Contents, read
 from binlog2s3.archive.documents import EntryRow, Lineage
@@ -20,6 +21,7 @@ from binlog2s3.archive.pages import SPAN, Page, first_in, first_of, name_at
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, ObjectMissingError
 from binlog2s3.store.contract import ObjectInfo
+from binlog2s3.workers import both
 
 _KEPT = 4
 _AT_ONCE = 256
@@ -319,15 +321,16 @@ class Index:
     def _listed(self, begin: str, start_after: str, low: int, high: int | None) -> Contents:
         lineage, layout = self.lineage, self._layout
         entry_after = f"{start_after}.json" if start_after else ""
-        binlogs = self.catalog.named(
-            layout.binlogs(lineage.id), begin=begin, start_after=start_after
-        )
-        entries: dict[BinlogName, ObjectInfo] = {}
+
+        def names(prefix: str, after: str) -> dict[BinlogName, ObjectInfo]:
+            return self.catalog.named(prefix, begin=begin, start_after=after)
+
+        of_binlogs = partial(names, layout.binlogs(lineage.id), start_after)
         if self._lists_entries:
-            entries = self.catalog.named(
-                layout.entries(lineage.id), begin=begin, start_after=entry_after
-            )
-        found = Contents(binlogs=binlogs, entries=entries)
+            of_entries = partial(names, layout.entries(lineage.id), entry_after)
+            found = Contents(*both(of_binlogs, of_entries))
+        else:
+            found = Contents(of_binlogs())
         return _within(lineage, found, low, high)
 
     # Times and GTIDs

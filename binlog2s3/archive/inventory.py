@@ -12,6 +12,7 @@ from binlog2s3.archive.documents import Lineage
 from binlog2s3.archive.index import Index
 from binlog2s3.archive.pages import name_at
 from binlog2s3.binlog.names import BinlogName
+from binlog2s3.workers import both
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +52,9 @@ def inventory(catalog: Catalog, lineage: Lineage, look: Callable[[], Index]) -> 
     """
 
     def once() -> Inventory:
-        chunks = catalog.chunked(lineage).open
         index = look()
+        # pages are only hints; the binlogs are listed after both
+        chunks, _pages = both(lambda: catalog.chunked(lineage).open, index.firsts)
         growing = {
             name: those
             for name, those in chunks.items()

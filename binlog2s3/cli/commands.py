@@ -1,10 +1,9 @@
-"""The commands: their options, help and examples, and what each one calls.
+"""The commands but `stream`: their options, help and examples, and what each one calls.
 
 What a command needs is imported when it is called, so that help and complaints about options come
 at once.
 """
 
-import gc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,11 @@ from typing import Any
 import click
 
 from binlog2s3 import __version__
-from binlog2s3.cli.group import STREAM_EXAMPLES, binlog2s3, command
+from binlog2s3.cli.group import binlog2s3, command
 from binlog2s3.cli.monitor import ForMonitors, is_check
 from binlog2s3.cli.options import config_of, declared, given_of, judged, outside_of, words_of
 from binlog2s3.cli.retention import backup, drill, prune, restore
+from binlog2s3.cli.stream import stream
 from binlog2s3.config.bucket import LIST
 from binlog2s3.config.file import FILE_OPTIONS, in_force
 from binlog2s3.config.file import example as example_file
@@ -31,32 +31,8 @@ from binlog2s3.config.verify import VERIFY
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 from binlog2s3.log import Log, configure
 
-__all__ = ["backup", "binlog2s3", "drill", "prune", "restore"]  # with all commands
+__all__ = ["backup", "binlog2s3", "drill", "prune", "restore", "stream"]  # with all commands
 _log = Log("cli")
-
-
-@command(examples=STREAM_EXAMPLES)
-@declared(OPTIONS)
-@click.pass_context
-def stream(ctx: click.Context, /, **given: Any) -> None:
-    """Stream a server's binary logs into S3 as they are written.
-
-    It runs until it is stopped (SIGTERM, Ctrl-C). A committed transaction is in the bucket about
-    --flush-interval later; a binlog is archived under its own name after the server has closed it.
-    Restart it with the same options, and it continues where it stopped.
-    """
-    gc.disable()  # modules stay: to look for garbage in them costs a fifth of the start
-    from binlog2s3.stream.daemon import stream as run_stream
-
-    gc.freeze()  # nor later, as long as it runs
-    gc.enable()
-    config = replace(config_of(ctx, given, STREAM), timing=outside_of(ctx).timing)
-    configure(config.log.format, config.log.level)
-    try:
-        ctx.exit(run_stream(config))
-    except Binlog2s3Error as error:
-        _log.error("ended", error, exit_code=error.exit_code)
-        ctx.exit(error.exit_code)
 
 
 @command(

@@ -8,7 +8,7 @@ import difflib
 import inspect
 import os
 import signal
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ _SETTINGS: dict[str, Any] = {
     "auto_envvar_prefix": ENVIRONMENT_PREFIX,
     "max_content_width": 100,
 }
+_BEGIN = f"{ENVIRONMENT_PREFIX}_"
 _ALIKE = 0.85
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """The exit code if nobody reads the output any more, as shells show it for other programs."""
@@ -115,20 +116,23 @@ def binlog2s3() -> None:
     Every option can also be set as BINLOG2S3_<OPTION> in the environment or in the file of
     --config. The command line wins over the environment, and the environment over the file.
     """
+    known = sorted(_known())
+    for name in unknown(os.environ):
+        word = name.removeprefix(_BEGIN)
+        if near := difflib.get_close_matches(word, known, n=1, cutoff=_ALIKE):
+            from binlog2s3.output import say
+
+            say("warning", f"unknown option {name}; did you mean {_BEGIN}{near[0]}?")
+
+
+def _known() -> set[str]:
+    """The options of the commands that are loaded, as variables have them."""
     options = (option for command in binlog2s3.commands.values() for option in command.params)
-    known = {str(option.name).upper() for option in options}
-    for name, meant in _misspelt(os.environ, known):
-        from binlog2s3.output import say
-
-        say("warning", f"unknown option {name}; did you mean {meant}?")
+    return {str(option.name).upper() for option in options}
 
 
-def _misspelt(environment: Iterable[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Variables whose name is nearly that of an option; others may be of other programs."""
-    begin = f"{ENVIRONMENT_PREFIX}_"
-    for name in sorted(environment):
-        word = name.removeprefix(begin)
-        if word == name or word in known:
-            continue
-        if near := difflib.get_close_matches(word, sorted(known), n=1, cutoff=_ALIKE):
-            yield name, f"{begin}{near[0]}"
+def unknown(environment: Iterable[str]) -> list[str]:
+    """Variables with our prefix that are no option of a command that is loaded."""
+    known = _known()
+    ours = (name for name in sorted(environment) if name.startswith(_BEGIN))
+    return [name for name in ours if name.removeprefix(_BEGIN) not in known]

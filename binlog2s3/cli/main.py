@@ -8,9 +8,9 @@ from typing import NoReturn
 
 import click
 
-from binlog2s3.cli.commands import binlog2s3
-from binlog2s3.cli.group import CLOSED_PIPE
+from binlog2s3.cli.group import CLOSED_PIPE, binlog2s3, unknown
 from binlog2s3.cli.monitor import is_check
+from binlog2s3.cli.stream import stream
 from binlog2s3.config.outside import OUTSIDE, Outside
 from binlog2s3.errors import Binlog2s3Error, ConfigError
 
@@ -34,6 +34,10 @@ def main(arguments: Sequence[str] | None = None, outside: Outside = OUTSIDE) -> 
     """The console script: runs a command and exits with its code."""
     for variable in _OF_MANY_PROCESSES:
         os.environ.pop(variable, None)
+    words = sys.argv[1:] if arguments is None else arguments
+    if words[:1] != [stream.name] or unknown(os.environ):
+        from binlog2s3.cli import commands  # noqa: F401 - a start of the streamer does without
+
     try:
         # without standalone mode click raises usage errors, and returns the code of ctx.exit
         name = "binlog2s3" if arguments is not None else None  # then sys.argv is somebody else's

@@ -25,7 +25,6 @@ from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status
 from binlog2s3.store.s3 import RetryPolicy, S3Store
 from binlog2s3.stream.board import Board
-from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.ping import DeadMan
 from binlog2s3.stream.shutdown import Signals, Stop
 from binlog2s3.stream.spool import Spool
@@ -88,6 +87,9 @@ class _Cycle:
             begun = _attended(start.begin, stop, notifier, lambda: start.waits)
             if begun is None or stop.signal:
                 return stop.status
+            # a standby does without
+            from binlog2s3.stream.loop import Loop  # noqa: PLC0415
+
             with closing(
                 S3Store(self._settings, stop=stop.event, on_request=self._own.requested)
             ) as patient:

@@ -9,15 +9,13 @@ import time
 from collections.abc import Callable
 from itertools import count
 from queue import SimpleQueue
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from binlog2s3.config.timing import DEFAULT, Timing
 from binlog2s3.errors import SourceError, StoreError
 from binlog2s3.log import Log
-from binlog2s3.workers import start_thread
 
 T = TypeVar("T")
-U = TypeVar("U")
 _log = Log("retry")
 _MOST_DOUBLINGS = 64
 
@@ -77,31 +75,6 @@ def wait_for(
     if for_source:
         _log.over("the server answers again", "waiting for the source", after_seconds=after)
     return answer
-
-
-def both(ask: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
-    """What both questions are answered; they are asked at the same time, so neither may write.
-
-    Raises what `ask` raises, else what `other` raises. If the system starts no thread, they are
-    asked one after the other.
-    """
-    answers: SimpleQueue[tuple[U | None, BaseException | None]] = SimpleQueue()
-
-    def run() -> None:
-        try:
-            answers.put((other(), None))
-        except BaseException as error:  # noqa: BLE001 - raised below
-            answers.put((None, error))
-
-    try:
-        start_thread(run, "question")
-    except StoreError:
-        return ask(), other()
-    first = ask()
-    second, error = answers.get()
-    if error is not None:
-        raise error
-    return first, cast("U", second)
 
 
 def unless(

@@ -66,10 +66,12 @@ class FailureDetector:
 
     def judge(self, seen: Sighting | None, now: float) -> Vacancy | None:
         """The vacancy, or None while another writer works or may work."""
+        is_first = self._last is None
         if seen is None:
-            return Vacancy(why="there is no writer")
+            return Vacancy(why="there is no writer", is_calm=is_first)
         if seen.rank == self._own:
-            return Vacancy(rank=seen.rank, why="it was the streamer of this spool")
+            why = "it was the streamer of this spool"
+            return Vacancy(rank=seen.rank, why=why, is_calm=is_first)
         self._follow(seen, now)
         if seen.beat is not None and seen.beat.state == "stopped":
             return Vacancy(rank=seen.rank, info=seen.info, why="it has stopped")

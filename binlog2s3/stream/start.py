@@ -32,9 +32,9 @@ from binlog2s3.store.s3 import FileSlice, Store
 from binlog2s3.stream.archive_end import archive_end, from_bucket
 from binlog2s3.stream.continuation import Tip, nothing_of
 from binlog2s3.stream.remote import put_entry
-from binlog2s3.stream.retry import both
 from binlog2s3.stream.spool import Spool, SpoolRun, check_spool
 from binlog2s3.stream.tail import Overlap, Tailer, Track, TrackState
+from binlog2s3.workers import both
 
 _log = Log("start")
 PROBE = "probe"
@@ -73,13 +73,38 @@ class StartState:
         return any(track.size > track.floor for track in self.tracks)
 
 
-def find(store: Store, layout: Layout, spool: Spool, target: str, grid: Grid) -> StartState:
-    """Read bucket and spool, and write nothing. Raises StoreError, ArchiveError and SpoolError."""
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """The lineages in the bucket and the last turn, as `catalog` has read them."""
+
+    catalog: Catalog
+    lineages: Sequence[Lineage]
+    turn: Turn | None
+
+
+def histories(store: Store, layout: Layout) -> Histories:
+    """Read them. Raises StoreError and ArchiveError."""
+    catalog = Catalog(store, layout)
+    return Histories(catalog, *both(catalog.lineages, catalog.turn))
+
+
+def find(
+    store: Store,
+    layout: Layout,
+    spool: Spool,
+    target: str,
+    grid: Grid,
+    ahead: Histories | None = None,
+) -> StartState:
+    """Read bucket and spool, and write nothing. Raises StoreError, ArchiveError and SpoolError.
+
+    `ahead`: what was read already, if nobody can have written since.
+    """
     runs = spool.runs()
     check_spool(runs, layout.source, target)
-    catalog = Catalog(store, layout)
-    lineages, turn = both(catalog.lineages, catalog.turn)
-    known = current_end(catalog, lineages, turn)
+    read = ahead if ahead is not None else histories(store, layout)
+    catalog, lineages = read.catalog, read.lineages
+    known = current_end(catalog, lineages, read.turn)
     undescribed: list[BinlogReading] = []
     if known is not None:
         undescribed = read_undescribed(store, layout, known)

@@ -7,12 +7,13 @@ waits for a store or a source that cannot be reached.
 import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 
 from binlog2s3.archive.catalog import Catalog
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.config.values import Config
-from binlog2s3.errors import GapError, SourceError, StoreError, UnloggedError
+from binlog2s3.errors import ArchiveError, GapError, SourceError, StoreError, UnloggedError
 from binlog2s3.log import Log
 from binlog2s3.server.connection import Server
 from binlog2s3.server.login import resolve
@@ -25,8 +26,9 @@ from binlog2s3.stream.retry import may_be_mended, wait_for
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.standby import StandbyLoop
-from binlog2s3.stream.start import StartState, find, proved
+from binlog2s3.stream.start import Histories, StartState, find, histories, proved
 from binlog2s3.stream.writer import Vacancy, this_process
+from binlog2s3.workers import both
 
 _log = Log("startup")
 
@@ -206,22 +208,32 @@ class Startup:
     def _look(self) -> StartResult:
         """Wait for another writer first: what is read before the wait would be out of date.
 
-        Also, mysqlbinlog would disconnect that writer's mysqlbinlog.
+        Also, mysqlbinlog would disconnect that writer's mysqlbinlog. If there is nothing to wait
+        for, what was read beside the look for a writer counts.
         """
-        spool = self._spool
+        spool, ahead = self._spool, None
         if self._standby is not None:
-            self.vacancy = self._waited(self._standby)
+            vacancy, read = both(partial(self._waited, self._standby), self._ahead)
+            self.vacancy, ahead = vacancy, read if vacancy.is_calm else None
         spool.drop_prefixes()
         with Server(lambda: resolve(self._config.mysql)) as server:
             unheard = self._try_server(server)
             try:
-                found = find(self._store, self._layout, spool, self._config.target, self._grid)
+                target, grid = self._config.target, self._grid
+                found = find(self._store, self._layout, spool, target, grid, ahead)
             except StoreError as error:
                 if unheard is None or self.passes(error):
                     raise
                 raise unheard from error
             self.waits_for(None)
             return self._begin(server, found, unheard)
+
+    def _ahead(self) -> Histories | None:
+        """The histories in the bucket; None if they have to be asked for again, for the error."""
+        try:
+            return histories(self._store, self._layout)
+        except (StoreError, ArchiveError):
+            return None
 
     def _waited(self, standby: StandbyLoop) -> Vacancy:
         """Wait for another writer. If store and source both refuse, raise the source's error."""

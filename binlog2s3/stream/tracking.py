@@ -36,13 +36,13 @@ from binlog2s3.stream.archive_end import tip_of
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.plants import Plants
 from binlog2s3.stream.remote import where_absent
-from binlog2s3.stream.retry import both
 from binlog2s3.stream.spool import Spool
 from binlog2s3.stream.start import describe, renamed
 from binlog2s3.stream.tail import Track, TrackState
 from binlog2s3.stream.uploader import Uploader
 from binlog2s3.stream.watermark import Coverage
 from binlog2s3.stream.writer import Writer
+from binlog2s3.workers import both
 
 _log = Log("tracking")
 

@@ -48,6 +48,7 @@ from binlog2s3.stream.remote import where_absent
 from binlog2s3.stream.shutdown import Periodic, Stop
 from binlog2s3.stream.spool import Rank, Spool
 from binlog2s3.stream.uploader import LiveKeys, Uploader
+from binlog2s3.workers import both
 
 _log = Log("writer")
 _DEAD_INTERVALS = 10
@@ -65,10 +66,12 @@ class Vacancy:
 
     `rank` is the greatest one in the bucket, None if there is none. `info` is its object: if that
     is renewed, its writer works after all. `info` is None if the object may be renewed, because
-    its writer is known to be useless.
+    its writer is known to be useless. `is_calm`: since the first look no process can have written
+    that does not claim first, so what was read beside that look is true.
     """
 
     why: str
+    is_calm: bool = False
     rank: Rank | None = None
     info: ObjectInfo | None = None
 
@@ -195,8 +198,9 @@ class Writer:
         """
         catalog = Catalog(store, self._layout)
         for _ in range(_MOST_TURNS):
-            last = catalog.turn()
-            self.look(store)  # after it: who took that turn had claimed before
+            last, _writers = both(catalog.turn, lambda: self.look(store))
+            if last is not None and (last.generation, last.token) > self._me.rank:
+                self.look(store)  # after it: who took that turn had claimed before
             before = last.number if last is not None else 0
             number = _after(before, self._layout.turn(before))
             used = Plants(store, self._layout, self._uploads.counts).turns(before)

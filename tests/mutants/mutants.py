@@ -679,7 +679,17 @@ MUTANTS = (
         Promise.HISTORIES,
         "Before each turn it is looked whether somebody has taken over.",
         ("tests/unit/stream/test_writer.py::test_who_has_been_superseded_takes_no_turn",),
-        ((Writer.take_turn, becomes(call(Writer.look), "None")),),
+        (
+            (Writer.take_turn, becomes(call(Writer.look, 2, of=2), "None")),
+            (Writer.take_turn, becomes(call(Writer.look), "None")),
+        ),
+    ),
+    Mutant(
+        "writers-are-looked-at-behind-a-successors-turn",
+        Promise.HISTORIES,
+        "Who took a turn of a greater rank had claimed before: the writers are listed behind it.",
+        ("tests/unit/stream/test_writer.py::test_a_turn_is_read_beside_the_writers",),
+        ((Writer.take_turn, becomes(call(Writer.look, 2, of=2), "None")),),
     ),
     Mutant(
         "older-writer-stops",

@@ -10,7 +10,7 @@ import click
 import pytest
 
 from binlog2s3 import __version__
-from binlog2s3.cli import main as cli
+from binlog2s3.cli import commands as cli
 from binlog2s3.cli.manual import Program
 
 COMMANDS = {name: one for name, one in cli.binlog2s3.commands.items() if not one.hidden}

@@ -27,6 +27,28 @@ def test_modules_are_not_looked_through_for_garbage() -> None:
     assert "'collections': 0" in full
 
 
+LOADED = """
+import sys
+from binlog2s3.cli.main import main
+try:
+    main(["stream", "--source", "orders"])
+except SystemExit:
+    print(sorted({"binlog2s3.cli.commands", "binlog2s3.stream.loop"} & sys.modules.keys()))
+"""
+
+
+@pytest.mark.parametrize("variable", ["BINLOG2S3_MYSQL_HOST", "BINLOG2S3_LISTEN"])
+def test_a_start_does_without_the_other_commands(variable: str) -> None:
+    """Unless a variable has to be compared with their options; and a standby without the loop."""
+    environment = {name: text for name, text in os.environ.items() if "BINLOG2S3_" not in name}
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], env={**environment, variable: "db1"},
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    needed = ["binlog2s3.cli.commands"] if variable == "BINLOG2S3_LISTEN" else []
+    assert done.stdout == f"{needed}\n", done.stderr
+
+
 METRICS = """
 from binlog2s3.cli.main import main
 try:

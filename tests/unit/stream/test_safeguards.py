@@ -799,7 +799,7 @@ def test_a_stop_is_not_waited_for() -> None:
 
 def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     """Nobody listens at the source's address: whoever writes there is not disturbed."""
-    store, spool = MemoryStore(), Spool(tmp_path)
+    store, spool = Together(), Spool(tmp_path)
     plain: dict[str, Any] = dict.fromkeys(MysqlConfig.__slots__)
     given = {"host": "127.0.0.1", "port": 1, "user": "repl", "connect_timeout": 10}
     mysql = MysqlConfig(**{**plain, **given})
@@ -818,9 +818,32 @@ def test_a_start_that_fails_has_written_nothing(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
         Startup(config, store, spool, stop).begin()
     assert store.objects == {}
+    assert store.first == set(), "one round trip shows that there is no writer and no archive"
     assert store.calls["list_names"] == 1, "it has come as far as the bucket"
     assert not {name for name in store.calls if name.startswith(("put", "delete", "create"))}
     spool.close()
+
+
+class Together(MemoryStore):
+    """One in which the first looks for writers, lineages and turns wait for each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = {"p/live/orders/writers/", "p/archive/orders/", "p/archive/orders/turns/"}
+        self.meeting = threading.Barrier(len(self.first))
+
+    def _meet(self, prefix: str) -> None:
+        if prefix in self.first:
+            self.meeting.wait(30)
+            self.first.discard(prefix)
+
+    def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+        self._meet(prefix)
+        return super().list(prefix, start_after=start_after)
+
+    def list_names(self, prefix: str, *, delimiter: str = "/") -> Iterator[str]:
+        self._meet(prefix)
+        return super().list_names(prefix, delimiter=delimiter)
 
 
 class Refusing(Startup):

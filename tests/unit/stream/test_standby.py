@@ -104,6 +104,7 @@ def test_nobody_is_waited_for(spool: Spool, who: str) -> None:
     assert time.waits == 0
     assert store.calls["put"] == calls
     assert vacancy.rank == (None if who == "nobody" else WRITES.rank)
+    assert vacancy.is_calm == (who != "stopped"), "that one may have written beside the look"
 
 
 def test_the_own_claim_does_not_excuse_a_greater_writer(spool: Spool) -> None:
@@ -111,7 +112,9 @@ def test_the_own_claim_does_not_excuse_a_greater_writer(spool: Spool) -> None:
     store, time = MemoryStore(), Time()
     put(store, WRITES)
     spool.note_claim("orders", TARGET, (WRITES.generation - 1, WRITES.token))
-    assert "silent" in wait(store, time, spool).why
+    vacancy = wait(store, time, spool)
+    assert "silent" in vacancy.why
+    assert not vacancy.is_calm
     assert time.now >= 90
 
 

@@ -357,6 +357,35 @@ def test_no_turn_follows_that_of_a_successor_who_came_while_it_was_read(spool: S
     assert turns(store) == [OTHER]
 
 
+def test_a_turn_is_read_beside_the_writers(spool: Spool) -> None:
+    """Neither waits for the other; behind a turn of a greater rank they are looked at again.
+
+    That rank alone refuses nobody: its writer's object may have been deleted.
+    """
+
+    class Together(MemoryStore):
+        def list(self, prefix: str, *, start_after: str = "") -> Iterator[ObjectInfo]:
+            if prefix in missing:
+                meeting.wait(30)
+                missing.discard(prefix)
+            asked.append(prefix)
+            return super().list(prefix, start_after=start_after)
+
+    missing, asked = set[str](), list[str]()
+    meeting = threading.Barrier(2)
+    store = Together()
+    one = writer(store, spool)
+    one.claim(store)
+    store.put(LAYOUT.turn(1), Turn(number=1, lineage=OTHER, generation=9, token="0" * 16).to_json())
+    missing |= {LAYOUT.writers, LAYOUT.turns}
+    asked.clear()
+    one.take_turn(store, ID)
+    assert turns(store) == [OTHER, ID]
+    assert missing == set()
+    assert sorted(asked[:2]) == sorted([LAYOUT.writers, LAYOUT.turns])
+    assert asked[2:] == [LAYOUT.writers]
+
+
 def test_no_writer_takes_a_generation_that_no_key_can_have(spool: Spool) -> None:
     """The others would not see it: it is an error that names the object in the way."""
     store = MemoryStore()
