@@ -489,7 +489,6 @@ class Process(Loop):
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
-            known=begun.tip,
         )
         self.pilot = Steering(made, Catalog(store, self._layout))
         self._runs = self.runs = Reading(

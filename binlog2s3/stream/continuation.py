@@ -65,6 +65,11 @@ class Tip:
         return self.last.next() if self.last else self.lineage.begin
 
     @property
+    def incomplete(self) -> BinlogName:
+        """The first binlog that is not known completely."""
+        return self.last if self.last is not None and not self.closed else self.following
+
+    @property
     def rotated_to(self) -> BinlogName | None:
         """As `rotates_to`; None if the bucket has some of what follows: that was looked at then."""
         return self.rotates_to if self.closed and not self.next_size else None

@@ -739,7 +739,7 @@ class Runs:
             intake.begin(heading.facts.uuid, heading.facts.flavour, heading.parent)
             return None
         if intake.lineage is None or intake.lineage.id != tip.lineage.id:
-            intake.resume_after(tip)
+            intake.resume(tip)
         last = intake.last
         if last is None or last.closed:
             return None
