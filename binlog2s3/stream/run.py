@@ -61,6 +61,7 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.compare import prove
+from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.resume import Doubt, Heading, Pilot
 from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Watch
@@ -732,14 +733,15 @@ class Runs:
 
     def _turn(self, heading: Heading) -> Track | None:
         """Continue as `heading` says; the track that continues, None if a new one begins."""
-        intake, tip = self._intake, heading.tip
-        if intake.lineage is not None and (tip is None or intake.lineage.id != tip.lineage.id):
+        intake, course = self._intake, heading.course
+        goes_on = intake.lineage is not None and intake.lineage.id == _lineage_of(heading)
+        if intake.lineage is not None and not goes_on:
             self.memory = replace(self.memory, accepted={})
-        if tip is None:
-            intake.begin(heading.facts.uuid, heading.facts.flavour, heading.parent)
+        if isinstance(course, Begin):
+            intake.begin(heading.facts.uuid, heading.facts.flavour, course.parent)
             return None
-        if intake.lineage is None or intake.lineage.id != tip.lineage.id:
-            intake.resume(tip)
+        if not goes_on:
+            intake.resume(course.tip)
         last = intake.last
         if last is None or last.closed:
             return None
@@ -748,7 +750,7 @@ class Runs:
             return None
         if heading.overlap is None:
             intake.forget(last)
-            intake.known = tip
+            intake.known = course.tip
             return None
         return last
 
@@ -815,16 +817,16 @@ class Runs:
 
         Before anything of it is taken in: no overlap, or only a short one, proves it.
         """
-        heading, tip, track = run.heading, run.heading.tip, run.tailer.current
+        heading, course, track = run.heading, run.heading.course, run.tailer.current
         begin, received = run.received()
         self._answer(
             lambda server: prove(server, heading.facts.uuid, heading.begin, received, begin)
         )
-        if track is None or tip is None or heading.begin != tip.following:
+        if track is None or not isinstance(course, GoOn) or course.again:
             return
-        before = track.gtids_before()
-        if before is not None and tip.gtids is not None and before != tip.gtids:
-            raise ForkError(f"{track.name} begins after {before}, not after {tip.gtids}")
+        before, after = track.gtids_before(), course.tip.gtids
+        if before is not None and after is not None and before != after:
+            raise ForkError(f"{track.name} begins after {before}, not after {after}")
 
     def _prove(self, run: Run) -> None:
         """See whether a run continues what is known, as far as it has come."""
@@ -892,7 +894,7 @@ class Runs:
 
 
 def _lineage_of(heading: Heading) -> str | None:
-    return heading.tip.lineage.id if heading.tip is not None else None
+    return heading.course.tip.lineage.id if isinstance(heading.course, GoOn) else None
 
 
 def _passes(error: BaseException) -> bool:
