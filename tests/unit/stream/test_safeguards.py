@@ -53,7 +53,7 @@ from binlog2s3.stream.continuation import Begin, GoOn, Tip, unservable
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.retry import delay
-from binlog2s3.stream.run import EndAction, Event, Memory, Run, Runs, State
+from binlog2s3.stream.run import Event, Memory, Run, Runs, State
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import PROBE, find
@@ -1009,8 +1009,7 @@ def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
         assert look_after(silent_seconds=limit - 1, patience=patience, at=200)
         with pytest.raises(SourceError, match="although the server writes") as ended:
             look_after(silent_seconds=limit + 1, patience=patience, at=200)
-        memory, action = memory.learned(ended.value, None)
-        assert action is EndAction.KEEP
+        memory = memory.learned(ended.value, None)
         assert look_after(silent_seconds=limit + 1, patience=memory.patience, at=200)
     assert memory.asked_at(FilePosition(FIRST, 100)).patience == 4
     assert memory.asked_at(FilePosition(FIRST, 101)).patience == 1
