@@ -33,6 +33,7 @@ from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
+from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.reporter import Pulse, Reporter, position_of
 from binlog2s3.stream.resume import Pilot
@@ -223,7 +224,10 @@ class Loop:
         for track in found.tracks:
             self._intake.admit(track)
         self._intake.judge({})
-        self._intake.known = self._begun.tip
+        self._intake.known = self._intake.end
+        course = self._begun.heading.course if self._begun.heading is not None else None
+        if isinstance(course, GoOn) and course.tip.lineage.id == known.lineage.id:
+            self._intake.known = course.tip
         for name in (*known.in_parts, *(binlog.name for binlog in found.undescribed)):
             self._uploads.sweep(name)
 
