@@ -79,8 +79,7 @@ class Tip:
         """The end as a position in the history; None if nothing is known."""
         if self.last is None or not self.size:
             return None
-        gtids = str(self.gtids) if self.gtids is not None else ""
-        return Position(binlog=self.last, offset=self.size, gtid_set=gtids)
+        return Position.of(self.end, self.gtids)
 
     def after(self, binlogs: Iterable[BinlogReading]) -> "Tip":
         """The end once these complete binlogs, which follow in order, are known too."""
