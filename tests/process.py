@@ -26,7 +26,7 @@ from binlog2s3.errors import SourceError, SupersededError
 from binlog2s3.server.connection import ServerBinlog, ServerFacts, ServerPosition
 from binlog2s3.server.mysqlbinlog import Tool
 from binlog2s3.stream.compare import Common
-from binlog2s3.stream.continuation import Tip
+from binlog2s3.stream.continuation import Begin, Tip
 from binlog2s3.stream.loop import Loop
 from binlog2s3.stream.reporter import Pulse
 from binlog2s3.stream.resume import Doubt, Heading, Pilot
@@ -298,12 +298,13 @@ class Steering(Pilot):
     def heading(self, server: Any, tip: Tip | None, doubt: Doubt | None = None) -> Heading:
         self.doubts += [doubt.why] if doubt is not None else []
         listed = server.binlogs()
-        plain = Heading(facts=server.facts(), tool=_TOOL, listed=listed, begin=listed[0].name)
+        first = Begin(begin=listed[0].name)
+        plain = Heading(facts=server.facts(), tool=_TOOL, listed=listed, course=first)
         if tip is None:
-            return replace(plain, begin=self._first(listed, doubt))
+            return replace(plain, course=Begin(begin=self._first(listed, doubt)))
         self._tip = tip
         course = self._same(server, plain, tip, doubt)
-        return self._steered(plain, tip, course, anew=doubt is not None)
+        return self._steered(plain, course, anew=doubt is not None)
 
 
 NO_SPOOL: Any = None
@@ -489,7 +490,6 @@ class Process(Loop):
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
-            known=begun.tip,
         )
         self.pilot = Steering(made, Catalog(store, self._layout))
         self._runs = self.runs = Reading(

@@ -262,7 +262,7 @@ class Streamer:
         if tip is not None:
             course = same_server(tip, tuple(self.source.listed().values()), self.source.before)
             assert isinstance(course, GoOn), course
-            begin, overlap = course.begin, tip.overlap if course.again else None
+            begin, overlap = course.begin, course.overlap
         track = self._last if self._last is not None and not self._last.closed else None
         if track is not None and overlap is None:
             self._forget(track)

@@ -21,6 +21,7 @@ from binlog2s3.archive.codec import (
     later,
     unchecked,
 )
+from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.binlog.transactions import is_credible
 from binlog2s3.binlog.zone import SystemZone
@@ -70,6 +71,12 @@ class Position:
     binlog: BinlogName
     offset: Count
     gtid_set: GtidText
+
+    @classmethod
+    def of(cls, place: FilePosition, gtids: Gtids | None) -> "Position":
+        """A place after these GTIDs; None: they are not known."""
+        text = str(gtids) if gtids is not None else ""
+        return cls(binlog=place.binlog, offset=place.offset, gtid_set=text)
 
     @property
     def place(self) -> FilePosition:

@@ -65,6 +65,11 @@ class Tip:
         return self.last.next() if self.last else self.lineage.begin
 
     @property
+    def incomplete(self) -> BinlogName:
+        """The first binlog that is not known completely."""
+        return self.last if self.last is not None and not self.closed else self.following
+
+    @property
     def rotated_to(self) -> BinlogName | None:
         """As `rotates_to`; None if the bucket has some of what follows: that was looked at then."""
         return self.rotates_to if self.closed and not self.next_size else None
@@ -74,8 +79,7 @@ class Tip:
         """The end as a position in the history; None if nothing is known."""
         if self.last is None or not self.size:
             return None
-        gtids = str(self.gtids) if self.gtids is not None else ""
-        return Position(binlog=self.last, offset=self.size, gtid_set=gtids)
+        return Position.of(self.end, self.gtids)
 
     def after(self, binlogs: Iterable[BinlogReading]) -> "Tip":
         """The end once these complete binlogs, which follow in order, are known too."""
@@ -118,10 +122,20 @@ def nothing_of(lineage: Lineage) -> Tip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoOn:
-    """The lineage continues with this binlog; `again`: a part of it is known already."""
+    """The lineage continues after its end `tip`; `again`: in a binlog of which a part is known."""
 
-    begin: BinlogName
+    tip: Tip
     again: bool
+
+    @property
+    def begin(self) -> BinlogName:
+        """The binlog that it continues with."""
+        return self.tip.last if self.again and self.tip.last is not None else self.tip.following
+
+    @property
+    def overlap(self) -> Overlap | None:
+        """The known bytes that come again; None if the binlog is read from its first byte on."""
+        return self.tip.overlap if self.again else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +191,7 @@ def same_server(tip: Tip, listed: Sequence[ServerBinlog], before: Before) -> Cou
         newer = any(name > last for name in rows)
         if tip.closed and newer and following not in rows:
             return Contradicts(why=f"it has no {following}")
-        return GoOn(begin=last, again=True)
+        return GoOn(tip=tip, again=True)
     if following in rows:
         return _next(tip, following, before)
     return _elsewhere(tip, listed[0].name, before)
@@ -208,17 +222,17 @@ def _next(tip: Tip, following: BinlogName, before: Before) -> Course:
     The first binlog of a lineage is compared with lineage.json, one at a floor by its GTIDs.
     """
     if tip.last is None and tip.lineage.floor is None:
-        return GoOn(begin=following, again=False)
+        return GoOn(tip=tip, again=False)
     previous = _parsed(before(following), tip.lineage.flavour)
     if tip.gtids is not None and previous is not None:
         if previous == tip.gtids:
-            return GoOn(begin=following, again=False)
+            return GoOn(tip=tip, again=False)
         if tip.gtids <= previous and not tip.closed:
             return _gap(tip, following, previous)
         return Contradicts(why=f"its {following} begins after {previous or 'no GTIDs'}, what is "
                            f"known ends with {tip.gtids or 'none'}")  # fmt: skip
     if tip.closed and tip.rotates_to in (None, following):
-        return GoOn(begin=following, again=False)
+        return GoOn(tip=tip, again=False)
     return _gap(tip, following, previous)
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 from binlog2s3.archive.chunks import Chunk, Flushes
 from binlog2s3.archive.parts import Mark
+from binlog2s3.archive.writers import Position
 from binlog2s3.binlog.gtid import Gtids
+from binlog2s3.binlog.names import FilePosition
 from binlog2s3.errors import StoreError
 from binlog2s3.stream.actions import (
     Action,
@@ -298,18 +300,21 @@ class Job:
         self.held = self.held.after_error()
         self._waiting_since = None
 
-    def reached(self) -> tuple[int, Gtids | None] | None:
-        """How far the chunks reach, with the GTID set there; None if nothing new is known.
+    def reached(self) -> Position | None:
+        """How far the chunks reach; None if nothing new is known.
 
         If the GTID set at their end is not known, an earlier offset where it is.
         """
         durable = self.held.chunks.end
         if durable >= self.track.size:
             self._snapshots.clear()
-            return self.track.size, self.track.gtids_after()
+            return Position.of(self.track.end, self.track.gtids_after())
         passed = [snapshot for snapshot in self._snapshots if snapshot[0] <= durable]
         del self._snapshots[: len(passed)]
-        return passed[-1] if passed else None
+        if not passed:
+            return None
+        offset, gtids = passed[-1]
+        return Position.of(FilePosition(self.track.name, offset), gtids)
 
     def remember(self, now: float) -> None:
         """Remember the size and the GTID set; `reached` tells them once that much is durable."""

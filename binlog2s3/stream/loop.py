@@ -33,6 +33,7 @@ from binlog2s3.status.metrics import Timings
 from binlog2s3.status.model import Status
 from binlog2s3.store.s3 import RetryPolicy, S3Store, Store
 from binlog2s3.stream.board import Board
+from binlog2s3.stream.continuation import GoOn
 from binlog2s3.stream.paging import Pager
 from binlog2s3.stream.reporter import Pulse, Reporter, position_of
 from binlog2s3.stream.resume import Pilot
@@ -121,7 +122,6 @@ class Loop:
             spool=spool,
             writer=self._writer,
             uploads=self._uploads,
-            known=begun.tip,
         )
         self._pager = Pager(store=self._store, layout=layout, intake=self._intake, stop=stop)
         self._runs = Runs(
@@ -214,29 +214,20 @@ class Loop:
         if known is None or not (found.described or found.tracks):
             return
         for end, tracks in found.left_behind:
-            self._intake.resume(
-                end.lineage,
-                None,
-                end.following,
-                described=True,
-                ended=True,
-                rotates_to=end.rotated_to,
-            )
+            self._intake.resume(end, ended=True)
             for track in tracks:
                 self._intake.admit(track)
             self._intake.judge({})
-        self._intake.resume(
-            known.lineage,
-            found.durable,
-            known.following,
-            described=found.described,
-            rotates_to=known.rotated_to,
-        )
+        self._intake.resume(known, described=found.described)
         if self._begun.unlogged:
             self._intake.saw_no_binlog(self._begun.unlogged, None)
         for track in found.tracks:
             self._intake.admit(track)
         self._intake.judge({})
+        self._intake.known = self._intake.end
+        course = self._begun.heading.course if self._begun.heading is not None else None
+        if isinstance(course, GoOn) and course.tip.lineage.id == known.lineage.id:
+            self._intake.known = course.tip
         for name in (*known.in_parts, *(binlog.name for binlog in found.undescribed)):
             self._uploads.sweep(name)
 

@@ -51,24 +51,29 @@ _log = Log("resume")
 class Heading:
     """Where the next run begins, on this server.
 
-    `tip` is the end of the lineage that continues; None for a new lineage, which has `parent`.
-    `overlap` are the bytes that the run sends again; None if it begins with a binlog's first byte
-    and there is nothing to compare. `leaves_out`: what the server says its binlogs do not have.
-    `time_zone`: the server's since it was `started_at`, None if it does not tell. `gtids_outside`:
-    see `Lineage`.
+    `course`: after which end a lineage continues, or with which binlog a new one begins.
+    `leaves_out`: what the server says its binlogs do not have. `time_zone`: the server's since it
+    was `started_at`, None if it does not tell. `gtids_outside`: see `Lineage`.
     """
 
     facts: ServerFacts
     tool: Tool
     listed: tuple[ServerBinlog, ...]
-    begin: BinlogName
-    tip: Tip | None = None
-    overlap: Overlap | None = None
-    parent: Parent | None = None
+    course: GoOn | Begin
     leaves_out: tuple[str, ...] | None = None
     time_zone: SystemZone | None = None
     gtids_outside: str = ""
     started_at: datetime | None = None
+
+    @property
+    def begin(self) -> BinlogName:
+        """The first binlog that the run sends."""
+        return self.course.begin
+
+    @property
+    def overlap(self) -> Overlap | None:
+        """The known bytes that the run sends again; None if there is nothing to compare."""
+        return self.course.overlap if isinstance(self.course, GoOn) else None
 
     @property
     def position(self) -> int:
@@ -136,29 +141,30 @@ class Pilot:
             facts=facts,
             tool=tool,
             listed=listed,
-            begin=listed[0].name,
+            course=Begin(begin=listed[0].name),
             leaves_out=omissions(server),
             time_zone=zone,
             started_at=started,
             gtids_outside=server.gtids_outside(listed[0].name),
         )
         if tip is None:
-            return replace(plain, begin=self._first(listed, doubt))
+            return replace(plain, course=Begin(begin=self._first(listed, doubt)))
         if facts.flavour != tip.lineage.flavour:
             raise _refused(tip, facts, "it is of another flavour")
+        course: Course
         if facts.uuid == tip.lineage.server_uuid and doubt is not None and doubt.taken:
-            tip, course = self._beside(server, plain, tip.lineage)
+            course = self._beside(server, plain, tip.lineage)
         elif facts.uuid == tip.lineage.server_uuid:
             course = self._same(server, plain, tip, doubt)
         else:
-            tip, course = self._another(server, plain, tip, doubt)
+            course = self._another(server, plain, tip, doubt)
         if (after := server.facts().uuid) != facts.uuid:
             raise SourceError(
                 f"the server changed while it was asked: {facts.uuid}, then {after}",
                 hint="a proxy or a fail-over; it is asked again",
                 transient=True,
             )
-        return self._steered(plain, tip, course, anew=doubt is not None)
+        return self._steered(plain, course, anew=doubt is not None)
 
     def _first(self, listed: tuple[ServerBinlog, ...], doubt: Doubt | None) -> BinlogName:
         """The first binlog of an empty archive; the one after it if that cannot be read."""
@@ -177,11 +183,13 @@ class Pilot:
                      binlog=doubt.unreadable, why=doubt.why, begin=later[0])  # fmt: skip
         return later[0]
 
-    def _steered(self, plain: Heading, tip: Tip, course: Course, *, anew: bool) -> Heading:
+    def _steered(self, plain: Heading, course: Course, *, anew: bool) -> Heading:
+        """Go that way; `anew`: an open binlog is read from its first byte."""
         if isinstance(course, GoOn):
-            overlap = tip.overlap if course.again and not (anew and not tip.closed) else None
-            said = _with_grown(plain, tip.lineage)
-            return replace(plain, begin=course.begin, tip=tip, overlap=overlap, leaves_out=said)
+            tip = course.tip
+            if anew and not tip.closed:
+                course = replace(course, tip=replace(tip, overlap=None))
+            return replace(plain, course=course, leaves_out=_with_grown(plain, tip.lineage))
         assert isinstance(course, Begin)  # noqa: S101 - contradictions were looked into
         origin = course.parent
         if origin is not None and origin.join == "gap" and self._config.stream.on_gap == "stop":
@@ -191,9 +199,9 @@ class Pilot:
                 hint="what is missing is lost to the archive: take a new base backup; --on-gap "
                 "continue begins a new lineage after the gap",
             )
-        return replace(plain, begin=course.begin, tip=None, parent=origin)
+        return replace(plain, course=course)
 
-    def _beside(self, server: Server, plain: Heading, lineage: Lineage) -> tuple[Tip, Course]:
+    def _beside(self, server: Server, plain: Heading, lineage: Lineage) -> Begin:
         """Go on in a new lineage, from the first binlog on that has no entry in this one."""
         end = replace(archive_end(self._catalog, lineage), next_size=0)
         tip = tip_of_archive(self._catalog, end)
@@ -201,10 +209,10 @@ class Pilot:
         course = same_server(tip, later or plain.listed, server.gtids_before)
         if isinstance(course, GoOn):
             origin = parent(tip, "exact") if tip.last is not None else lineage.parent
-            return tip, Begin(begin=course.begin, parent=origin)
+            return Begin(begin=course.begin, parent=origin)
         if isinstance(course, Contradicts):
-            return tip, Begin(begin=(later or plain.listed)[0].name, parent=parent(tip, "unknown"))
-        return tip, course
+            return Begin(begin=(later or plain.listed)[0].name, parent=parent(tip, "unknown"))
+        return course
 
     def _same(self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None) -> Course:
         if doubt is not None and doubt.unreadable == tip.following:
@@ -268,7 +276,7 @@ class Pilot:
         self, server: Server, plain: Heading, tip: Tip, common: Common | None, *, refused: bool
     ) -> Course:
         if common is None:
-            return Begin(begin=plain.begin, parent=parent(tip, "unknown"))
+            return Begin(begin=plain.listed[0].name, parent=parent(tip, "unknown"))
         rows = {row.name: row for row in plain.listed}
         begin, offset = common.place
         size = rows[begin].size
@@ -276,7 +284,7 @@ class Pilot:
             tip.closed and size != tip.size
         ):  # fmt: skip
             behind = unservable(tip, plain.listed, server.gtids_before) if refused else None
-            return behind or GoOn(begin=begin, again=True)
+            return behind or GoOn(tip=tip, again=True)
         if common.whole and size == offset and begin.next() in rows:
             begin = begin.next()
         place = parent(tip, "exact", place=common.place, gtids=common.gtids)
@@ -284,7 +292,7 @@ class Pilot:
 
     def _another(
         self, server: Server, plain: Heading, tip: Tip, doubt: Doubt | None
-    ) -> tuple[Tip, Course]:
+    ) -> GoOn | Begin:
         executed, uuid = server.executed(), plain.facts.uuid
         allowed = (self._config.stream.accept_new_server or "").lower()
         if uuid.lower() != allowed and not acceptable(tip, executed):
@@ -295,9 +303,9 @@ class Pilot:
                 if isinstance(course, GoOn):
                     _log.warning("back at a server that was streamed before", server=uuid,
                                  lineage=other.lineage.id, left=tip.lineage.id)  # fmt: skip
-                    return other, course
+                    return course
         _log.warning("another server has taken over", server=uuid, before=tip.lineage.server_uuid)
-        return tip, self._successor(server, plain, tip, executed)
+        return self._successor(server, plain, tip, executed)
 
     def _successor(self, server: Server, plain: Heading, tip: Tip, executed: Gtids | None) -> Begin:
         return successor(

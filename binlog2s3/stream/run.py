@@ -22,7 +22,7 @@ gained something |
 | `RESTING` | waits; not after a full spool | `MAKING_ROOM` |
 
 An error, or a full spool, ends a run: `ENDING`. An error between two runs: `RESTING`. Uploads go on
-in each state. What an error teaches is the same in all of them: see `Runs.learned`. All that is
+in each state. What an error teaches is the same in all of them: see `Memory.learned`. All that is
 remembered between two runs is one value, `Memory`, and where the known history ends
 (`Intake.end`). The source is asked by a thread of its own, for which the loop does not wait.
 
@@ -61,6 +61,7 @@ from binlog2s3.server.dump import MOST_BYTES
 from binlog2s3.server.login import Login, resolve
 from binlog2s3.server.mysqlbinlog import Child, derive_server_id
 from binlog2s3.stream.compare import prove
+from binlog2s3.stream.continuation import Begin, GoOn
 from binlog2s3.stream.resume import Doubt, Heading, Pilot
 from binlog2s3.stream.retry import delay, unless
 from binlog2s3.stream.source_watch import Watch
@@ -143,20 +144,6 @@ NEXT: Mapping[tuple[State, Event], State] = {
 """All that can happen. An error where none can be waited for, as at the end, ends the stream."""
 
 
-class EndAction(Enum):
-    """What to do with what a run has read: see `Memory.learned`."""
-
-    KEEP = auto()
-    READ_AGAIN = auto()
-    """The binlog is read again, from its beginning if no run can continue it."""
-    ACCEPT = auto()
-    """As READ_AGAIN, and the damaged event is archived as the source has it."""
-    FORGET_RUN = auto()
-    """What the run read is neither uploaded nor kept."""
-    GO_BACK = auto()
-    """What was read and is proved is uploaded. What waits for proof is forgotten."""
-
-
 class StalledError(SourceError):
     """The server writes more, and nothing arrives."""
 
@@ -212,29 +199,25 @@ class Memory:
             return replace(self, doubt=None)
         return replace(self, doubt=None, at=place, refusals=0, stalls=0)
 
-    def learned(self, error: Exception, seen: BeingRead | None) -> tuple["Memory", EndAction]:
-        """What an error teaches, and what to do with what a run has read, in any state.
+    def learned(self, error: Exception, seen: BeingRead | None) -> "Memory":
+        """What an error teaches, in any state; for what was read see `Runs`.
 
         `seen` is None if no run had shown yet that it continues what is known.
 
-        | error | what it means | what was read |
-        |---|---|---|
-        | `LeftOutError` | rows before the next binlog are in none: a new lineage begins there | \
-`GO_BACK` |
-        | `ElsewhereError` | the server's history continues elsewhere: compare the bytes | \
-`GO_BACK` |
-        | `TakenError` | the history goes on in a lineage beside this one | `KEEP` |
-        | `ForkError` | the server sends another history: compare the bytes | `FORGET_RUN` |
-        | damage before the known bytes came again | a refusal | `KEEP` |
-        | damage for the first time | perhaps the spool's disk: the event is fetched again | \
-`READ_AGAIN` |
-        | the same again, in a binlog's first event | the source cannot give this binlog | \
-`READ_AGAIN` |
-        | the same again, in another event | the source's own file is damaged | `ACCEPT` |
-        | damage in an accepted event, or too many accepted | a refusal | `READ_AGAIN` |
-        | an error that says that the source cannot send it | a refusal | `KEEP` |
-        | `StalledError` | wait twice as long at this place | `KEEP` |
-        | anything else | nothing: the next run tries again | `KEEP` |
+        | error | what it means |
+        |---|---|
+        | `LeftOutError` | rows before the next binlog are in none: a new lineage begins there |
+        | `ElsewhereError` | the server's history continues elsewhere: compare the bytes |
+        | `TakenError` | the history goes on in a lineage beside this one |
+        | `ForkError` | the server sends another history: compare the bytes |
+        | damage before the known bytes came again | a refusal |
+        | damage for the first time | perhaps the spool's disk: the event is fetched again |
+        | the same again, in a binlog's first event | the source cannot give this binlog |
+        | the same again, in another event | the source's own file is damaged: it is accepted |
+        | damage in an accepted event, or too many accepted | a refusal |
+        | an error that says that the source cannot send it | a refusal |
+        | `StalledError` | wait twice as long at this place |
+        | anything else | nothing: the next run tries again |
 
         The second refusal in a row at one place means: compare the bytes. The third means: the
         source does not give this place, and the history may have to continue after it.
@@ -242,25 +225,23 @@ class Memory:
         why = str(error)
         match error:
             case LeftOutError():
-                return replace(self, doubt=Doubt(why=why, left_out=True)), EndAction.GO_BACK
-            case ElsewhereError():
-                return replace(self, doubt=Doubt(why=why)), EndAction.GO_BACK
+                return replace(self, doubt=Doubt(why=why, left_out=True))
             case TakenError():
-                return replace(self, doubt=Doubt(why=why, taken=True)), EndAction.KEEP
-            case ForkError():
-                return replace(self, doubt=Doubt(why=why)), EndAction.FORGET_RUN
+                return replace(self, doubt=Doubt(why=why, taken=True))
+            case ElsewhereError() | ForkError():
+                return replace(self, doubt=Doubt(why=why))
             case DamageError() if seen is not None:
                 return self._damaged(error, seen)
             case StalledError():
-                return replace(self, stalls=self.stalls + 1), EndAction.KEEP
+                return replace(self, stalls=self.stalls + 1)
             case DamageError() | SourceError(unservable=True):
-                return self._refused(why), EndAction.KEEP
-        return self, EndAction.KEEP
+                return self._refused(why)
+        return self
 
-    def _damaged(self, error: DamageError, seen: BeingRead) -> tuple["Memory", EndAction]:
+    def _damaged(self, error: DamageError, seen: BeingRead) -> "Memory":
         name, accepted = seen.binlog, self.accepted_in(seen.binlog)
         damage = (FilePosition(name, error.offset), str(error).rpartition(": ")[2])
-        again, now, action = damage == self.damage, self, EndAction.READ_AGAIN
+        again, now = damage == self.damage, self
         if not seen.is_readable:
             if again:
                 now = replace(self, doubt=Doubt(why=str(error), refused=True, unreadable=name))
@@ -268,8 +249,8 @@ class Memory:
             now = self._refused(str(error))
         elif again:
             more = {**self.accepted, name: accepted | {error.offset}}
-            now, action = replace(self, accepted=more), EndAction.ACCEPT
-        return replace(now, damage=damage), action
+            now = replace(self, accepted=more)
+        return replace(now, damage=damage)
 
     def _refused(self, why: str) -> "Memory":
         """The source did not give what comes next."""
@@ -732,14 +713,15 @@ class Runs:
 
     def _turn(self, heading: Heading) -> Track | None:
         """Continue as `heading` says; the track that continues, None if a new one begins."""
-        intake, tip = self._intake, heading.tip
-        if intake.lineage is not None and (tip is None or intake.lineage.id != tip.lineage.id):
+        intake, course = self._intake, heading.course
+        goes_on = intake.lineage is not None and intake.lineage.id == _lineage_of(heading)
+        if intake.lineage is not None and not goes_on:
             self.memory = replace(self.memory, accepted={})
-        if tip is None:
-            intake.begin(heading.facts.uuid, heading.facts.flavour, heading.parent)
+        if isinstance(course, Begin):
+            intake.begin(heading.facts.uuid, heading.facts.flavour, course.parent)
             return None
-        if intake.lineage is None or intake.lineage.id != tip.lineage.id:
-            intake.resume_after(tip)
+        if not goes_on:
+            intake.resume(course.tip)
         last = intake.last
         if last is None or last.closed:
             return None
@@ -748,7 +730,7 @@ class Runs:
             return None
         if heading.overlap is None:
             intake.forget(last)
-            intake.known = tip
+            intake.known = course.tip
             return None
         return last
 
@@ -815,16 +797,16 @@ class Runs:
 
         Before anything of it is taken in: no overlap, or only a short one, proves it.
         """
-        heading, tip, track = run.heading, run.heading.tip, run.tailer.current
+        heading, course, track = run.heading, run.heading.course, run.tailer.current
         begin, received = run.received()
         self._answer(
             lambda server: prove(server, heading.facts.uuid, heading.begin, received, begin)
         )
-        if track is None or tip is None or heading.begin != tip.following:
+        if track is None or not isinstance(course, GoOn) or course.again:
             return
-        before = track.gtids_before()
-        if before is not None and tip.gtids is not None and before != tip.gtids:
-            raise ForkError(f"{track.name} begins after {before}, not after {tip.gtids}")
+        before, after = track.gtids_before(), course.tip.gtids
+        if before is not None and after is not None and before != after:
+            raise ForkError(f"{track.name} begins after {before}, not after {after}")
 
     def _prove(self, run: Run) -> None:
         """See whether a run continues what is known, as far as it has come."""
@@ -849,30 +831,44 @@ class Runs:
         run.run = proved
 
     def _learn(self, error: Exception, run: Run | None) -> None:
-        """What an end means for the next run, and for what was read."""
-        self.memory, action = self.memory.learned(error, run.seen if run is not None else None)
+        """What an end means for the next run, see `Memory.learned`; and for what was read.
+
+        | error | what was read |
+        |---|---|
+        | `ElsewhereError`, `LeftOutError` | what is proved is uploaded, what waits for proof is \
+forgotten |
+        | `TakenError` | is kept |
+        | `ForkError` | what the run read is neither uploaded nor kept |
+        | damage after the known bytes came again | is kept; the binlog is read again, from its \
+beginning if no run can continue it |
+        | anything else | is kept |
+        """
+        before, seen = self.memory, run.seen if run is not None else None
+        self.memory = before.learned(error, seen)
         if isinstance(error, DamageError | ForkError) and run is not None:
             run.is_over = True  # what comes after such a place is not read
         if isinstance(error, ForkError) and error.binlog:
             self._intake.forget_from(BinlogName.parse(error.binlog))
-        if action is EndAction.GO_BACK:
-            self._intake.go_back()
-        elif run is None:
-            return
-        elif action is EndAction.FORGET_RUN:
-            for track in run.fresh:
-                self._intake.forget(track)
-            last = self._intake.last
-            if last is None or not last.lies_in(run.run.directory):
-                self._spool.discard(run.run)
-        elif action is not EndAction.KEEP and (current := run.tailer.current) is not None:
-            if action is EndAction.ACCEPT and isinstance(error, DamageError):
-                _log.error("the source's binlog is damaged: archived as it is", error,
-                           binlog=current.name, offset=error.offset,
-                           hint="look at the source's disk, and take a new base backup: a recovery "
-                           "cannot apply this event")  # fmt: skip
-            if overlap_of(current) is None:
-                self._intake.forget(current)
+        match error:
+            case ElsewhereError():
+                self._intake.go_back()
+            case TakenError():
+                pass
+            case ForkError() if run is not None:
+                for track in run.fresh:
+                    self._intake.forget(track)
+                last = self._intake.last
+                if last is None or not last.lies_in(run.run.directory):
+                    self._spool.discard(run.run)
+            case DamageError() if run is not None and seen is not None:
+                if self.memory.accepted != before.accepted:
+                    _log.error("the source's binlog is damaged: archived as it is", error,
+                               binlog=seen.binlog, offset=error.offset,
+                               hint="look at the source's disk, and take a new base backup: a "
+                               "recovery cannot apply this event")  # fmt: skip
+                current = run.tailer.current
+                if current is not None and overlap_of(current) is None:
+                    self._intake.forget(current)
 
     def _bring_in(self) -> Event:
         """Before the source's history is compared with ours: all of ours into the bucket.
@@ -892,7 +888,7 @@ class Runs:
 
 
 def _lineage_of(heading: Heading) -> str | None:
-    return heading.tip.lineage.id if heading.tip is not None else None
+    return heading.course.tip.lineage.id if isinstance(heading.course, GoOn) else None
 
 
 def _passes(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from binlog2s3.archive.history import current_of, is_unlogged_between
 from binlog2s3.archive.layout import Layout
 from binlog2s3.archive.parts import Grid
 from binlog2s3.archive.reading import BinlogReading
-from binlog2s3.archive.writers import Position, Turn
+from binlog2s3.archive.writers import Turn
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.errors import ArchiveError, DamageError, ForkError
@@ -47,9 +47,9 @@ class StartState:
 
     `known` is the end of its archive, None if the bucket has nothing of this source. `undescribed`
     are archived binlogs whose entry the last writer had no time to write. `tracks` are the
-    binlogs that follow the archive, in order; the last one may still be open. `durable` is what the
-    archive alone proves. `left_behind`: what the spool still has of other lineages. Not
-    `described`: the bucket has nothing of this source, and the lineage comes from the spool.
+    binlogs that follow the archive, in order; the last one may still be open. `left_behind`: what
+    the spool still has of other lineages. Not `described`: the bucket has nothing of this source,
+    and the lineage comes from the spool.
     `foreign`: keys that are not of this format, and were logged.
     """
 
@@ -57,7 +57,6 @@ class StartState:
     lineages: tuple[Lineage, ...]
     undescribed: tuple[BinlogReading, ...]
     tracks: tuple[Track, ...]
-    durable: Position | None
     left_behind: tuple[tuple[Tip, tuple[Track, ...]], ...] = ()
     described: bool = True
     foreign: frozenset[str] = frozenset()
@@ -129,7 +128,6 @@ def find(
         lineages=tuple(lineages),
         undescribed=tuple(undescribed),
         tracks=tuple(tracks),
-        durable=known.position if known else None,
         left_behind=tuple(left_behind),
         described=described,
         foreign=frozenset(catalog.foreign),

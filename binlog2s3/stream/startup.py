@@ -37,13 +37,12 @@ _log = Log("startup")
 class StartResult:
     """What a startup found.
 
-    `tip` is None for a source that is new to the bucket. `heading` is None if the source could not
-    be asked and the spool has what is missing in the bucket. `refusal` ends the stream as soon as
-    that is uploaded. `unlogged`: the UUID of the source, if it was seen to write no binlog.
+    `heading` is None if the source could not be asked and the spool has what is missing in the
+    bucket. `refusal` ends the stream as soon as that is uploaded. `unlogged`: the UUID of the
+    source, if it was seen to write no binlog.
     """
 
     found: StartState
-    tip: Tip | None
     heading: Heading | None
     refusal: SourceError | None = None
     unlogged: str = ""
@@ -268,7 +267,7 @@ class Startup:
         found = self._proved(server, found)
         tip, pilot = self._tip(found), self._pilot()
         try:
-            return StartResult(found, tip, pilot.heading(server, tip))
+            return StartResult(found, pilot.heading(server, tip))
         except (SourceError, GapError) as error:
             self._note_unlogged(error)
             if found.spool_has_more:
@@ -278,8 +277,8 @@ class Startup:
                     hint=error.hint,
                 )
                 if isinstance(error, SourceError) and error.refused:
-                    return StartResult(found, tip, None, refusal=error)
-                return StartResult(found, tip, None)
+                    return StartResult(found, None, refusal=error)
+                return StartResult(found, None)
             if isinstance(error, GapError) or error.refused:
                 raise
             waits = error.transient or (isinstance(error, UnloggedError) and not new)
@@ -292,7 +291,7 @@ class Startup:
             passes=_passes_by_itself if new else may_be_mended,
             timing=self._config.timing,
         )
-        return StartResult(found, tip, heading)
+        return StartResult(found, heading)
 
     def _proved(self, server: Server, found: StartState) -> StartState:
         """What was found, without the spool's binlogs after one that has no end of its own.

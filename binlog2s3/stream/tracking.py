@@ -17,7 +17,7 @@ from binlog2s3.archive.codec import as_fields
 from binlog2s3.archive.documents import UNLOGGED, Lineage, Parent
 from binlog2s3.archive.history import is_unlogged_between
 from binlog2s3.archive.layout import Layout
-from binlog2s3.archive.writers import Position, Unlogged
+from binlog2s3.archive.writers import Unlogged
 from binlog2s3.binlog.gtid import Flavour
 from binlog2s3.binlog.names import BinlogName
 from binlog2s3.binlog.zone import SystemZone, differs
@@ -58,8 +58,9 @@ class Intake:
     `lineage` is None until the first lineage is known. `coverage` is of the lineage that grows.
     `unlogged`: the lineage's source was seen without a binlog. `leaves_out`: what the source said
     its binlogs do not have, None if it was not asked yet. `time_zone`: the source's, when the last
-    run began; `started_at`: since when it is that. `known` is where the known history ended before
-    what was taken in: see `end`.
+    run began; `started_at`: since when it is that. `known` is where the known history ended when
+    the source was asked last, or with the lineage that was left: see `end`. None before the first
+    lineage.
     """
 
     def __init__(
@@ -70,7 +71,6 @@ class Intake:
         spool: Spool,
         writer: Writer,
         uploads: Uploader,
-        known: Tip | None = None,
     ) -> None:
         self._store = store
         self._layout = layout
@@ -89,7 +89,6 @@ class Intake:
         self._flavour: Flavour = "mysql"
         self._server_uuid = ""
         self._described = False
-        self._has_left = False  # a lineage that had been taken in
         self._covered_before: datetime | None = None
         self._rotates_to: BinlogName | None = (
             None  # the end of the binlog before the first one taken in
@@ -100,7 +99,7 @@ class Intake:
         self.leaves_out: tuple[str, ...] | None = None
         self.lineage: Lineage | None = None
         self.coverage: Coverage | None = None
-        self.known = known
+        self.known: Tip | None = None
         self.time_zone: SystemZone | None = None
         self._gtids_outside = ""
         self._said: tuple[str, ...] | None = None  # to the writer before, of the binlog `following`
@@ -144,47 +143,20 @@ class Intake:
         None until one was taken in: a claim names none, as it may come after a later one's. Called
         by any thread.
         """
-        lineage, left = self.lineage, self._left
+        lineage, left = self.lineage, self.known
         return lineage or (left.lineage if left is not None else None)
 
-    @property
-    def _left(self) -> Tip | None:
-        """Where the lineage ended that was left for another one; None if none was."""
-        return self.known if self._has_left else None
+    def resume(self, tip: Tip, *, described: bool = True, ended: bool = False) -> None:
+        """Continue a lineage after its end in the bucket.
 
-    def resume_after(self, tip: Tip) -> None:
-        """Continue a lineage of the bucket after the end that is known of it."""
-        following = tip.last if tip.last is not None and not tip.closed else tip.following
-        durable = Position(
-            binlog=tip.last or tip.lineage.begin,
-            offset=tip.size,
-            gtid_set=str(tip.gtids) if tip.gtids is not None else "",
-        )
-        self.resume(tip.lineage, durable, following, described=True, rotates_to=tip.rotated_to)
-        if tip.track is not None:
-            self.admit(tip.track)
-        self.known = tip
-
-    def resume(
-        self,
-        lineage: Lineage,
-        durable: Position | None,
-        following: BinlogName,
-        *,
-        described: bool,
-        ended: bool = False,
-        rotates_to: BinlogName | None = None,
-    ) -> None:
-        """Continue a lineage of the bucket, or (not `described`) one that only the spool has.
-
-        `ended`: only the rest of it is uploaded, it is not the lineage that grows. `rotates_to`:
-        the binlog that the one before `following` names in its rotate event, if nothing of
-        `following` is in the bucket.
+        Not `described`: the bucket has nothing of it, only the spool. `ended`: only the rest of it
+        is uploaded, it is not the lineage that grows.
         """
+        lineage = tip.lineage
         self._leave_server(lineage.server_uuid)
         self._leave()
         self._has_turn = ended
-        self._following, self._rotates_to = following, rotates_to
+        self._following, self._rotates_to = tip.incomplete, tip.rotated_to
         before = self._writer.before(lineage.id)
         self._said = before.leaves_out if before else None
         if lineage.id != self._witnessed:
@@ -193,8 +165,11 @@ class Intake:
                 seen = [at.place.binlog for at in (before.server, before.durable) if at is not None]
                 self._said_before = before.time_zone, max(seen, default=None)
         self.lineage, self._described = lineage, described
-        self.coverage = Coverage(durable, following)
+        self.coverage = Coverage(tip.position, tip.incomplete)
         self._uploads.open(lineage.id, self.coverage)
+        if tip.track is not None:
+            self.admit(tip.track)
+        self.known = tip
 
     def begin(self, server_uuid: str, flavour: Flavour, parent: Parent | None) -> None:
         """Begin a new lineage with the next binlog that is taken in."""
@@ -222,7 +197,6 @@ class Intake:
         self._waiting.clear()
         self._unsure.clear()
         self._handed = None
-        self._has_left |= self.lineage is not None
         self.lineage = self.coverage = None
 
     def abandon(self, track: Track) -> None:
@@ -460,7 +434,7 @@ class Intake:
 
     def _pass_on_witness(self, lineage: Lineage, track: Track) -> None:
         """A source that was started twice may have left rows out before the second start."""
-        unlogged, parent, left = self.unlogged, lineage.parent, self._left
+        unlogged, parent, left = self.unlogged, lineage.parent, self.known
         if unlogged is None or lineage.id == self._witnessed:
             return
         is_ours = (
@@ -497,7 +471,7 @@ class Intake:
 
         A server that wrote no binlog, and then others of another name: GTIDs show no gap.
         """
-        parent, unlogged, left = self._parent, self.unlogged, self._left
+        parent, unlogged, left = self._parent, self.unlogged, self.known
         if parent is None or unlogged is None or left is None:
             return parent
         is_ours = (

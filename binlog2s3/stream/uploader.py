@@ -673,10 +673,9 @@ class Uploader:
             job.coverage.archived(track)
             self._time(track.commits.passed(track.size))
         if isinstance(action, Look | Flush | PutChunk | Compare) and (reached := job.reached()):
-            offset, gtids = reached
-            whole = track.closed and offset == track.size
-            job.coverage.reached(track.name, offset, gtids, whole=whole)
-            passed = track.commits.passed(offset)
+            whole = track.closed and reached.offset == track.size
+            job.coverage.reached(reached, whole=whole)
+            passed = track.commits.passed(reached.offset)
             if not isinstance(action, Look | Compare):  # what was there already took another time
                 self._time(passed)
 

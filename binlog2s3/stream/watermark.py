@@ -5,23 +5,14 @@ withdrawn only if the source's clock was set back: later commits then have earli
 """
 
 import threading
-from dataclasses import dataclass
 from datetime import datetime
 
 from binlog2s3.archive.writers import Position
-from binlog2s3.binlog.gtid import Gtids
 from binlog2s3.binlog.names import BinlogName, FilePosition
 from binlog2s3.server.connection import ServerPosition
 from binlog2s3.stream.tail import Track
 
 _MOST_SIGHTS = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class _Reached:
-    offset: int
-    gtids: Gtids | None
-    whole: bool
 
 
 class Coverage:
@@ -36,7 +27,8 @@ class Coverage:
         self._lock = threading.Lock()
         self._archived = following
         self._following = following
-        self._reached: dict[BinlogName, _Reached] = {}
+        self._reached: dict[BinlogName, Position] = {}
+        self._whole: set[BinlogName] = set()
         self._entries: set[BinlogName] = set()
         self._seen: list[tuple[FilePosition, datetime]] = []
         self.durable = durable
@@ -62,20 +54,22 @@ class Coverage:
                 del self._seen[1::2]
             self._claim()
 
-    def reached(
-        self, name: BinlogName, offset: int, gtids: Gtids | None, *, whole: bool = False
-    ) -> None:
-        """Note that a binlog's first `offset` bytes can be read. `whole`: they are all of it."""
+    def reached(self, position: Position, *, whole: bool = False) -> None:
+        """Note that a binlog can be read up to this position. `whole`: that is all of it."""
         with self._lock:
-            known = self._reached.get(name)
-            if name < self._following or (known and (known.whole or known.offset > offset)):
+            name, known = position.binlog, self._reached.get(position.binlog)
+            if name < self._following or name in self._whole:
                 return
-            self._reached[name] = _Reached(offset, gtids, whole)
+            if known is not None and known.offset > position.offset:
+                return
+            self._reached[name] = position
+            if whole:
+                self._whole.add(name)
             self._go_on()
 
     def archived(self, track: Track) -> None:
         """Note that a binlog is archived and has its entry, or is in chunks and will never be."""
-        self.reached(track.name, track.size, track.gtids_after(), whole=True)
+        self.reached(Position.of(track.end, track.gtids_after()), whole=True)
         with self._lock:
             self._entries.add(track.name)
             while self._archived in self._entries:
@@ -94,14 +88,11 @@ class Coverage:
 
     def _go_on(self) -> None:
         while (reached := self._reached.get(self._following)) is not None:
-            self.durable = Position(
-                binlog=self._following,
-                offset=reached.offset,
-                gtid_set=str(reached.gtids) if reached.gtids is not None else "",
-            )
-            if not reached.whole:
+            self.durable = reached
+            if self._following not in self._whole:
                 break
             del self._reached[self._following]
+            self._whole.discard(self._following)
             self._following = self._following.next()
         self._claim()
 

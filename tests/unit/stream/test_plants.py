@@ -10,7 +10,7 @@ from binlog2s3.errors import ForkError, StoreError, TakenError
 from binlog2s3.status.model import Vitals, judge
 from binlog2s3.store.contract import ObjectVersion
 from binlog2s3.stream.plants import Plants
-from binlog2s3.stream.run import EndAction, Memory
+from binlog2s3.stream.run import Memory
 from binlog2s3.stream.upload_counts import Counts
 from tests.documents import ENTRY, ID, LINEAGE, NAME, TIME
 from tests.memory_store import MemoryStore
@@ -112,8 +112,7 @@ def test_who_may_not_list_versions_goes_on(
 
 def test_what_is_taken_leads_to_a_lineage_beside_it() -> None:
     """Nothing is forgotten and nothing compared: the bytes are the source's."""
-    memory, action = Memory().learned(TakenError("taken"), None)
-    assert action is EndAction.KEEP
+    memory = Memory().learned(TakenError("taken"), None)
     assert memory.doubt is not None
     assert memory.doubt.taken
     assert isinstance(TakenError("x"), ForkError)  # waiting, and asking again, helps

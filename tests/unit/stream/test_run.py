@@ -5,6 +5,8 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ from binlog2s3.errors import (
 from binlog2s3.stream.compare import Common
 from binlog2s3.stream.continuation import Tip
 from binlog2s3.stream.resume import Doubt
-from binlog2s3.stream.run import NEXT, BeingRead, EndAction, Event, Memory, State
+from binlog2s3.stream.run import NEXT, BeingRead, Event, Memory, Runs, State
 from binlog2s3.stream.spool import RunFacts, Spool
 from tests.binlog_writer import UUID_A
 from tests.memory_store import MemoryStore
@@ -135,9 +137,8 @@ def test_an_error_teaches_the_same_in_each_state(state: State) -> None:
     """An upload shows it whenever it comes."""
     errors = [ForkError("f"), ElsewhereError("e"), TakenError("t"), SourceError("s"), damage()]
     for error, seen in product(errors, [READABLE, UNREADABLE, None]):
-        memory, action = Memory(state=state).learned(error, seen)
-        expected, always = Memory().learned(error, seen)
-        assert (memory, action) == (replace(expected, state=state), always)
+        expected = replace(Memory().learned(error, seen), state=state)
+        assert Memory(state=state).learned(error, seen) == expected
 
 
 # What an error teaches: the table of `Memory.learned`, line by line
@@ -149,53 +150,44 @@ def damage(offset: int = 120, what: str = "wrong CRC32") -> DamageError:
 
 def after(memory: Memory, *errors: Exception, seen: BeingRead | None = READABLE) -> Memory:
     for error in errors:
-        memory, _ = memory.learned(error, seen)
+        memory = memory.learned(error, seen)
     return memory
 
 
 def test_a_server_elsewhere_is_compared() -> None:
     """What is proved is kept; nothing is read on before the bytes were compared."""
-    memory, action = Memory().learned(ElsewhereError("went on"), READABLE)
-    assert action is EndAction.GO_BACK
+    memory = Memory().learned(ElsewhereError("went on"), READABLE)
     assert memory.doubt is not None
     assert (memory.doubt.why, memory.doubt.refused) == ("went on", False)
 
 
 def test_rows_that_are_nowhere_are_not_looked_for() -> None:
     """The next run begins a lineage behind them; what was read of that is read again."""
-    memory, action = Memory().learned(LeftOutError("without a binlog"), READABLE)
-    assert action is EndAction.GO_BACK
+    memory = Memory().learned(LeftOutError("without a binlog"), READABLE)
     assert memory.doubt is not None
     assert (memory.doubt.why, memory.doubt.left_out) == ("without a binlog", True)
 
 
 def test_another_history_is_forgotten_and_compared() -> None:
     """What the run brought is of another history than what is known."""
-    memory, action = Memory().learned(ForkError("other bytes"), None)
-    assert action is EndAction.FORGET_RUN
-    assert memory.doubt is not None
+    assert Memory().learned(ForkError("other bytes"), None).doubt is not None
 
 
 def test_damage_is_read_again_and_accepted_the_second_time() -> None:
     """The first time it may be the spool's disk; twice the same is what the source has."""
-    once, action = Memory().learned(damage(), READABLE)
-    assert (action, once.accepted_in(FIRST), once.doubt) == (
-        EndAction.READ_AGAIN,
-        frozenset(),
-        None,
-    )
-    twice, action = once.learned(damage(), READABLE)
-    assert (action, twice.accepted_in(FIRST)) == (EndAction.ACCEPT, {120})
+    once = Memory().learned(damage(), READABLE)
+    assert (once.accepted_in(FIRST), once.doubt) == (frozenset(), None)
+    twice = once.learned(damage(), READABLE)
+    assert twice.accepted_in(FIRST) == {120}
     assert twice.accepted_in(SECOND) == frozenset()
-    third, action = twice.learned(damage(), READABLE)
-    assert (action, third.refusals) == (EndAction.READ_AGAIN, 1)
+    assert twice.learned(damage(), READABLE).refusals == 1
 
 
 @pytest.mark.parametrize("other", [damage(offset=121), damage(what="broken chain")])
 def test_other_damage_is_not_the_same_again(other: DamageError) -> None:
     """Another offset, or another fault, may be chance as well."""
-    memory, action = after(Memory(), damage()).learned(other, READABLE)
-    assert (action, memory.accepted_in(FIRST)) == (EndAction.READ_AGAIN, frozenset())
+    memory = after(Memory(), damage()).learned(other, READABLE)
+    assert memory.accepted_in(FIRST) == frozenset()
 
 
 def test_not_too_much_is_accepted() -> None:
@@ -217,8 +209,8 @@ def test_a_binlog_that_cannot_be_read_at_all() -> None:
 @pytest.mark.parametrize("error", [damage(), SourceError("purged", unservable=True)])
 def test_refusals_are_counted_at_one_place(error: Exception) -> None:
     """The second means to compare, the third that the source does not give it."""
-    memory, action = Memory().asked_at(FilePosition(FIRST, 100)).learned(error, None)
-    assert (action, memory.doubt) == (EndAction.KEEP, None)
+    memory = Memory().asked_at(FilePosition(FIRST, 100)).learned(error, None)
+    assert memory.doubt is None
     memory = after(memory.asked_at(FilePosition(FIRST, 100)), error, seen=None)
     assert memory.doubt is not None
     assert not memory.doubt.refused
@@ -231,7 +223,52 @@ def test_refusals_are_counted_at_one_place(error: Exception) -> None:
 
 def test_any_other_end_teaches_nothing() -> None:
     """The next run tries the same again."""
-    assert Memory().learned(SourceError("gone away"), READABLE) == (Memory(), EndAction.KEEP)
+    assert Memory().learned(SourceError("gone away"), READABLE) == Memory()
+
+
+READ_ON = ["forget current"]
+FORGOTTEN = ["forget fresh", "discard"]
+
+
+@pytest.mark.parametrize("runs", [True, False])
+@pytest.mark.parametrize(
+    ("error", "seen", "done"),
+    [
+        (ElsewhereError("went on"), READABLE, ["go back"]),
+        (LeftOutError("without a binlog"), READABLE, ["go back"]),
+        (TakenError("taken"), READABLE, []),
+        (ForkError("other bytes"), READABLE, FORGOTTEN),
+        (ForkError("other bytes"), None, FORGOTTEN),
+        (ForkError("other bytes", binlog=str(SECOND)), None, [f"forget from {SECOND}", *FORGOTTEN]),
+        (damage(), READABLE, READ_ON),
+        (damage(), UNREADABLE, READ_ON),
+        (damage(), None, []),
+        (SourceError("purged", unservable=True), READABLE, []),
+    ],
+)
+def test_what_becomes_of_what_was_read(
+    error: Exception, seen: BeingRead | None, done: list[str], *, runs: bool
+) -> None:
+    """Between two runs there is nothing of a run to forget."""
+    did: list[str] = []
+    current = SimpleNamespace(rewind=lambda: False)
+    names = {id(current): "current"}
+    intake = SimpleNamespace(
+        go_back=lambda: did.append("go back"),
+        forget=lambda track: did.append(f"forget {names.get(id(track), track)}"),
+        forget_from=lambda binlog: did.append(f"forget from {binlog}"),
+        last=None,
+    )
+    spool = SimpleNamespace(discard=lambda _: did.append("discard"))
+    stand_in: Any = SimpleNamespace(memory=Memory(), _intake=intake, _spool=spool)
+    run: Any = SimpleNamespace(
+        seen=seen, is_over=False, fresh=["fresh"], run=None,
+        tailer=SimpleNamespace(current=current),
+    )  # fmt: skip
+    Runs._learn(stand_in, error, run if runs else None)
+    assert did == [what for what in done if runs or what not in (*FORGOTTEN, *READ_ON)]
+    assert run.is_over is (runs and isinstance(error, DamageError | ForkError))
+    assert stand_in.memory == Memory().learned(error, seen if runs else None)
 
 
 # The whole loop

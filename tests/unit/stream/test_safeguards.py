@@ -49,11 +49,11 @@ from binlog2s3.store.requests import Download, Requests
 from binlog2s3.store.s3 import Body, FileSlice, ObjectInfo, PartInfo, RetryPolicy, StoreConfig
 from binlog2s3.stream.actions import Action, Complete, CopyPart, PutEntry, PutWhole
 from binlog2s3.stream.archive_end import tip_of
-from binlog2s3.stream.continuation import unservable
+from binlog2s3.stream.continuation import Begin, GoOn, Tip, unservable
 from binlog2s3.stream.remote import sweep
 from binlog2s3.stream.resume import Heading
 from binlog2s3.stream.retry import delay
-from binlog2s3.stream.run import EndAction, Event, Memory, Run, Runs, State
+from binlog2s3.stream.run import Event, Memory, Run, Runs, State
 from binlog2s3.stream.shutdown import Stop
 from binlog2s3.stream.spool import Spool, SpoolRun
 from binlog2s3.stream.start import PROBE, find
@@ -997,7 +997,7 @@ def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, *
     position = SimpleNamespace(place=FilePosition(FIRST, at))
     sight = {"stranger": "", "behind": 0, "position": position, "error": None, **seen}
     watch: Any = SimpleNamespace(sight=SimpleNamespace(**sight), heard_at=heard_at)
-    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
+    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), course=Begin(begin=FIRST))
     run = Run(SimpleNamespace(), heading, SimpleNamespace(), reading(100))  # type: ignore[arg-type]
     run.started = run.moved = run.ahead = time.monotonic() - silent_seconds
     run.look_after(watch, 60.0, patience)
@@ -1006,7 +1006,7 @@ def look_after(*, silent_seconds: float = 0, patience: int = 1, at: int = 100, *
 
 def test_a_run_of_months_keeps_nothing_of_what_has_left_the_spool(tmp_path: Path) -> None:
     """mysqlbinlog runs on and on: a binlog that is archived and deleted takes no memory."""
-    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST)
+    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), course=Begin(begin=FIRST))
     tailer: Any = SimpleNamespace(take_new=list)
     proved = SimpleNamespace(facts=SimpleNamespace(lineage=LINEAGE))
     run = Run(proved, heading, SimpleNamespace(), tailer)  # type: ignore[arg-type]
@@ -1032,8 +1032,7 @@ def test_a_stream_that_stands_still_is_ended_and_given_twice_the_time() -> None:
         assert look_after(silent_seconds=limit - 1, patience=patience, at=200)
         with pytest.raises(SourceError, match="although the server writes") as ended:
             look_after(silent_seconds=limit + 1, patience=patience, at=200)
-        memory, action = memory.learned(ended.value, None)
-        assert action is EndAction.KEEP
+        memory = memory.learned(ended.value, None)
         assert look_after(silent_seconds=limit + 1, patience=memory.patience, at=200)
     assert memory.asked_at(FilePosition(FIRST, 100)).patience == 4
     assert memory.asked_at(FilePosition(FIRST, 101)).patience == 1
@@ -1075,9 +1074,10 @@ def two_of_a_server(timestamp: int) -> tuple[BinlogWriter, BinlogWriter]:
 
 def begun(directory: Path, sent: BinlogWriter, overlap: Overlap | None) -> Run:
     """A run that has brought this binlog, or what comes from the overlap on."""
-    heading = Heading(
-        facts=FACTS, tool=program_of_nobody(), listed=(), begin=FIRST, overlap=overlap
-    )
+    course: GoOn | Begin = Begin(begin=FIRST)
+    if overlap is not None:
+        course = GoOn(tip=Tip(lineage=HISTORY, last=FIRST, overlap=overlap), again=True)
+    heading = Heading(facts=FACTS, tool=program_of_nobody(), listed=(), course=course)
     run = SpoolRun(directory, replace(RUN, position=heading.position, lineage=PROBE))
     data = sent.from_position(overlap.begin) if overlap else bytes(sent.data)
     (directory / str(FIRST)).write_bytes(data)
@@ -1166,7 +1166,7 @@ def test_a_run_that_cannot_be_noted_is_not_read_on(runs: Any, tmp_path: Path) ->
     assert current.size == ours.ends[3]
     room.rmdir()
     assert runs.round(0.0)
-    assert json.loads((tmp_path / "run.json").read_text())["lineage"] is None
+    assert json.loads((tmp_path / "run.json").read_text())["lineage"] == LINEAGE
     assert current.size == len(ours.data)
 
 

@@ -158,6 +158,11 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
+def after(lineage: Lineage, number: int) -> Tip:
+    """Where a lineage ends in the bucket: with all of this binlog."""
+    return Tip(lineage=lineage, last=name(number), size=100, closed=True)
+
+
 def begin(bench: Bench, parent: Parent | None = None) -> Track:
     """The first lineage begins."""
     bench.intake.begin(UUID_A, "mysql", parent)
@@ -231,10 +236,10 @@ def test_a_turn_comes_before_the_first_byte(bench: Bench) -> None:
     bench.settle()
     bench.admit(2)
     assert len(bench.turns) == 1
-    bench.intake.resume(lineage, None, name(2), described=True, ended=True)
+    bench.intake.resume(after(lineage, 1), ended=True)
     bench.admit(2)
     assert len(bench.turns) == 1
-    bench.intake.resume(lineage, None, name(2), described=True)
+    bench.intake.resume(after(lineage, 1))
     assert len(bench.turns) == 1
     bench.admit(2)
     assert [id_ for id_, _ in bench.turns] == [lineage.id] * 2
@@ -245,7 +250,7 @@ def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench)
     begin(bench)
     lineage = bench.lineage
     del bench.store.objects[LAYOUT.lineage(lineage.id)]
-    bench.intake.resume(lineage, None, name(1), described=False)
+    bench.intake.resume(Tip(lineage=lineage), described=False)
     assert bench.lineages() == []
     bench.admit(1, binlog(1, end=True))
     assert bench.lineages() == [lineage]
@@ -257,7 +262,7 @@ def test_a_lineage_of_the_spool_is_described_with_its_first_binlog(bench: Bench)
 def test_a_first_binlog_that_was_begun_at_another_time_is_refused(bench: Bench) -> None:
     """Names and GTIDs are the same after a reset; nothing of it is uploaded."""
     begin(bench)
-    bench.intake.resume(bench.lineage, None, name(1), described=True)
+    bench.intake.resume(Tip(lineage=bench.lineage))
     with pytest.raises(ForkError, match=r"the server's b\.000001 was created at"):
         bench.admit(1, binlog(1, timestamp=NOW + 60))
     track = bench.intake.last
@@ -478,7 +483,7 @@ def test_an_open_binlog_has_all_that_the_source_said_of_it(bench: Bench) -> None
     assert bench.admit(2).leaves_out == ("b=2",)
     lineage = bench.lineage
     bench.said["leaves_out"] = ("a=1",)
-    bench.intake.resume(lineage, None, name(3), described=True)
+    bench.intake.resume(after(lineage, 2))
     bench.intake.follow((), ())
     assert bench.admit(3).leaves_out == ("a=1",)
     assert bench.admit(4).leaves_out == ()
@@ -493,8 +498,7 @@ def resumed(bench: Bench, zone: SystemZone | None, newest: int) -> None:
     durable = Position(binlog=name(newest), offset=4, gtid_set="")
     bench.said |= {"time_zone": zone, "server": None, "durable": durable}
     bench.intake.unlogged, bench.intake._witnessed = None, ""
-    bench.intake.known = Tip(lineage=lineage, last=name(newest), size=4)
-    bench.intake.resume(lineage, None, name(newest), described=True)
+    bench.intake.resume(Tip(lineage=lineage, last=name(newest), size=4))
 
 
 @pytest.mark.parametrize("same", [True, False])
@@ -584,7 +588,7 @@ def test_the_archive_says_how_the_binlog_before_ended(bench: Bench) -> None:
     """A streamer that starts anew does not read that binlog again."""
     begin(bench)
     bench.settle()
-    bench.intake.resume(bench.lineage, None, name(2), described=True, rotates_to=name(2))
+    bench.intake.resume(replace(after(bench.lineage, 1), rotates_to=name(2)))
     bench.admit(2, binlog(2, started=True))
     assert stops_before(bench, 2)
 
@@ -619,7 +623,7 @@ def test_what_was_seen_concerns_no_start_before_and_none_after(bench: Bench) -> 
     bench.witnessed[lineage.id] = seen
     bench.intake.unlogged = None
     bench.intake._witnessed = ""
-    bench.intake.resume(lineage, None, name(2), described=True)
+    bench.intake.resume(after(lineage, 1))
     assert bench.intake.unlogged == seen, "the last writer's object has it"
     bench.admit(2, binlog(2, started=True)).state = TrackState.CLOSED
     bench.intake.judge({}, streaming=True)

@@ -72,23 +72,23 @@ def test_a_clock_that_is_set_back_takes_back_what_was_claimed() -> None:
     coverage.seen(seen(4, 3610, 50))
     coverage.seen(seen(4, 7, 60))
     assert coverage.until is None
-    coverage.reached(name(4), 55, None)
+    coverage.reached(at(4, 55, ""))
     assert coverage.until is None
-    coverage.reached(name(4), 60, None)
+    coverage.reached(at(4, 60, ""))
     assert coverage.until == START + timedelta(seconds=7)
 
 
 def test_what_lies_behind_an_open_binlog_waits_for_it() -> None:
     """Until all of it can be read, by chunks or archived."""
     coverage = Coverage(None, name(1))
-    coverage.reached(name(2), 50, None)
+    coverage.reached(at(2, 50, ""))
     coverage.archived(track(3))
     assert coverage.durable is None
-    coverage.reached(name(1), 300, None)
+    coverage.reached(at(1, 300, ""))
     assert coverage.durable == at(1, 300, "")
-    coverage.reached(name(1), 300, None, whole=True)
+    coverage.reached(at(1, 300, ""), whole=True)
     assert coverage.durable == at(2, 50, "")
-    coverage.reached(name(2), 60, None, whole=True)
+    coverage.reached(at(2, 60, ""), whole=True)
     assert coverage.durable is not None
     assert coverage.durable.binlog == name(3)
     assert not coverage.has(name(1)), "durable is not archived"
@@ -99,11 +99,11 @@ def test_the_clock_is_claimed_up_to_the_offset() -> None:
     coverage = Coverage(None, name(1))
     coverage.seen(seen(1, 10, 200))
     coverage.seen(seen(1, 12, 201))
-    coverage.reached(name(1), 199, None)
+    coverage.reached(at(1, 199, ""))
     assert coverage.until is None
-    coverage.reached(name(1), 200, None)
+    coverage.reached(at(1, 200, ""))
     assert coverage.until == START + timedelta(seconds=10)
-    coverage.reached(name(1), 201, None)
+    coverage.reached(at(1, 201, ""))
     assert coverage.until == START + timedelta(seconds=12)
     coverage.seen(seen(1, 14, 201))
     assert coverage.until == START + timedelta(seconds=14)
@@ -122,7 +122,7 @@ def test_archived_up_to_the_first_without_an_entry() -> None:
 def test_a_claim_is_no_later_than_what_is_settled() -> None:
     """A statement that still runs may be stamped before the position was asked; none goes back."""
     coverage = Coverage(None, name(1))
-    coverage.reached(name(1), 100, None)
+    coverage.reached(at(1, 100, ""))
     coverage.seen(replace(seen(1, 10, 100), settled_at=START + timedelta(seconds=8)))
     assert coverage.until == START + timedelta(seconds=8)
     coverage.seen(replace(seen(1, 12, 100), settled_at=START + timedelta(seconds=7)))
