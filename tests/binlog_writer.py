@@ -43,10 +43,12 @@ def packed(value: int) -> bytes:
     raise ValueError(value)
 
 
-def query_body(text: str, *, db: str = "t", status: bytes = b"\0\0\0\0\0") -> bytes:
+def query_body(
+    text: str, *, db: str = "t", status: bytes = b"\0\0\0\0\0", encoding: str = "utf-8"
+) -> bytes:
     """The body of a QUERY event."""
     fixed = struct.pack("<IIBHH", 8, 0, len(db), 0, len(status))
-    return fixed + status + db.encode() + b"\0" + text.encode()
+    return fixed + status + db.encode() + b"\0" + text.encode(encoding)
 
 
 def gtid_body(uuid: str, gno: int, *, commit_us: int, original_us: int, length: int) -> bytes:

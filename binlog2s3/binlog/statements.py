@@ -19,12 +19,16 @@ Effect = Literal["insert", "update", "delete", "ddl", "other", "drop"]
 
 NO_BACKSLASH_ESCAPES, ANSI_QUOTES = 1 << 20, 1 << 2
 """Bits of sql_mode."""
-CHARSETS = frozenset(
+_UTF8 = frozenset(
+    {
+        *(33, 83, *range(192, 224), *range(2048, 2304)),  # utf8mb3
+        *(45, 46, *range(224, 248), *range(255, 331), *range(2304, 2560)),  # utf8mb4
+    }
+)
+CHARSETS = _UTF8 | frozenset(
     {
         *(5, 8, 15, 31, 47, 48, 49, 94),  # latin1
         *(11, 65, 63),  # ascii, binary
-        *(33, 83, *range(192, 224), *range(2048, 2304)),  # utf8mb3
-        *(45, 46, *range(224, 248), *range(255, 331), *range(2304, 2560)),  # utf8mb4
         *(2, 9, 21, 27, 77, 26, 34, 44, 66, 99, 30, 78, 20, 41, 42, 79),  # of one byte
         *(7, 74, 14, 23, 50, 51, 52, 4, 80, 40, 81, 36, 68, 57, 67, 29, 58, 59, 25, 70, 16, 71),
     }
@@ -59,11 +63,13 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 class Writing:
     """How a statement is written: its sql_mode, None if unknown.
 
-    Not `apart`: in its charset, a byte of a character may look like a quote or a backslash.
+    Not `apart`: in its charset, a byte of a character may look like a quote or a backslash. Not
+    `is_utf8`: its letters, except those of ASCII, may be other ones than they look like.
     """
 
     sql_mode: int | None = None
     apart: bool = True
+    is_utf8: bool = True
 
     @property
     def tokens(self) -> "re.Pattern[str]":
@@ -77,19 +83,21 @@ class Writing:
             text = text.partition("\\")[0]
         if not self.apart and (found := _NOT_ASCII.search(text)):
             text = text[: found.start()]
-        return StatementHead(text=text, cut=cut or len(text) < size, tokens=self.tokens)
+        is_cut = cut or len(text) < size
+        return StatementHead(text=text, cut=is_cut, tokens=self.tokens, is_utf8=self.is_utf8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatementHead:
     """The beginning of a statement, in which names and quoted texts can be told apart.
 
-    `cut`: the statement continues after it.
+    `cut`: the statement continues after it. `is_utf8`: see `Writing`.
     """
 
     text: str
     cut: bool
     tokens: "re.Pattern[str]"
+    is_utf8: bool
 
     def names(self) -> Iterator[str]:
         """Everything that may be a name, and the marks; without strings."""
@@ -113,7 +121,7 @@ PLAIN = Writing(sql_mode=0)
 def writing_of(status: bytes) -> Writing:
     """How a statement is written, by the status variables of its QUERY event."""
     sql_mode, charset = status_settings(status)
-    return Writing(sql_mode=sql_mode, apart=charset in CHARSETS)
+    return Writing(sql_mode=sql_mode, apart=charset in CHARSETS, is_utf8=charset in _UTF8)
 
 
 _Token = tuple[str, str]

@@ -29,6 +29,7 @@ _MOST_OTHERS = 20
 _MOST_TEXT = 160
 _PASSES_ON = ("CASCADE", "SET NULL", "SET DEFAULT")
 _WITHOUT = "without --table everything is applied"
+_EXCHANGES = frozenset({"RENAME", "EXCHANGE", "CONVERT"})
 _NOT_TABLES = frozenset({"COLUMN", "INDEX", "KEY", "CONSTRAINT"})
 
 Tables = Sequence[tuple[str, str]]
@@ -157,6 +158,12 @@ class StatementCheck:
                 return
         elif moved:
             moved |= set(tables.values())
+        may_exchange = moved | read or (
+            found.word == "ALTER" and found.clear.cut and (not tables or _exchanges(found))
+        )
+        if may_exchange and not is_subject and self._may_look_different(found):
+            self._move(found, set())
+            return
         beside = moved | (read if is_subject else set())
         if (is_subject or _folded(moved) & self._ours.keys()) and (
             more := {name for name in beside if name.casefold() not in self._ours}
@@ -166,7 +173,18 @@ class StatementCheck:
 
     def _may_name_ours(self, found: Statement) -> bool:
         names = {name.casefold() for name in found.clear.names()}
-        return found.clear.cut or bool(names & self._bare)
+        return found.clear.cut or bool(names & self._bare) or self._may_look_different(found)
+
+    def _may_look_different(self, found: Statement) -> bool:
+        """Whether our names may look different in it: it is in another character set."""
+        head = found.clear
+        is_ascii = head.text.isascii() and not head.cut
+        return not (head.is_utf8 or is_ascii or all(map(str.isascii, self._ours)))
+
+
+def _exchanges(found: Statement) -> bool:
+    """Whether a definition has a word with which tables exchange rows."""
+    return not _EXCHANGES.isdisjoint(found.clear.keywords())
 
 
 def _folded(names: set[str]) -> set[str]:

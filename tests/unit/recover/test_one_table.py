@@ -22,6 +22,7 @@ from binlog2s3.recover.plan_source import OpenStream
 from binlog2s3.server.connection import Server
 from lab import pitr_examples
 from tests.binlog_writer import BinlogWriter, query_body
+from tests.unit.binlog.test_content import status_of
 from tests.unit.recover.fake_server import NOTE_DATABASE, FakeServer, Rows, fake, note_of
 from tests.unit.recover.test_interrupted import MARK
 from tests.unit.recover.test_target import FACTS
@@ -94,6 +95,60 @@ def test_rows_that_come_from_elsewhere(text: str, others: str) -> None:
     assert refusal.hint.startswith("add " + " ".join(f"--table '{name}'" for name in names))
     tables = [*ORDERS, *(cast("tuple[str, str]", tuple(name.split("."))) for name in names)]
     assert seen(text, tables=tables).refusal() is None
+
+
+CP1251, GBK, UTF8 = (51, "cp1251", "таблица"), (28, "gbk", "表"), (255, "utf-8", "表")
+
+
+def seen_in(writing: tuple[int, str, str], text: str) -> StatementCheck:
+    """A statement of a session with this character set, where this table is wanted."""
+    charset, encoding, table = writing
+    made = BinlogWriter()
+    status = status_of(0, charset=charset)
+    made.event(QUERY, query_body(text, db="shop", status=status, encoding=encoding))
+    check = StatementCheck((("shop", table),))
+    for _, data in stream_of(made)(pitr_examples.PLAN.pieces[:1]):
+        check.begin()
+        for checked in data:
+            check.feed(checked.data)
+        check.end()
+    return check
+
+
+@pytest.mark.parametrize("writing", [CP1251, GBK], ids=["cp1251", "gbk"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RENAME TABLE {} TO old, new TO {}",
+        "RENAME TABLE `{}` TO `shop`.`x`",
+        "ALTER TABLE new RENAME {}",
+        "ALTER TABLE {} EXCHANGE PARTITION p WITH TABLE other",
+        "ALTER TABLE other EXCHANGE PARTITION p WITH TABLE {}",
+    ],
+)
+def test_names_in_another_character_set(writing: tuple[int, str, str], text: str) -> None:
+    """The server reads them as the table's; here they look different: refused."""
+    check = seen_in(writing, text.format(writing[2], writing[2]))
+    assert check.refusal() is not None
+    assert not check.others
+
+
+@pytest.mark.parametrize(
+    ("writing", "text"),
+    [
+        (CP1251, "ALTER TABLE таблица ADD COLUMN a INT"),
+        (CP1251, "CREATE TABLE таблица (a INT)"),
+        (CP1251, "RENAME TABLE a TO b"),
+        (GBK, "RENAME TABLE a TO b"),
+        (GBK, "ALTER TABLE a COMMENT '表'"),
+        (GBK, "CREATE TABLE 另 (a INT)"),
+        (UTF8, "RENAME TABLE 另 TO b"),
+        (UTF8, "ALTER TABLE 另 RENAME b"),
+    ],
+)
+def test_other_tables_in_any_character_set(writing: tuple[int, str, str], text: str) -> None:
+    """What exchanges nothing, or is certainly of another table, is not refused."""
+    assert seen_in(writing, text).refusal() is None
 
 
 @pytest.mark.parametrize(
